@@ -1,10 +1,10 @@
-"""Learn from stored trees with plain TRL: preference pairs of a run's trees train a model by DPOTrainer.
+"""Learn from stored trees with plain TRL: train a model with DPOTrainer on preference pairs from a run's trees.
 
     python examples/learn_from_trees.py RUN OUT [MODEL]
 
-RUN is a run's folder that holds searched trees, OUT the folder for the trained model. MODEL is a folder or a hub name,
-normally of the policy that searched the trees, such as RUN/checkpoints/base: the pairs hold its token ids. Without
-MODEL a tiny random one is made, to see that everything fits together.
+RUN is the folder of a run with searched trees, OUT the folder for the trained model. MODEL is the folder or hub name of
+a model. It should be the policy that searched the trees, such as RUN/checkpoints/base, because the pairs hold its token
+ids. Without MODEL, a tiny random model is made, which shows that the script works.
 """
 
 import copy
@@ -25,7 +25,7 @@ from treeagent.views import PairConfig, preference_pairs
 
 
 class PairTrainer(DPOTrainer):
-    """TRL's DPOTrainer on token ids as the policy sampled them: tokenising their text anew could give other ids."""
+    """TRL's DPOTrainer on the token ids that the policy sampled. Tokenising the text again could give other ids."""
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset

@@ -1,8 +1,8 @@
-"""An environment of your own, from nothing to a trained agent: 40 lines of environment, its player, and the training.
+"""From your own environment to a trained agent: an environment in 40 lines, its demonstrator, and the training.
 
     python examples/own_environment.py
 
-The first part is what ``treeagent envs new own_environment`` writes.
+``treeagent envs new own_environment`` writes the first part of this file.
 """
 
 import random
@@ -27,7 +27,7 @@ REMAINDER: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 class OwnEnvironment(Env):
     """The agent guesses a number from 1 to 99. It reads after each guess whether that was too low or too high."""
 
-    only_success_ends = True  # as there is no way to lose
+    only_success_ends = True  # there is no way to lose
 
     def tools(self) -> Sequence[ToolSpec]:
         return (GUESS,)
@@ -35,7 +35,7 @@ class OwnEnvironment(Env):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 33:
             raise UserError(f"split {split!r} holds 33 tasks, not {start + count}: ask for fewer tasks")
-        # The remainder by 3 keeps the splits apart. What the agent must not read goes into data.
+        # Each split has its own remainder modulo 3. The answer goes into data, which the agent does not see.
         numbers = [3 * index + REMAINDER[split] + 1 for index in range(start, start + count)]
         return [Task(f"own_environment-{n}", "Guess my number from 1 to 99.", split, n, {"answer": n}) for n in numbers]
 
@@ -48,7 +48,7 @@ class OwnEnvironment(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         call = "the game is over" if self.verify() else read_call(action, self.tools())
-        if isinstance(call, str):  # the reason why there is no call that can be made
+        if isinstance(call, str):  # a message that says why the call is refused
             return call, 0.0, self.verify() == 1, False, {"tool_error": call}
         guess = int(str(call.arguments["number"]))
         self.guesses.append(guess)
@@ -67,7 +67,7 @@ class OwnEnvironment(Env):
 
 
 class Halving:
-    """Guesses the middle of the numbers that are left; with probability ``noise``, any number from 1 to 99."""
+    """Guesses the middle of the remaining numbers; with probability ``noise``, any number from 1 to 99."""
 
     def __init__(self, env: OwnEnvironment, noise: float) -> None:
         self.env, self.noise = env, noise
@@ -83,10 +83,11 @@ class Halving:
 def main(out: Path, overrides: Sequence[str] = (), progress: Progress | None = None) -> list[Row]:
     """Imitate the demonstrator, search, learn from the trees, and compare the policies on test tasks.
 
-    The recipe trains a small model from scratch, in minutes on a CPU. Name a pretrained one by ``policy.model=...``.
+    The recipe trains a small model from scratch, in minutes on a CPU. To use a pretrained model, pass
+    ``policy.model=...``.
 
     Returns:
-        the rows of ``out``/results.json: one for each policy and way of acting.
+        the rows of ``out``/results.json: one for each policy and evaluation mode.
     """
     config = load_config(find_recipe("own"), ["environment.name=own_environment:OwnEnvironment", *overrides])
     with Run.create(out, config, resume=False) as run:

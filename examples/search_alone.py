@@ -1,6 +1,6 @@
-"""Tree search without a language model: from 1, by "add 3" and "double", to 22.
+"""Tree search without a language model: reach 22 from 1 by the actions "add 3" and "double".
 
-A search asks a policy what can be done, and a dynamics what it leads to. Here both are a few lines of Python.
+A search asks a policy for actions and a dynamics for their results. Here both are a few lines of Python.
 
     python examples/search_alone.py
 """

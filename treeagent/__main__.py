@@ -1,4 +1,5 @@
-"""The console script, and ``python -m treeagent``: so small that an interrupt while the rest is imported is caught."""
+"""The console script, and ``python -m treeagent``. It imports almost nothing, so that an interrupt during the import of
+the rest is caught."""
 
 import os
 import signal
@@ -8,11 +9,13 @@ from functools import partial
 from types import FrameType
 
 _AGAIN_SECONDS = 1.0
-"""Seconds in which a repeated signal belongs to the first: ``timeout`` and service managers may send several."""
+"""A repeated signal within this many seconds counts as the same one: ``timeout`` and service managers may send
+several."""
 
 
 def main() -> None:
-    """The command line. Ctrl-C, SIGTERM and SIGHUP interrupt it; it then exits with 128 and the signal's number."""
+    """Run the command line. Ctrl-C, SIGTERM and SIGHUP interrupt it; it then exits with 128 plus the signal's
+    number."""
     code, at = 128 + signal.SIGINT, -_AGAIN_SECONDS
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -20,14 +23,16 @@ def main() -> None:
         if time.monotonic() - at < _AGAIN_SECONDS:
             return
         code, at = 128 + number, time.monotonic()
-        # What handles Ctrl-C at the moment, such as asyncio; it may be ignored, as in a background job of a script.
+        # The current handler of Ctrl-C, such as asyncio's. It is no function if Ctrl-C is ignored, as in a script's
+        # background job.
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP, for all that it starts
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup sets SIGHUP to ignored: keep that
             signal.signal(number, interrupt)
-            os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))  # it is no run
+            # A forked child is not the run: it gets the default handler.
+            os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
     try:
         from treeagent import cli
 

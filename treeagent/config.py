@@ -1,5 +1,5 @@
-"""One run's settings: composes each room's own configuration, reads TOML and dotted overrides, refuses what it does
-not know."""
+"""The settings of one run: combines the configuration of every package, reads TOML files and dotted overrides, and
+rejects unknown keys."""
 
 import ast
 import difflib
@@ -58,7 +58,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 Method = Literal["rft", "distil", "dpo", "grpo"]
 COMPARING: tuple[Method, ...] = ("dpo", "grpo")
-"""Methods that compare the policy with the log-probabilities of the samples."""
+"""Methods that compare the policy's log-probabilities with those of the samples."""
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
@@ -66,19 +66,19 @@ _OPEN_TABLES = (
     "environment.options.",
     *(f"rewards.{table}." for table in ("weights", "schedule", "rules", "budgets")),
 )
-"""Tables whose keys the user names."""
+"""Tables whose keys the user chooses."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 MOST_TOKENS = 2**24
-"""No model has a longer context."""
+"""Upper bound of all token limits: no model has a longer context."""
 _MUON_DECAY = 0.01
-"""Weight decay beside Muon, whose updates would let the weights grow without it (Liu et al. 2025)."""
+"""Weight decay with Muon. Without it, Muon's updates make the weights grow (Liu et al. 2025)."""
 
 
 def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
-    """A checkpoint is named after its method, and a row of results after its mode."""
+    """Check that no name is repeated: a checkpoint is named after its method, and a row of results after its mode."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{list(names)} is empty or names one twice: name at least one, and each once")
     return names
@@ -86,13 +86,13 @@ def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
 
 @dataclass(frozen=True, config=_STRICT)
 class RayConfig:
-    """The Ray cluster that workers run on where ``engine`` is "ray"."""
+    """The Ray cluster that workers run on if ``engine`` is "ray"."""
 
     address: Annotated[str | None, REACHES_OUT] = None
-    """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379"; unset starts one on this machine for the
-    run."""
+    """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379". Unset starts a cluster on this machine for
+    the run."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs that each Ray worker reserves: several, or a fraction of one."""
+    """GPUs that each Ray worker reserves: a whole number of them, or a fraction of one."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -100,36 +100,39 @@ class EnvironmentConfig:
     """The environment, and the limits of an episode."""
 
     name: Annotated[str, REACHES_OUT] = "shop"
-    """Name of a built-in environment, or "module:Class" of your own."""
+    """Name of a built-in environment, or "module:Class" for your own."""
     options: dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]] = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
     max_steps: Annotated[int, Field(gt=0)] = 20
-    """Most steps of an episode; a longer one is truncated."""
+    """Maximum number of steps in an episode; a longer episode is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Least and greatest return of an episode, between which a new value head's estimates lie. A success is a return of
-    1."""
+    """Lowest and highest return of an episode. The estimates of a new value head lie between them. A return of 1 is a
+    success."""
     parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Instances of the environment in each worker. With more than one, steps of different tasks overlap, each instance
-    in a thread of its own, and one more instance lists tasks and tools. The trees are the same for any number, up to
-    the rounding of the model's numbers."""
+    """Environment instances in each worker. With more than one, each instance runs in its own thread, so that steps of
+    different tasks overlap, and one extra instance lists tasks and tools. The trees are the same for any number, except
+    for rounding in the model."""
     worker: bool = False
-    """Runs the environment in a process of its own, so that a call that hangs or crashes fails its own task only."""
+    """Runs the environment in its own process, so that a call that hangs or crashes fails only its own task."""
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds after which a call of an environment with ``worker`` is given up and its process is killed."""
+    """Timeout of one environment call, in seconds; the environment's process is then killed. Applies only if ``worker``
+    is true."""
     episode_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Most seconds inside the calls along one path of an episode, for an environment with ``worker``; unset sets no
-    limit."""
+    """Maximum seconds spent in environment calls along one path of an episode; unset means no limit. Applies only if
+    ``worker`` is true."""
     observation_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Most bytes of an observation that the agent reads; a note says how many were cut. Unset cuts nothing."""
+    """Maximum number of bytes of an observation that the agent reads. A longer one is cut, and a note says how many
+    bytes are missing. Unset cuts nothing."""
     episode_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Bytes of all observations of an episode after which it is truncated; unset sets no limit."""
+    """Maximum number of bytes in all observations of an episode; beyond it the episode is truncated. Unset means no
+    limit."""
     shield: Shield = Field(default_factory=Shield)
-    """Calls that never reach the environment, and what each of them costs."""
+    """Calls that are refused before they reach the environment, and the cost of each."""
     approve: Approve = Field(default_factory=Approve)
     """Calls that wait until a person approves them."""
     disturbances: tuple[Disturbance, ...] = ()
-    """What is made harder about the environment, at training as at evaluation, to measure or to train an agent that
-    withstands it; ``evaluate.suite`` measures one at a time."""
+    """Disturbances that make the environment harder, in training and in evaluation. They serve to measure or to train a
+    robust agent; ``evaluate.suite`` evaluates one disturbance at a time."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -141,51 +144,59 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class PolicyConfig(ModelConfig):
-    """The language model that acts. With ``lora`` an adapter is trained wherever the policy is trained; only a policy
-    from scratch is warm-started in full before it gets one."""
+    """The language model that acts.
+
+    With ``lora``, every training of the policy trains an adapter. The exception is a policy from scratch: its warm
+    start trains all weights, before it gets an adapter.
+    """
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Temperature at which the policy samples; the learners divide logits by it too."""
+    """Sampling temperature of the policy; the learners divide logits by it too."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
-    """Most tokens of one think/action step."""
+    """Maximum number of tokens in one think/action step."""
     format: Format = "react"
-    """How a turn is written: "react" is ReAct text, "json" one JSON object, "tools" the model's own tool calls."""
+    """Format of a turn: "react" is ReAct text, "json" is one JSON object, "tools" is the model's native tool
+    calling."""
     instructions: str = "auto"
-    """System prompt: "auto" explains task, format and tools to a given ``policy.model``, and tells a model from scratch
-    nothing. Another text stands before the explanation; an empty one leaves out both."""
+    """System prompt. "auto" explains the task, the format and the tools to a pretrained ``policy.model``, and gives a
+    model from scratch no system prompt. Any other text is placed before that explanation; an empty text removes
+    both."""
     shots: Annotated[Annotated[int, Field(ge=0)] | str, REACHES_OUT] = 0
-    """Demonstrations that every prompt shows as earlier turns: a number of successes of the environment's demonstrator
-    on training tasks, or a file of conversations, a JSON line each."""
+    """Few-shot demonstrations that every prompt shows as earlier turns. Either a number of successful episodes of the
+    environment's demonstrator on training tasks, or a file with one conversation in JSON per line."""
     actions: ActionSource = "sample"
-    """Where candidates come from: "sample" samples turns, "score" scores a turn without a thought for each action that
-    the environment lists as legal, and takes their probabilities as priors, "both" adds sampled turns."""
+    """Where candidate actions come from. "sample" samples turns. "score" scores a turn without a thought for each
+    action that the environment lists as legal, and uses the resulting probabilities as priors. "both" adds sampled
+    turns to the scored ones."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Samples only the likeliest tokens that together have this probability. Below 1, updates that compare
-    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    """Nucleus sampling: samples only from the likeliest tokens that together have this probability. Below 1, updates
+    that compare log-probabilities (DPO, GRPO) cannot learn from the samples."""
     min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Samples only tokens of at least this share of the likeliest one's probability. Above 0, updates that compare
-    log-probabilities (DPO, GRPO) cannot learn from the samples."""
+    """Samples only tokens with at least this fraction of the likeliest token's probability. Above 0, updates that
+    compare log-probabilities (DPO, GRPO) cannot learn from the samples."""
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Sampled tokens after which a turn that is still thinking is led into its call by written tokens, which carry no
-    loss. Unset means half of ``max_new_tokens`` for a given ``policy.model``, and no bound for a model from scratch."""
+    """Maximum number of sampled tokens in a thought. After it, inserted tokens lead the turn into its call; these carry
+    no loss. Unset means half of ``max_new_tokens`` for a pretrained ``policy.model``, and no limit for a model from
+    scratch."""
     structured: bool | None = None
-    """Constrains every turn to the format while it is sampled: a call of one of the environment's tools with arguments
-    of its schema, or text where there are no tools. Unset means true for a given ``policy.model`` that samples in this
-    process (``policy.generator`` "local")."""
+    """Constrained decoding: every sampled turn must follow the format, as a call of one of the environment's tools with
+    arguments that fit its schema, or as text if there are no tools. Unset means true for a pretrained ``policy.model``
+    that samples in this process (``policy.generator`` "local")."""
     context: Literal["refuse", "drop"] = "refuse"
-    """What happens where a prompt grows too long: "refuse" ends the episode there, "drop" replaces the oldest
+    """What happens when a prompt becomes too long: "refuse" ends the episode there, "drop" replaces the oldest
     observations by a note."""
     context_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Most tokens of a prompt before ``context`` "drop" replaces observations; unset means the model's context less
-    ``max_new_tokens``."""
+    """Maximum number of tokens in a prompt before ``context`` "drop" replaces observations. Unset means the model's
+    context length minus ``max_new_tokens``."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Most bytes of keys and values of shared prefixes that each worker keeps, for ``generator`` "local"."""
+    """Maximum size in bytes of the cache of keys and values of shared prefixes in each worker, for ``generator``
+    "local"."""
     reload: Annotated[Literal["lora"] | Annotated[tuple[str, ...], Field(min_length=1)] | None, REACHES_OUT] = None
-    """How servers (``generator`` "remote") get the weights of another checkpoint: "lora" has vLLM load its adapter by
-    ``/v1/load_lora_adapter``; a list is a command and its arguments, in which {checkpoint} and {url} are replaced, that
-    loads it or starts the server again. Unset stops the run until you have."""
+    """How servers (``generator`` "remote") get the weights of another checkpoint. "lora" makes vLLM load its adapter by
+    ``/v1/load_lora_adapter``. A list is a command and its arguments that loads the checkpoint or restarts the server;
+    {checkpoint} and {url} in it are replaced. Unset stops the run until you have loaded the checkpoint."""
     text_only: bool = False
-    """Asks the server's chat endpoint for text, where it gives no token ids; such trees can be measured, but not
+    """Uses the server's chat endpoint, for a server that returns no token ids. Such trees can be evaluated, but not
     learned from."""
 
     @model_validator(mode="after")
@@ -212,20 +223,21 @@ class PolicyConfig(ModelConfig):
 
     @property
     def most_thought(self) -> int | None:
-        """Sampled tokens after which a turn is led into its call; None for no such bound."""
+        """``thought_tokens``, resolved: after this many sampled tokens a turn is led into its call. None means no
+        limit."""
         if self.thought_tokens is not None or self.model is None:
             return self.thought_tokens
         return max(self.max_new_tokens // 2, 1)
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens of the model's own distribution are never sampled."""
+        """Whether sampling excludes some tokens of the model's distribution."""
         return self.top_p < 1 or self.min_p > 0
 
     @property
     def is_told(self) -> bool:
-        """Whether a prompt begins with the format and the tools; a model from scratch learns them from
-        demonstrations."""
+        """Whether a prompt begins with an explanation of the format and the tools. A model from scratch learns them
+        from demonstrations instead."""
         return bool(self.instructions) and (self.model is not None or self.instructions != "auto")
 
     @property
@@ -234,8 +246,10 @@ class PolicyConfig(ModelConfig):
         return "" if self.instructions == "auto" else self.instructions
 
     def most_tokens(self, context: int) -> int | None:
-        """Most tokens of a prompt before old observations are left out, under a model whose ``context`` holds that
-        many tokens; None where nothing is left out.
+        """Maximum number of tokens in a prompt before old observations are left out; None if nothing is ever left out.
+
+        Args:
+            context: the model's context length in tokens.
 
         Raises:
             UserError: the model's context is too small.
@@ -256,28 +270,30 @@ class PretrainingConfig:
     """A training that may start from random weights."""
 
     optimiser: Optimiser = "adamw"
-    """"adamw" without weight decay, or "muon", which learns from scratch in about half the steps: Muon for weight
-    matrices and AdamW for the rest, with a weight decay of 0.01."""
+    """"adamw" is AdamW without weight decay. "muon" is Muon for weight matrices and AdamW for the rest, with a weight
+    decay of 0.01; it learns from scratch in about half the steps."""
     learning_rate: Positive = 1e-4
     """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model, 4e-3 Muon from scratch."""
     batch_size: Count = 8
-    """Rows of one forward pass."""
+    """Rows in one forward pass."""
     max_steps: Count | None = None
-    """Optimiser steps; unset means as many as ``training.epochs`` take."""
+    """Optimiser steps; unset means as many as ``training.epochs`` need."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class EarlyExperienceConfig:
-    """What actions tried beside the demonstrated ones teach the policy (Early Experience, Zhang et al. 2025)."""
+    """What the policy learns from actions that are tried in addition to the demonstrated ones (Early Experience, Zhang
+    et al. 2025)."""
 
     rows: Literal["none", "world", "reflection", "both"] = "none"
-    """Extra rows of the warm start: "world" are the environment's answers to actions, trained on before the imitation;
-    "reflection" are turns that say why an action is better than another, trained on with the demonstrations."""
+    """Extra training rows in the warm start. "world" rows are the environment's answers to actions, trained on before
+    the imitation. "reflection" rows are turns that explain why one action is better than another, trained on together
+    with the demonstrations."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the demonstrations, the first ones, at whose states the right action and two wrong ones are tried, each
-    played to the end without further errors."""
+    """Fraction of the demonstrations, counted from the first, that extra rows come from. At each of their states, the
+    right action and two wrong ones are tried, and each is played to the end without further errors."""
 
     def wants(self, kind: Literal["world", "reflection"]) -> bool:
         return self.rows in (kind, "both")
@@ -288,17 +304,17 @@ class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
     episodes: Annotated[int, Field(gt=0)] = 1000
-    """Demonstrations that are played."""
+    """Number of demonstrations to play."""
     tasks: Annotated[int, Field(gt=0)] = 1000
-    """Training tasks of the demonstrations; where ``episodes`` is greater, tasks repeat with other errors."""
+    """Number of training tasks to demonstrate. If ``episodes`` is greater, tasks repeat with different errors."""
     noise: Share = 0.0
-    """Probability that the demonstrator errs at a step."""
+    """Probability that the demonstrator makes an error at a step."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
-    """Most tokens of a demonstration; longer ones are left out."""
+    """Maximum number of tokens in a demonstration; longer ones are left out."""
     training: PretrainingConfig = Field(default_factory=PretrainingConfig)
-    """The imitation."""
+    """The training on demonstrations."""
     early_experience: EarlyExperienceConfig = Field(default_factory=EarlyExperienceConfig)
-    """Rows beyond the demonstrations."""
+    """Training rows beyond the demonstrations."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -306,12 +322,11 @@ class CollectConfig:
     """The training tasks that are searched, and how many trees advance together."""
 
     tasks: Annotated[int, Field(gt=0, le=10**9)] = 800
-    """Training tasks that are searched, one tree each; in search-and-adapt, of each round."""
+    """Number of training tasks to search, one tree each; in search-and-adapt, the number for each round."""
     batch: Annotated[int, Field(gt=0)] = 100
-    """Trees that share their model calls; a resumed run keeps finished batches."""
+    """Number of trees that share their model calls. A resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
-    """Rounds in which trees whose returns are all equal are replaced by trees of further tasks (DAPO's dynamic
-    sampling)."""
+    """Rounds of DAPO's dynamic sampling: each replaces trees whose returns are all equal by trees of further tasks."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -321,9 +336,9 @@ class UpdateTraining:
     learning_rate: Positive = 1e-4
     """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model."""
     batch_size: Count = 8
-    """Rows of one forward pass."""
+    """Rows in one forward pass."""
     max_steps: Count | None = None
-    """Optimiser steps; unset means as many as ``training.epochs`` take."""
+    """Optimiser steps; unset means as many as ``training.epochs`` need."""
     validate_every: Count = 50
     """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
 
@@ -338,7 +353,7 @@ class DistilTraining(UpdateTraining):
     """Distillation of the search's policy."""
 
     batch_size: Count = 32
-    """States of one forward pass."""
+    """States in one forward pass."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -348,9 +363,9 @@ class DPOTraining(DPOLoss, UpdateTraining):
     learning_rate: Positive = 2e-5
     """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
     batch_size: Count = 8
-    """Preference pairs of one forward pass."""
+    """Preference pairs in one forward pass."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Validations in a row without a new best after which DPO stops; 0 never stops early."""
+    """DPO stops early after this many validations in a row without a new best; 0 never stops early."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -360,20 +375,20 @@ class GRPOTraining(GRPOLoss, UpdateTraining):
     learning_rate: Positive = 2e-5
     """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
     batch_size: Annotated[int, Field(ge=2)] = 8
-    """Rows of one forward pass; TRL needs two or more."""
+    """Rows in one forward pass; TRL needs two or more."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class RewardTraining(UpdateTraining):
-    """Bradley-Terry on pairs of ends and siblings (``treeagent reward fit``)."""
+    """Bradley-Terry training of a reward model on pairs of episode ends and of siblings (``treeagent reward fit``)."""
 
     validate_every: Count = 50
-    """Optimiser steps between two validations, on pairs of tasks that are not trained on; the best checkpoint is
-    kept."""
+    """Optimiser steps between two validations, on pairs of tasks that are held out from training; the best checkpoint
+    is kept."""
     centre: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """Weight of (u(chosen) + u(rejected))², which keeps the scores of a reward model around 0."""
+    """Weight of the penalty (u(chosen) + u(rejected))², which keeps the reward model's scores around 0."""
     patience: Annotated[int, Field(ge=0)] = 5
-    """Validations in a row without a new best after which the fit stops; 0 never stops early."""
+    """The fit stops early after this many validations in a row without a new best; 0 never stops early."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -381,11 +396,10 @@ class UpdateConfig:
     """How the policy learns from the trees."""
 
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
-    """Updates that are made, each from the base policy: "rft" imitates the best paths, "distil" learns the
-    search's policy over the candidates of each state, "dpo" compares siblings, "grpo" weights actions by their
-    advantages."""
+    """Updates to make, each from the base policy: "rft" imitates the best paths, "distil" learns the search's policy
+    over the candidates of each state, "dpo" compares siblings, "grpo" weights actions by their advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
-    """Validation tasks whose greedy success chooses the checkpoint that is kept."""
+    """Number of validation tasks. The checkpoint with the highest success rate on them, acting greedily, is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     """Which actions of the trees are imitated ("rft")."""
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
@@ -405,20 +419,21 @@ class UpdateConfig:
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
     reward: RewardTraining = Field(default_factory=RewardTraining)
-    """Training of a reward model, whose pairs are those of ``pairs`` and of the ends of a task."""
+    """Training of a reward model, on the pairs that ``pairs`` selects and on pairs of ends of one task."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
-    """Most tree paths on which the value head is fitted after every change of the policy."""
+    """Maximum number of tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
-    """What the value head reads of the policy at a state: "hidden" its last hidden state, for which another
-    ``policy.generator`` than "local" needs a second copy of the model in this process; "logprobs" the log-probabilities
-    of 128 tokens, which vLLM gives too, as an engine or on a server. "auto" means "hidden" with "local", and else
+    """Input of the value head at a state. "hidden" is the policy's last hidden state; unless ``policy.generator`` is
+    "local", this needs a second copy of the model in this process. "logprobs" are the log-probabilities of 128 tokens,
+    which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the generator "local", and otherwise
     "logprobs"."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the trees that are learned from, those whose returns differ most (StarPO-S)."""
+    """Fraction of the trees to learn from, namely those whose returns vary most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Processes of this machine that train together, each on its own batches; a step sees the batches of all."""
+    """Processes on this machine that train together (data-parallel). Each has its own batches, and an optimiser step
+    uses the batches of all."""
     accelerate_config: Annotated[str | None, REACHES_OUT] = None
-    """File of ``accelerate config`` by which these processes are started; unset means plain data-parallel training.
+    """File of ``accelerate config`` with which these processes are started; unset means plain data-parallel training.
     configs/models/fsdp.yaml shards the weights."""
 
 
@@ -427,33 +442,36 @@ class EvaluateConfig:
     """How policies are compared."""
 
     tasks: Annotated[int, Field(gt=0)] = 200
-    """Held-out tasks, of the environment's test split."""
+    """Number of held-out tasks, from the environment's test split."""
     first_task: Annotated[int, Field(ge=0)] = 0
-    """Index of the first of them in the test split, so that several seeds can each have their own."""
+    """Index of the first of these tasks in the test split. With different indices, several seeds can have different
+    tasks."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
-    """Ways of acting that are evaluated: "greedy" is the policy at temperature 0, the others are methods of search.
-    Sampling is "best_of_n" with ``best_of`` 1."""
+    """Ways of acting to evaluate: "greedy" is the policy at temperature 0, the others are search methods. Plain
+    sampling is "best_of_n" with ``best_of`` 1."""
     best_of: Annotated[int, Field(gt=0)] = 8
-    """Samples (N) of best-of-N, where they replace ``search.limits.simulations``."""
+    """Number of samples (N) of best-of-N, which replaces ``search.limits.simulations`` in this mode."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
-    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units a nat."""
+    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units per nat."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
-    """The search of a task ends when the rest of its limits is expected to raise V + λ log π of the best end by less
-    than this, in reward units (``stopping.LeastGain``); at 0 it uses its limits up. For ``decision`` "leaf" alone."""
+    """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ log π of the
+    best end by less than this, in reward units (``stopping.LeastGain``). 0 uses the limits up. Only for ``decision``
+    "leaf"."""
     replays: Annotated[int, Field(ge=0)] = 0
-    """In a stochastic environment, how often each of the best plans of a finished tree is executed again, with other
-    random outcomes, before one is chosen. 0 chooses by what the search met. For ``decision`` "leaf" alone."""
+    """For stochastic environments: how often each of the best plans of a finished tree is executed again, with other
+    random outcomes, before one is chosen. 0 chooses by the outcomes seen in the search. Only for ``decision``
+    "leaf"."""
     cvar: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Plans that are tried again are ranked by the mean return of this share of their worst replays (α of the
-    conditional value at risk); 1 ranks them by the mean."""
+    """α of the conditional value at risk: replayed plans are ranked by the mean return of the worst fraction α of their
+    replays. 1 ranks them by the mean of all."""
     suite: tuple[Disturbance, ...] = ()
-    """Disturbances of the environment under which ``treeagent eval`` plays the same tasks again, one at a time;
-    ``--suite full`` names all."""
+    """Disturbances of the environment under which ``treeagent eval`` evaluates the same tasks again, one disturbance at
+    a time; ``--suite full`` names all."""
     world: Annotated[str, REACHES_OUT] = ""
-    """Folder of a run whose world model is searched in place of the environment, anew after every real step (model
-    predictive control); empty searches the environment."""
+    """Folder of a run whose world model is searched instead of the environment, with a new search after every real step
+    (model predictive control). Empty searches the environment."""
 
     @model_validator(mode="after")
     def _replays(self) -> Self:
@@ -474,31 +492,33 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
-    """Search-and-adapt: rounds of search with the current policy and of learning from the trees."""
+    """Search-and-adapt: each round searches with the current policy and learns from the trees."""
 
     rounds: Annotated[int, Field(gt=0)] = 3
     """Rounds of search and update."""
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("dpo", "grpo")
-    """Updates of a round, one after the other on the same weights."""
+    """Updates in each round, applied one after the other to the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
-    """Earlier rounds whose trees are learned from again, the ``seed_tasks`` counting as one; their stored
-    log-probabilities are the reference."""
+    """Number of earlier rounds whose trees are learned from again; the ``seed_tasks`` count as one round. The
+    log-probabilities stored in these trees are the reference."""
     lag: Literal[0, 1] = 0
-    """1 runs a round's updates while the next round's search runs, which then takes the policy that goes into these
-    updates, not the one that comes out: it searches with the last policy but one. The updates have a worker of their
-    own, beside ``workers``. 0 searches with the last policy."""
+    """0 searches with the latest policy. 1 runs a round's updates at the same time as the next round's search, which
+    therefore uses the policy from before these updates, one version behind. The updates then run in one more worker,
+    beside ``workers``."""
     curriculum: Share = 0.5
-    """Share of a round's tasks that were searched before: those whose returns differed most when last searched."""
+    """Fraction of a round's tasks that were searched before, namely those whose returns varied most in their last
+    search."""
     effort: Annotated[float, Field(ge=1)] = 1.0
-    """Factor by which ``search.limits`` grow for tasks that were searched before without a success."""
+    """Factor that multiplies ``search.limits`` for tasks that were searched before without a success."""
     imagined: Share | tuple[Share, ...] = 0.0
-    """Greatest share of a round's trees that grow in the world model: one number for all rounds, or one for each. The
+    """Maximum fraction of a round's trees that grow in the world model: one number for all rounds, or one for each. The
     audit before each round may allow less."""
     seed_tasks: Annotated[int, Field(gt=0)] = 100
-    """Tasks searched in the environment before a first round that imagines, for the world model to learn from."""
+    """Number of tasks searched in the real environment before the first round, if that round may use the world model,
+    so that the world model has data to learn from."""
     variations: Share = 0.0
-    """Greatest share of a round's tasks that are harder variations of the tasks of widest spread. A variation is
-    learned from if the policy solves it at times, but less often than its task."""
+    """Maximum fraction of a round's tasks that are harder variations of the tasks with the widest spread of returns. A
+    variation is learned from if the policy solves it sometimes, but less often than the original task."""
 
     @model_validator(mode="after")
     def _one_share_a_round(self) -> Self:
@@ -507,7 +527,7 @@ class AdaptConfig:
         return self
 
     def imagined_in(self, number: int) -> float:
-        """The share of round ``number``, from 1 on."""
+        """The maximum fraction of imagined trees in round ``number``, counted from 1."""
         return self.imagined[number - 1] if isinstance(self.imagined, tuple) else self.imagined
 
     @property
@@ -518,7 +538,7 @@ class AdaptConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class TeacherConfig:
-    """A model on a server that explains real steps, for the world model to learn to reason so."""
+    """A model on a server that explains real steps. The world model learns to reason from these explanations."""
 
     model: str
     """Name that the server gives the teacher."""
@@ -532,41 +552,45 @@ class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
-    """Most tokens of one answer of the world model."""
+    """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
-    """The world model reasons before it answers, as ``teacher`` does or, without a teacher, by a rule."""
+    """Whether the world model reasons before it answers. It learns this from reasoning that ``teacher`` writes or,
+    without a teacher, that a rule writes."""
     teacher: TeacherConfig | None = None
-    """A served model that writes the reasoning from which the world model learns. Steps that it does not explain are
-    explained by rule."""
+    """A served model that writes the reasoning from which the world model learns. A rule explains the steps that it
+    leaves unexplained."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Similar stored steps (k) shown to the world model before each question."""
+    """Number (k) of similar stored steps that the world model is shown before each question."""
     encoder: EncoderConfig = Field(default_factory=EncoderConfig)
     """How similar steps are found."""
     observations: Annotated[int, Field(gt=0)] | None = None
-    """Latest observations of the episode shown to the world model; unset shows all. One is enough where an observation
-    holds the whole state, as a board does."""
+    """Number of latest observations of the episode that the world model is shown; unset shows all. One is enough if an
+    observation holds the whole state, as a board does."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
-    """The world model learns from at most this many episodes of the warm start, its first ones, beside the trees."""
+    """Maximum number of warm-start episodes, counted from the first, that the world model learns from in addition to
+    the trees."""
     end_rows: Annotated[int, Field(gt=0)] = 1
-    """How often a step that ends an episode appears among the training rows; such steps are few, and their rewards are
-    the hardest to predict."""
+    """How many times a step that ends an episode appears in the training rows. Such steps are few, and their rewards
+    are the hardest to predict."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
-    """Optimiser steps after each fit in which half of the rows are ends, drawn by how likely the world model is to get
-    them wrong."""
+    """Extra optimiser steps after each fit. In them, half of the rows are episode ends, drawn by how likely the world
+    model is to get them wrong."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
-    """Most tokens of a training row of the world model; longer ones are left out."""
+    """Maximum number of tokens in a training row of the world model; longer rows are left out."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
-    """Optimiser steps of a later round's fit, which continues from the last one on all real steps so far."""
+    """Optimiser steps of the fit in each later round, which continues from the previous fit and uses all real steps so
+    far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
-    """Most environment steps that replay the promised successes of each imagined tree; 0 replays none."""
+    """Maximum number of environment steps, for each imagined tree, that replay the successes it predicts; 0 replays
+    none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Greatest share of wrong training labels that imagined trees may bring in; it caps how many trees are imagined. 1
-    accepts every world model that errs on fewer than half of the returns."""
+    """Maximum fraction of wrong training labels that imagined trees may bring in; it limits how many trees are
+    imagined. 1 accepts every world model that is wrong about fewer than half of the returns."""
     free: tuple[str, ...] = ()
-    """First words of actions whose answers the history cannot determine, such as "search"; the audit asks only that
-    they be consistent."""
+    """First words of actions whose answers cannot be determined from the history, such as "search". The audit only asks
+    that these answers be consistent."""
     training: PretrainingConfig = Field(default_factory=PretrainingConfig)
-    """The fit."""
+    """Training of the world model."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -590,16 +614,16 @@ class RunConfig:
     """Everything that determines a run."""
 
     seed: Seed = 0
-    """Seed from which every random choice derives."""
+    """Seed from which all random choices are derived."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Worker processes; results do not depend on their number. 0 takes as many as suit the model and the machine."""
+    """Number of worker processes; results do not depend on it. 0 chooses as many as suit the model and the machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Threads of each worker on this machine; results depend on their number by rounding alone. 0 takes one for a model
-    of fewer than 30 million weights, else the cores divided by the workers."""
+    """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one for a model
+    of fewer than 30 million weights, and otherwise the number of cores divided by the number of workers."""
     engine: Literal["local", "ray"] = "local"
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
-    """Where metrics go beside metrics.jsonl: "tensorboard", "trackio", "wandb"."""
+    """Where metrics are written in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     mirror: Annotated[str, REACHES_OUT] = ""
     """Address to which the run's folder is copied every minute and at the end, such as "s3://bucket/run"; any that
     fsspec opens. With --resume, a run that this machine does not have is fetched from there. Empty copies nothing."""
@@ -677,7 +701,8 @@ class RunConfig:
         return self
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
-        """The settings of one training as its learner takes them: the stage's own over those of ``[training]``."""
+        """The settings of one training, as its learner takes them. The stage's own settings override those of
+        ``[training]``."""
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         own = {field.name: getattr(stage, field.name) for field in fields(stage)}
         given = shared | {key: value for key, value in own.items() if value is not None}
@@ -686,7 +711,7 @@ class RunConfig:
 
     @property
     def reloads(self) -> bool:
-        """Whether a command brings each checkpoint to the servers, which then serve no other."""
+        """Whether a command loads each checkpoint into the servers, which then serve no other checkpoint."""
         return isinstance(self.policy.reload, tuple)
 
     @property
@@ -698,24 +723,24 @@ class RunConfig:
         return wanted
 
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
-        """How the server at ``url``, or the pool of several, is asked."""
+        """The request settings for the server at ``url``, or for several servers."""
         return RemoteConfig(**asdict(self.remote), url=url)
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: one sentence with its key, its value and the fix."""
+    """Raised for a setting that cannot be used. The message is one sentence with its key, its value and the fix."""
 
 
 def load_config(
     path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None, world: Path | None = None
 ) -> RunConfig:
-    """The defaults, changed by a TOML file, then by overrides such as ``collect.tasks=32``, then by ``seed``.
+    """Load the defaults, then apply a TOML file, overrides such as ``collect.tasks=32``, and ``seed``, in this order.
 
-    A file may name another one that it ``extends``, by a path relative to itself. An override's value is read as a TOML
-    value, a bare word as a string.
+    A file may name another one that it ``extends``, by a path relative to itself. An override's value is parsed as
+    TOML; a bare word is a string.
 
     Args:
-        world: a file whose table ``world`` takes the place of that of ``path``.
+        world: a file whose table ``world`` replaces that of ``path``.
 
     Raises:
         ConfigError: a file cannot be read, or a setting is unknown, of another type or out of range.
@@ -731,15 +756,15 @@ def load_config(
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{key} is {value}, but should be a finite number: correct it")
     try:
-        # JSON is the mode in which strict types still take a table for a dataclass and an array for a tuple.
+        # In pydantic's JSON mode, strict types still accept a table for a dataclass and an array for a tuple.
         return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
     except ValidationError as error:
         raise ConfigError(_unknown_key(settings) or _problem(error, settings)) from None
 
 
 def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
-    """The settings by which a file names code to run or a machine to contact, with their values: those marked
-    ``REACHES_OUT``, unless they have their default or an override gives them.
+    """The settings in a file that name code to run or a machine to contact, with their values. These are the settings
+    marked ``REACHES_OUT``, except those that have their default or that an override gives.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -749,7 +774,7 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
         _override(given, override)
     own = {key: value for key, value in written.items() if key not in _flat(given)}
     for key, field, _ in known_settings():
-        value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # of a table
+        value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # a table
         if REACHES_OUT not in field.metadata or not value or isinstance(value, int):
             continue
         built_in = key == "environment.name" and ":" not in str(value)
@@ -758,7 +783,8 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
 
 
 def dump_config(config: RunConfig) -> str:
-    """Every setting as TOML; ``load_config`` reads it back to an equal value. ``None``, which TOML lacks, is absent."""
+    """Every setting as TOML, which ``load_config`` reads back to an equal value. A None is left out, because TOML has
+    none."""
     return tomli_w.dumps(TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True))
 
 
@@ -774,7 +800,7 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
-    """Every setting there is, those of optional tables too, in the order of the sections: its dotted key, pydantic's
+    """All settings, those of optional tables too, in the order of the sections. Each is its dotted key, pydantic's
     description of its type and default, and what it does in one or two sentences."""
     texts = _attribute_docstrings(section)
     for name, field in section.__pydantic_fields__.items():
@@ -787,7 +813,8 @@ def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple
 
 @cache
 def _attribute_docstrings(section: type) -> Mapping[str, str]:
-    """The string below each attribute, on one line; Python itself keeps none of them."""
+    """The docstring below each attribute, on one line. Python does not keep these strings, so they are read from the
+    source."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__[:-1]):
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
@@ -801,13 +828,13 @@ def _attribute_docstrings(section: type) -> Mapping[str, str]:
 
 
 def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's settings over those of the file that it extends."""
+    """A file's settings, which override those of the file that it extends."""
     if path.resolve() in reading:
         raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        json.dumps(settings, default=str)  # walks it whole
-    except (OSError, ValueError, RecursionError) as error:  # not there, not UTF-8, no TOML, or nested without end
+        json.dumps(settings, default=str)  # fails on values nested too deeply
+    except (OSError, ValueError, RecursionError) as error:  # missing, not UTF-8, not TOML, or nested too deeply
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
     parent = settings.pop("extends", None)
     if parent is None:
@@ -816,7 +843,7 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections joined, key by key."""
+    """``below``, overridden key by key by ``above``, also inside nested tables."""
     whole = dict(below)
     for key, value in above.items():
         old = whole.get(key)
@@ -846,7 +873,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted keys."""
+    """Flatten nested tables into one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -854,7 +881,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unknown_key(settings: Mapping[str, Any]) -> str:
-    """A sentence on the first key that is no setting; empty where all are."""
+    """A sentence about the first unknown key; empty if all keys are known."""
     known = [key for key, _, _ in known_settings()]
     for key in _flat(settings):
         known_table = any(one.startswith(f"{key}.") for one in known)
@@ -866,11 +893,11 @@ def _unknown_key(settings: Mapping[str, Any]) -> str:
 
 
 def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
-    """The first problem in words: its key, its value and pydantic's own message. What the members of a union say of one
-    value is one problem."""
+    """The first problem in words: its key, its value and pydantic's message. All that the members of a union report
+    about one value counts as one problem."""
     problems = error.errors(include_url=False)
     first, (key, value) = problems[0], _locate(settings, problems[0]["loc"])
-    if first["type"] == "value_error":  # a section's own check of settings that belong together
+    if first["type"] == "value_error":  # a section's own check across several settings
         return f"{key or 'the config'}: {first['msg'].removeprefix('Value error, ')}"
     if first["type"] == "missing":
         return f"{key} is incomplete: set {key}.{first['loc'][-1]} too"

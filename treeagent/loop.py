@@ -1,7 +1,8 @@
-"""The two programs that treeagent is: one pass of tree search and learning, and rounds of it.
+"""The two main programs of treeagent: one pass of tree search and learning, and several rounds of it.
 
-A run is a few stages. Each stage is a function of the settings, of the run's seed and of what is on disk, and records
-in the run's folder that it is done. So a run that was killed goes on where it stopped, and ends with the same result.
+A run consists of stages. Each stage is a function of the settings, the run's seed and the files on disk, and records in
+the run's folder that it is done. A run that was killed therefore continues where it stopped, and ends with the same
+result.
 """
 
 from collections.abc import Mapping
@@ -32,11 +33,11 @@ from treeagent.workers.processes import beside
 
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
-    """Imitate demonstrations, search training tasks, update once by each method, compare all policies.
+    """Imitate demonstrations, search training tasks, update once with each method, and compare all policies.
 
     Returns:
-        the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, the updated policies in the
-        first of them.
+        the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, and the updated policies in
+        the first mode only.
     """
     progress.plan(_stages(config))
     warm = warm_start(config, run, progress)
@@ -44,7 +45,7 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     base = fit_base(config, run, progress, warm)
     updated = update(config, run, progress, base, config.update.methods)
     first, *_ = config.evaluate.modes
-    # The base policy shows what search adds, the others in the same mode what learning from its trees adds.
+    # The modes of the base policy show what search adds; the other policies, in its first mode, what learning adds.
     wanted = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
     rows = measure(config, run, progress, wanted)
     report(run)
@@ -52,7 +53,7 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
 
 
 def _stages(config: RunConfig) -> list[Stage]:
-    """The quickstart's stages, with their usual seconds on two cores by the recipe quickstart."""
+    """The quickstart's stages, with the seconds they usually take on two cores with the recipe quickstart."""
     return [
         Stage("demonstrations", 40),
         Stage("warm start", 160, ("warm_start",)),
@@ -64,27 +65,28 @@ def _stages(config: RunConfig) -> list[Stage]:
 
 
 def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
-    """Search-and-adapt: search with the policy as it is, learn from the trees, go on with the better policy.
+    """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
     A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). With
-    ``adapt.lag`` the updates of a round run while the next round is searched, with the policy that they start from.
+    ``adapt.lag``, the updates of a round run while the next round is searched with the policy from before these
+    updates.
 
     Args:
         checkpoint: where to start; by default where the run was begun, or else from a warm start.
 
     Returns:
-        rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others greedily.
+        rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others in greedy mode.
 
     Raises:
-        UserError: harder variations are wanted of an environment that offers none, or imagined trees of one that is
-            imagined itself.
+        UserError: the settings ask for harder variations, but the environment offers none; or for imagined trees, but
+            the environment is itself imagined.
     """
     progress = Shared(progress)
     progress.plan(_rounds(config, run, checkpoint))
     start = current = begin(config, run, progress, checkpoint)
     course, lag, rounds = Course(start), config.adapt.lag, config.adapt.rounds
     audits = dict[int, Mapping[str, float]]()
-    """By round, the audit of the world model before its search."""
+    """The audit of the world model before each round's search, by round."""
 
     def search(number: int) -> None:
         audits[number] = audited_share(config, run, progress, number)
@@ -117,7 +119,7 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 
 
 def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
-    """The stages of search-and-adapt, with the shares that the quickstart's have."""
+    """The stages of search-and-adapt, with durations relative to those of the quickstart."""
     adapt, stages = config.adapt, list[Stage]()
     if checkpoint is None and run.taken("start") is None:
         stages += [Stage("demonstrations", 40), Stage("warm start", 160, ("warm_start",))]

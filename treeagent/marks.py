@@ -1,7 +1,8 @@
-"""Marks of reviewers on what an agent did: an append-only file, and what its marks say together.
+"""Reviewers' marks on what an agent did: the append-only file that holds them, and how several marks are combined.
 
-RUN/marks.jsonl holds one JSON object a line, with the fields of ``Mark``. No line is ever changed: a mark is withdrawn
-by a further line. A mark names the conversation that was judged by a hash, so it holds in every tree that contains it.
+RUN/marks.jsonl holds one JSON object per line, with the fields of ``Mark``. A line is never changed; a later line
+withdraws a mark. A mark identifies the judged conversation by a hash, so it applies in every tree that contains this
+conversation.
 """
 
 import fcntl
@@ -31,31 +32,32 @@ _REFUSALS = ("veto", "edit", "unsafe")
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Mark:
-    """What a reviewer said of one item: of two actions at a state, of one action there, or of a whole episode."""
+    """A reviewer's judgement of one item: of two actions at a state, of one action there, or of a whole episode."""
 
     id: str
-    """Unique; a mark that is sent twice is stored once."""
+    """Unique. A mark that is sent twice is stored once."""
     when: str
     """Time in UTC, ISO 8601."""
     who: str
-    """The reviewer."""
+    """Name of the reviewer."""
     verdict: Verdict
     """"better", "tie" and "skip" compare two actions; "veto", "edit" and "unsafe" say that an action must not be
     learned; "solved", "failed" and "skip" judge an episode; "withdraw" takes back the mark ``withdraws``."""
     task_id: str = ""
     state: str = ""
-    """``state_hash`` of the conversation before the actions; of an episode, of the whole conversation."""
+    """``state_hash`` of the conversation before the actions; for an episode, of the whole conversation."""
     shown: tuple[str, ...] = ()
-    """Texts of the actions in the order in which they were shown, left first; of an episode, all its actions."""
+    """Texts of the actions in the order in which they were shown, left first; for an episode, all its actions."""
     calls: tuple[str, ...] = ()
     """The calls in ``shown``, as ``tool[argument, argument]``."""
     choice: int | None = None
-    """Index in ``shown``: the better action, or the one that is vetoed, edited or unsafe. None is all of them."""
+    """Index in ``shown`` of the better action, or of the one that is vetoed, edited or unsafe. None means all of
+    them."""
     text: str = ""
-    """The whole turn that the reviewer wrote in place of the action ("edit")."""
+    """The whole turn that the reviewer wrote to replace the action ("edit")."""
     note: str = ""
     source: Source = "human"
-    """Marks of a judge, such as a model, count only where no person has marked the item."""
+    """A judge is a program, such as a model. Its marks count only on items that no person has marked."""
     withdraws: str = ""
     seed: int = 0
     """Seed of the tree in which the item was shown."""
@@ -80,7 +82,7 @@ class Mark:
 
     @property
     def item(self) -> tuple[str, frozenset[str]]:
-        """What was judged, whatever the order in which it was shown."""
+        """What was judged, regardless of the order in which it was shown."""
         return self.state, frozenset(self.shown)
 
     def refuses(self, text: str) -> bool:
@@ -94,7 +96,7 @@ _MARK = TypeAdapter(Mark)
 
 
 def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
-    """A mark made now. Without an ``id`` it gets a new one.
+    """A mark with the current time. Without an ``id`` it gets a new one.
 
     Raises:
         ValueError: the fields do not fit each other.
@@ -107,23 +109,23 @@ def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
 
 
 def state_hash(task_id: str, messages: Sequence[Message]) -> str:
-    """32 hex digits that name a conversation of a task. Tokens do not matter."""
+    """A hash of 32 hex digits that identifies a conversation of a task. It covers roles and texts, not tokens."""
     said = [[message.role, message.content] for message in messages]
     return blake2b(orjson.dumps([task_id, said]), digest_size=16).hexdigest()
 
 
 def append_mark(path: Path, mark: Mark) -> bool:
-    """Add a mark to a file and flush it to disk. Several processes may add to one file.
+    """Append a mark to a file and flush it to disk. Several processes may append to one file.
 
     Returns:
-        False where the file holds a mark of this id already; nothing is added then.
+        False if the file already holds a mark with this id; nothing is added then.
 
     Raises:
         StoreError: the file system refused; the file is as it was.
     """
     line = orjson.dumps(asdict(mark), option=orjson.OPT_APPEND_NEWLINE)
     try:
-        # A run may be downloaded: a link in the place of its marks could lead to any file.
+        # A run may have been downloaded, and a link in place of its marks could lead to any file.
         descriptor = os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel releases it when the file is closed
@@ -132,7 +134,7 @@ def append_mark(path: Path, mark: Mark) -> bool:
             whole = content[: content.rfind(b"\n") + 1]
             if any(known.id == mark.id for known in _parse(path, whole)):
                 return False
-            # A crash may leave a part of a line. Its reviewer was never told that the mark is stored.
+            # Cut off a part of a line that a crash left. Its reviewer got no confirmation that the mark was stored.
             os.ftruncate(descriptor, len(whole))
             try:
                 written = os.write(descriptor, line)
@@ -154,7 +156,7 @@ def append_mark(path: Path, mark: Mark) -> bool:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """All marks in a file, withdrawals included, in order. Empty where there is no file.
+    """All marks in a file, withdrawals included, in order. Empty if the file does not exist.
 
     Raises:
         StoreError: a line holds no mark.
@@ -162,7 +164,7 @@ def read_marks(path: Path) -> list[Mark]:
     if not os.path.lexists(path):
         return []
     content = regular(path).read_bytes()
-    return _parse(path, content[: content.rfind(b"\n") + 1])  # behind it another process is writing
+    return _parse(path, content[: content.rfind(b"\n") + 1])  # after it another process is writing
 
 
 def _parse(path: Path, content: bytes) -> list[Mark]:
@@ -182,8 +184,8 @@ def _reason(error: ValidationError) -> str:
 
 
 def standing(marks: Iterable[Mark]) -> list[Mark]:
-    """The marks that count, oldest first: without those that were withdrawn, and without those that their reviewer
-    replaced by a later one of the same item. If the later one is withdrawn, the earlier one counts again."""
+    """The marks that count, oldest first. A mark does not count if it was withdrawn, or if its reviewer later marked
+    the same item again. If the later mark is withdrawn, the earlier one counts again."""
     told = list(marks)
     withdrawn = {mark.withdraws for mark in told if mark.verdict == "withdraw"}
     latest: dict[object, Mark] = {}
@@ -199,7 +201,7 @@ def standing(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
-    """The standing marks by state. A judge's marks of an item fall away where a person has marked it."""
+    """The standing marks by state. A judge's marks of an item are dropped if a person has marked the item."""
     count = standing(marks)
     by_people = {mark.item for mark in count if mark.source == "human" and mark.verdict != "skip"}
     states: dict[str, list[Mark]] = {}
@@ -210,11 +212,14 @@ def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
 
 
 def preference(marks: Iterable[Mark], first: str, second: str) -> tuple[int, Source] | None:
-    """What ``deciding`` marks of one state say of two of its actions, by majority.
+    """Which of two actions at one state reviewers prefer, by majority.
+
+    Args:
+        marks: the ``deciding`` marks of the state.
 
     Returns:
-        1 where ``first`` is better, -1 where ``second`` is, 0 for a tie; and who says so. None where nobody compared
-        them.
+        1 if ``first`` is better, -1 if ``second`` is, 0 for a tie; and the source of the marks. None if no mark
+        compares the two.
     """
     votes = [mark for mark in marks if mark.verdict in ("better", "tie") and set(mark.shown) == {first, second}]
     if not votes:
@@ -224,15 +229,15 @@ def preference(marks: Iterable[Mark], first: str, second: str) -> tuple[int, Sou
 
 
 def label(marks: Iterable[Mark]) -> tuple[bool, Source] | None:
-    """Whether an episode succeeded, by the majority of the ``deciding`` marks of its end, and who says so. None where
-    nobody judged it, or as many said yes as no."""
+    """Whether an episode succeeded, by the majority of the ``deciding`` marks of its end, and the source of the marks.
+    None if there are no such marks, or equally many on each side."""
     votes = [mark for mark in marks if mark.verdict in ("solved", "failed")]
     total = sum(1 if mark.verdict == "solved" else -1 for mark in votes)
     return (total > 0, votes[0].source) if total else None
 
 
 def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
-    """Regular expressions for the calls that standing marks call unsafe, sorted. Each fits one call exactly."""
+    """Regular expressions for the calls that standing marks call unsafe, sorted. Each matches one call exactly."""
     count = [mark for found in deciding(marks).values() for mark in found if mark.verdict == "unsafe"]
     calls = {
         call
@@ -244,8 +249,8 @@ def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
 
 
 def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
-    """Krippendorff's α of the people's comparisons of actions ("better") and of their judgements of episodes
-    ("solved"), each with the number of items that at least two people judged. A skip is no judgement."""
+    """Krippendorff's α of people's comparisons of actions ("better") and of their judgements of episodes ("solved"),
+    each with the number of items that at least two people judged. A skip does not count as a judgement."""
     found: dict[str, dict[object, list[object]]] = {"better": {}, "solved": {}}
     for mark in standing(marks):
         if mark.source != "human":
@@ -264,14 +269,14 @@ def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
 def krippendorff_alpha(items: Sequence[Sequence[object]]) -> float | None:
     """α = 1 - D_o / D_e for nominal values (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability").
 
-    D_o is the observed disagreement of values of one item, D_e the one that chance would give. 1 is full agreement, 0
-    that of chance.
+    D_o is the observed disagreement between values of one item, and D_e the disagreement expected by chance. 1 is full
+    agreement, 0 is agreement at the level of chance.
 
     Args:
-        items: for each item the values that reviewers gave it; missing ones are left out.
+        items: the values that reviewers gave to each item, without missing ones.
 
     Returns:
-        α, or None where no item has two values or all values are equal.
+        α, or None if no item has two values or all values are equal.
     """
     units = [list(item) for item in items if len(item) > 1]
     values = [value for unit in units for value in unit]

@@ -1,6 +1,6 @@
-"""Records on disk, crash-safe: a shard is complete or it does not exist. Works on plain dicts, not on trees.
+"""Crash-safe records on disk: a shard is either complete or absent. The module handles plain dicts, not trees.
 
-A folder holds shards ``<name>-00000.jsonl.zst``, one JSON record a line; ``zstd -dc FILE | jq`` reads one.
+A folder holds shards ``<name>-00000.jsonl.zst``, with one JSON record per line; ``zstd -dc FILE | jq`` reads one.
 """
 
 import errno
@@ -23,28 +23,29 @@ from treeagent.types import UserError
 Record = Mapping[str, Any]
 Read = TypeVar("Read")
 _SHARD = re.compile(r"(?P<name>[^./][^/]*)-(?P<index>\d{5,})\.jsonl\.zst")
-"""A shard may be named after a checkpoint's folder, whose name the user chose."""
+"""File name of a shard. The name part may be that of a checkpoint's folder, which the user chose."""
 _CHUNK = 1 << 14
-"""Compressed bytes read at once; small, since text may unpack to a hundred times its size."""
+"""Compressed bytes read at once; few, because text may unpack to a hundred times its size."""
 
 
 class StoreError(RuntimeError):
-    """A file that could not be written or read: one sentence with its name, the reason and the fix."""
+    """Raised if a file cannot be written or read. The message is one sentence with its name, the reason and the fix."""
 
 
 class CorruptShard(ValueError):
-    """A shard that is not whole, not ours or of another version: one sentence with its name, the line and the fix."""
+    """Raised for a shard that is incomplete, not written by treeagent, or of another version. The message is one
+    sentence with its name, the line and the fix."""
 
 
 def shard_file(name: str, index: int) -> str:
-    """The file name of shard ``index`` of ``name``."""
+    """The file name of the shard with index ``index`` and name ``name``."""
     return f"{name}-{index:05d}.jsonl.zst"
 
 
 def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
-    """Write records as shard ``index`` of ``name``, replacing one of that index. Returns its path.
+    """Write records as shard ``index`` of ``name``, replacing an existing one. Returns its path.
 
-    NaN and infinities become null, as JSON has none.
+    NaN and infinities become null, because JSON has none.
 
     Raises:
         StoreError: the file system refused, or a record is not JSON; nothing is left behind.
@@ -77,19 +78,19 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def regular(path: Path) -> Path:
-    """The path of a file to open, or of one that does not exist.
+    """Check that ``path`` is a regular file or does not exist, and return it.
 
     Raises:
-        StoreError: a named pipe, socket, device or folder has its name. Opening or reading one may wait for ever.
+        StoreError: the path is a named pipe, socket, device or folder. Opening or reading one may block for ever.
     """
-    if os.path.exists(path) and not os.path.isfile(path):  # unlike Path's, these take any name, such as one too long
+    if os.path.exists(path) and not os.path.isfile(path):  # Path's own raise for some names, such as one too long
         raise StoreError(f"{path} is no regular file, such as a named pipe or a folder: move it away")
     return path
 
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
-    """Paths of finished shards, sorted by name and index; optionally of one ``name`` or one ``index`` only. Empty if
-    the folder does not exist. Given both, one file is looked for and the folder is not listed."""
+    """Paths of finished shards, sorted by name and index; optionally only those of one ``name`` or one ``index``. Empty
+    if the folder does not exist. If both are given, only this one file is checked and the folder is not listed."""
     if name is not None and index is not None:
         path = folder / shard_file(name, index)
         return [path] if path.exists() else []
@@ -107,8 +108,8 @@ def shard_place(path: Path) -> tuple[str, int]:
 
 
 def shard_seal(path: Path) -> str:
-    """Tells a shard from another of its name, without reading it: its size in bytes, and the checksum of its content
-    that ends every shard (the low 32 bits of XXH64)."""
+    """A cheap fingerprint of a shard, which tells it from another one of the same name: its size in bytes, and the
+    checksum at the end of the file (the low 32 bits of XXH64 of the content)."""
     with regular(path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 4, 0))
@@ -123,7 +124,7 @@ def shard_names(folder: Path) -> list[str]:
 def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
-    """``parse`` applied to each record of all shards of ``name``, or of every name, in order; one line at a time is in
+    """Apply ``parse`` to each record of all shards of ``name``, or of every name, in order. One line at a time is in
     memory. ``read_as(from_record, folder)`` reads trees.
 
     Raises:
@@ -139,10 +140,10 @@ def read_as(
 
 
 def read_line(folder: Path, name: str, index: int, line: int) -> dict[str, Any]:
-    """The record in one line of a shard, from 0; the lines before it are not parsed.
+    """The record in line ``line`` of a shard, counted from 0. The lines before it are not parsed.
 
     Raises:
-        CorruptShard: the shard is damaged up to there, or has no such line.
+        CorruptShard: the shard is damaged up to that line, or has no such line.
     """
     path = folder / shard_file(name, index)
     for text in islice(_lines(path), line, line + 1):
@@ -158,8 +159,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def digest(records: Iterable[Record]) -> str:
-    """sha256, in hex, over every tree's task, seed, actions, visits, rewards and values. The order of the trees and the
-    time that they took do not matter."""
+    """The sha256, in hex, of every tree's task, seed, actions, visits, rewards and values. It does not depend on the
+    order of the trees or on their times."""
     whole = hashlib.sha256()
     for one in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
         whole.update(orjson.dumps(one))
@@ -177,8 +178,8 @@ def _tree_hash(record: Record) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside ``path``, which replaces ``path`` once it is safely on disk."""
-    # Of this thread alone: of the main thread the number is that of the process.
+    """Open a temporary file beside ``path``. On success it is flushed to disk and then replaces ``path``."""
+    # The name is unique to this thread: native ids are unique across processes too (the main thread's is its pid).
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
         try:
@@ -198,7 +199,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_folder(partial: Path, folder: Path) -> None:
-    """Rename a finished folder to ``folder``, which it replaces, once all its content is safely on disk."""
+    """Flush the finished folder ``partial`` to disk, then rename it to ``folder``, replacing an existing one."""
     for path in (*partial.rglob("*"), partial):
         sync(path)
     if folder.exists():
@@ -241,7 +242,11 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:
-    """Raises EOFError where the file ends inside a frame, which zstandard's own stream reader passes over."""
+    """The unpacked content, in chunks.
+
+    Raises:
+        EOFError: the file ends inside a frame. zstandard's own stream reader ignores this.
+    """
     frame = zstandard.ZstdDecompressor().decompressobj()
     with regular(path).open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -12,13 +12,14 @@ Item = TypeVar("Item")
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """Call ``call`` in a thread of its own, and return or raise what it does."""
+    """Run ``call`` in a thread of its own, without blocking the event loop. Returns its result or raises its
+    exception."""
     return await asyncio.wrap_future(_begun(call))
 
 
 def side_by_side(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
-    """What ``call`` returns for each item, in their order, made in at most this many threads. Once it has raised, no
-    further call is begun."""
+    """Run ``call`` for each item in at most ``most`` threads. Returns the results in the order of the items. After a
+    call has raised, no further call starts."""
     answers, waiting = dict[int, Answer](), enumerate(items)
 
     def work() -> None:
@@ -35,16 +36,16 @@ def side_by_side(call: Callable[[Item], Answer], items: Sequence[Item], most: in
 
 
 def _begun(call: Callable[[], Answer]) -> Future[Answer]:
-    """What ``call`` returns or raises in a thread of its own. The thread is a daemon: after Ctrl-C it does not keep the
-    process from ending, unlike those of ``concurrent.futures``."""
+    """Start ``call`` in a thread of its own. Returns a future of its result. The thread is a daemon, so after Ctrl-C it
+    does not keep the process alive, unlike the threads of ``concurrent.futures``."""
     future = Future[Answer]()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # raised again by ``future.result()``
             future.set_exception(error)
 
-    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only left alone
+    future.set_running_or_notify_cancel()  # from now on the future cannot be cancelled
     Thread(target=run, name="call", daemon=True).start()
     return future

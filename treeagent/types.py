@@ -1,7 +1,7 @@
-"""The values every room shares, and the three protocols that search asks for.
+"""Data types that all packages share, and the protocols that a search is built on.
 
-Everything here is frozen: a state is a value, never a place. Token ids and log-probabilities are kept exactly as
-they were sampled; nothing downstream tokenises an action again.
+All data classes here are frozen. A ``State`` is an immutable value, not a handle to a running environment. Token ids
+and log-probabilities are kept exactly as they were sampled; no later stage tokenises an action again.
 """
 
 import asyncio
@@ -27,35 +27,38 @@ REACHES_OUT = _ReachesOut()
 
 
 class UserError(ValueError):
-    """A value that cannot be used: one sentence names it and the fix, and the command line prints no more."""
+    """Raised for a value that cannot be used. The message is one sentence that names the value and the fix; the command
+    line prints only that sentence."""
 
 
 class NothingToLearn(UserError):
-    """Trees that an update can learn nothing from: no pairs, no advantages, too few rows. Other trees may do."""
+    """Raised when trees hold nothing that an update can learn from: no pairs, no advantages, or too few rows. Other
+    trees may work."""
 
 
 class Unanswered(RuntimeError):
-    """Nobody can tell what follows a step, as where a world model's answer cannot be read: to a search a dead end of
-    unknown worth, not the end of its tree."""
+    """Raised when a dynamics cannot tell what follows a step, for example because a world model's answer cannot be
+    read. A search treats such a step as a dead end of unknown value, and goes on with the rest of its tree."""
 
 
 class WorkerLost(RuntimeError):
-    """A worker ended in the middle of a job: one sentence with what is known of it and the fix."""
+    """Raised when a worker process ended in the middle of a job. The message is one sentence with the known reason and
+    the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing to be done in an environment."""
+    """One task in an environment."""
 
     id: str
     prompt: str
     """The instruction in words, as the agent reads it."""
     split: Split = "train"
     seed: int = 0
-    """Seeds the environment's own randomness at reset."""
+    """Seed of the environment's own randomness at reset."""
     data: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """What the environment and its verifier need, the answer included: plain JSON values, as trees store them. Never
-    shown to the agent."""
+    """What the environment and its verifier need, including the answer. Plain JSON values, because trees store them.
+    Never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,12 @@ class Message:
     token_ids: tuple[int, ...] = ()
     """The ids as a model sampled them; empty for text that no model sampled."""
     partial: bool = False
-    """The turn goes on: its next token follows the last of ``token_ids``. Only a conversation's last turn may be so."""
+    """The turn is unfinished: its next token follows the last of ``token_ids``. Only the last turn of a conversation
+    may be partial."""
 
 
 def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Message, ...]:
-    """A conversation with a note in the place of each observation that ``left_out`` names."""
+    """The conversation in which a note replaces each observation whose index is in ``left_out``."""
     return tuple(
         replace(message, content=f"[observation left out: {len(message.content)} characters]")
         if place in left_out
@@ -81,7 +85,8 @@ def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Mes
 
 
 def storable(text: str) -> str:
-    """Halves of surrogate pairs, which JSON can send and no file can hold, become question marks."""
+    """Replace lone surrogates by question marks. JSON can carry these halves of surrogate pairs, but UTF-8 files
+    cannot."""
     return text.encode(errors="replace").decode()
 
 
@@ -94,8 +99,8 @@ class ToolCall:
 
 
 def only_text(schemas: Sequence[Mapping[str, object]]) -> str:
-    """The argument of an environment's only tool, if that takes one text and nothing else: then a text that calls no
-    tool stands for it. Empty otherwise.
+    """The name of the argument, if the environment has a single tool and that takes one text and nothing else. A text
+    that calls no tool is then read as this argument. Empty otherwise.
 
     Args:
         schemas: JSON schema of the arguments of each tool.
@@ -113,17 +118,17 @@ class Action:
 
     text: str
     call: str | ToolCall
-    """The part that touches the environment; the empty string when ``error`` is set, or in a thought alone, whose turn
-    goes on with the next action."""
+    """The part that is sent to the environment. Empty if ``error`` is set, or if the action is a thought alone, whose
+    turn continues with the next action."""
     thought: str = ""
     token_ids: tuple[int, ...] = ()
     """Sampled ids, the stop token included."""
     logprobs: tuple[float, ...] = ()
     """Behaviour log-probability of each token, in nats, at the sampling temperature. As long as ``token_ids``."""
     error: str = ""
-    """Why ``text`` holds no well-formed call; a malformed call is data, not an exception."""
+    """Why ``text`` holds no well-formed call. A malformed call is data, not an exception."""
     forced: tuple[int, ...] = ()
-    """Places in ``token_ids`` of tokens that were not sampled, but written to lead the turn into its call or to its
+    """Indices into ``token_ids`` of tokens that were not sampled, but inserted to lead the turn into its call or to its
     end. They carry no loss, and their ``logprobs`` are 0."""
 
     @property
@@ -134,110 +139,113 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The conversation so far, and where the environment stands."""
+    """The conversation so far, and a handle to the state of the environment."""
 
     task: Task
     messages: tuple[Message, ...]
     key: str | None = None
-    """Equal keys mean equal futures (anchor states); ``None`` where it is not known."""
+    """States with equal keys have equal futures (anchor states); None if unknown."""
     snapshot: object = field(default=None, compare=False, repr=False)
-    """Opaque handle by which the dynamics that made this state finds it again."""
+    """Opaque handle with which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
-    """Sum of the rewards on the way here, which V(s) leaves out; withheld ones count as 0. It is 0 at an end of the
-    task, where V(s) is the whole outcome. Search writes it."""
+    """Sum of the rewards on the path to this state, which V(s) does not contain; withheld rewards count as 0. It is 0 at
+    an end of the task, where V(s) is the whole outcome. Set by the search."""
     ended: bool = field(default=False, compare=False)
-    """Search came here by a step that ended the episode, or hit a limit: there is no next one."""
+    """Whether the step that led here ended the episode or hit a limit, so that no step follows. Set by the search."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
-    """Every action that is possible here, as texts; ``None`` where the dynamics was not asked or cannot list them."""
+    """Every action that is legal here, as texts; None if the dynamics was not asked for them or cannot list them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one step of a dynamics leads to."""
+    """The result of one step of a dynamics."""
 
     state: State
     reward: float | None = 0.0
-    """r; ``None`` where it is withheld, as at evaluation, where search must not see the verifier."""
+    """r; None if it is withheld, as at evaluation, where the search must not see the verifier."""
     process: float = 0.0
-    """Process reward (a milestone, a step's quality) beside the outcome; 0 where rewards are withheld."""
+    """Process reward (for a milestone, or the quality of a step) in addition to the outcome; 0 if rewards are
+    withheld."""
     terminated: bool = False
     """The environment ended the episode: the task is over."""
     truncated: bool = False
-    """A limit was hit: of steps, of the environment's own, or of what the agent can read."""
+    """A limit was hit: on the number of steps, one of the environment's own, or on what the agent can read."""
     origin: Origin = "real"
     invalid: bool = False
     """The call was malformed or refused by the environment."""
     cost: int = 1
-    """Environment steps paid, replayed ones included."""
+    """Environment steps spent, including replayed steps."""
     error: str = ""
-    """Why the dynamics cannot tell what follows, such as a world model whose answer cannot be read. Nothing is known of
-    the step's worth then, and it counts as no visit."""
+    """Why the dynamics cannot tell what follows, for example because a world model's answer cannot be read. The value
+    of the step is then unknown, and it does not count as a visit."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts of the step's reward and its costs by name, as the dynamics gives them. ``outcome`` among them is the
-    environment's own reward, where ``reward`` is a weighted sum."""
+    """Parts of the step's reward and its costs, by name, as the dynamics gives them. If ``reward`` is a weighted sum,
+    the component ``outcome`` is the environment's own reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A policy's candidates at one state."""
+    """Candidate actions that a policy proposes at one state."""
 
     context_ids: tuple[int, ...] = ()
-    """Ids that the state adds after its last assistant message (all of them at the root); the full prompt is the
-    concatenation of contexts and sampled actions along the path. Empty where the policy reads no tokens."""
+    """Token ids that the state adds to the prompt after its last assistant message; at the root, the whole prompt. The
+    full prompt is the concatenation of contexts and sampled actions along the path. Empty if the policy reads no
+    tokens."""
     actions: tuple[Action, ...] = ()
-    """The actions as sampled, duplicates included. With ``priors``, they are all that are possible, or more than were
-    asked for: whoever wants n of them takes the first n."""
+    """The actions as sampled, duplicates included. If ``priors`` are given, these are all possible actions and may be
+    more than were asked for; a caller that wants n of them takes the first n."""
     error: str = ""
-    """Why there are none: the state cannot be read, as one longer than the model's context. No action follows it."""
+    """Why there are no actions: the policy cannot read the state, for example because it is longer than the model's
+    context. The tree then ends at this state."""
     left_out: tuple[int, ...] = ()
-    """Places in the conversation of the observations that are left out from this state on. Where there are any, the
-    prompt starts anew: ``context_ids`` are all of it."""
+    """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
+    prompt starts anew here, and ``context_ids`` holds all of it."""
     untold_tokens: int = 0
-    """Tokens sampled for the actions by a server that counts them and does not tell them."""
+    """Number of tokens sampled for the actions by a server that returns their count but not their ids."""
     priors: tuple[float, ...] = ()
-    """P(a|s) of each action, where the policy knows them all; they sum to 1, and equal calls add up. Empty where
-    search has to estimate them from what was sampled."""
+    """P(a|s) of each action, if the policy knows them all. They sum to 1, and those of equal calls add up. Empty if the
+    search must estimate priors from the samples."""
     shared_tokens: int = 0
-    """Tokens of the actions that went through the model once for several of them, as equal beginnings of scored
-    actions do: the number of times that they were saved."""
+    """Tokens that were processed once for several actions, such as a common prefix of scored actions: how many
+    repetitions of them were saved."""
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled or scored for the actions, those of duplicates included."""
+        """Tokens sampled or scored for the actions, including those of duplicates."""
         return self.untold_tokens + sum(len(action.token_ids) for action in self.actions) - self.shared_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a value function says of one state."""
+    """A value function's estimate for one state."""
 
     value: float
     """V(s), the expected return from here on, in reward units."""
     context_ids: tuple[int, ...] = ()
-    """As in ``Proposal``; empty where the value reads no tokens."""
+    """As in ``Proposal``; empty if the value function reads no tokens."""
     environment_steps: int = 0
-    """Steps of a dynamics that the estimate took, as a rollout does."""
+    """Environment steps that the estimate took, for example in a rollout."""
     generated_tokens: int = 0
-    """Tokens sampled for it."""
+    """Tokens sampled for the estimate."""
     error: str = ""
-    """Why the state cannot be read; ``value`` is then 0, since nothing can be done there."""
+    """Why the state cannot be read. ``value`` is then 0, because no action can follow there."""
     left_out: tuple[int, ...] = ()
     """As in ``Proposal``."""
 
 
 class Policy(Protocol):
-    """Proposes actions. One call serves the frontier of many trees."""
+    """Proposes actions. One call covers states of many trees."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Draw ``count`` actions at each state; the draw at ``states[i]`` depends on ``seeds[i]`` alone. A policy that
-        knows all actions that are possible may give them all, those drawn first (``Proposal.priors``)."""
+        """Sample ``count`` actions at each state. The sample at ``states[i]`` must depend on ``seeds[i]`` alone. A
+        policy that knows all possible actions may return all of them, the sampled ones first (``Proposal.priors``)."""
         ...
 
 
 @runtime_checkable
 class Concurrent(Protocol):
-    """Says of a policy or a value whether it answers many calls side by side in the time of one, as a server does. Then
-    each tree asks it by itself, and waits for no other."""
+    """Tells whether a policy or a value function answers many concurrent calls in the time of one, as a server does. If
+    so, each tree calls it separately and does not wait for other trees."""
 
     @property
     def concurrent(self) -> bool: ...
@@ -258,12 +266,13 @@ class Critic(Protocol):
     """AI feedback: compares the candidates of a state with each other."""
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
-        """A score of each candidate of each state, in reward units."""
+        """Score each candidate of each state, in reward units."""
         ...
 
 
 class Dynamics(Protocol):
-    """What search steps through: an environment plays it, a world model imagines it. Search cannot tell which."""
+    """The transition function that a search steps through: a real environment or a world model. The search cannot tell
+    which of the two it is."""
 
     async def reset(self, task: Task) -> State: ...
 
@@ -271,13 +280,13 @@ class Dynamics(Protocol):
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that depends on every part; equal parts give the equal seed on every machine."""
-    text = "/".join(map(str, parts)).encode(errors="surrogatepass")  # a task that is refused later has a seed, too
+    """A 63-bit seed that depends on every part. Equal parts give the same seed on every machine."""
+    text = "/".join(map(str, parts)).encode(errors="surrogatepass")  # a task with surrogates is refused only later
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 class _Limit:
-    """A time limit that can stand still."""
+    """A time limit that can be paused."""
 
     def __init__(self, timeout: asyncio.Timeout, seconds: float) -> None:
         self._timeout, self._seconds = timeout, seconds
@@ -285,8 +294,8 @@ class _Limit:
 
     def begin(self) -> None:
         self.stop()
-        # It ends a turn of the event loop late. So what came in time counts, even if a call, such as one of a model in
-        # this process, has kept the loop from noticing.
+        # The timer only reschedules the timeout, which then fires one iteration of the event loop later. A result that
+        # came in time therefore counts, even if a blocking call (a model in this process) kept the loop from seeing it.
         self.timer = asyncio.get_running_loop().call_later(self._seconds, self._timeout.reschedule, 0.0)
 
     def stop(self) -> None:
@@ -300,10 +309,10 @@ _LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 @asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """A step of a dynamics, which is cancelled after ``seconds``; the time that it spends ``waiting`` does not count.
+    """Cancel the body, a step of a dynamics, after ``seconds``. The time that it spends in ``waiting`` does not count.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the step took longer.
     """
     async with asyncio.timeout(None) as timeout:
         limit = _Limit(timeout, seconds)
@@ -319,7 +328,8 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Wait for one's turn: the time limit of the step stands still, and begins anew after it."""
+    """Pause the time limit of the current step while it waits for its turn. Afterwards the limit starts again in
+    full."""
     limit = _LIMIT.get()
     if limit is None:
         yield

@@ -1,6 +1,7 @@
-"""A policy, its tokenizer and value head as one folder: a stock Hugging Face checkpoint, the head in a subfolder.
+"""A policy, its tokenizer and its value head in one folder: a standard Hugging Face checkpoint, with the head in a
+subfolder.
 
-Of a model with an adapter the folder holds the adapter alone, in PEFT's format, and the place of its base.
+For a model with an adapter, the folder holds only the adapter, in PEFT's format, and the location of its base model.
 """
 
 import json
@@ -28,9 +29,9 @@ from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
 _ADAPTER = "adapter_config.json"
-"""PEFT's name for what tells an adapter's folder from a whole model's."""
+"""PEFT's name of the file that only the folder of an adapter has."""
 _SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Values of a ``device_map`` that leave it to accelerate where the weights go."""
+"""Values of ``device_map`` with which accelerate chooses the devices of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,11 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Tensor] | None = None) -> Path:
-    """Write the whole folder under another name, then move it into place: it exists whole or not at all.
+    """Write a checkpoint atomically: the folder is written under another name and then moved into place.
 
     Args:
-        weights: the model's, or its adapter's, by name, where this process holds a part of them.
+        weights: the whole weights of the model, or of its adapter, by name; needed if the model in this process holds
+            only shards of them.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -63,11 +65,11 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
 
 
 def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | None = None) -> Checkpoint:
-    """A local folder, a hub name or a GGUF file; the head is None where the checkpoint has none.
+    """Load a checkpoint from a local folder, a hub name or a GGUF file. The head is None if the checkpoint has none.
 
     Raises:
-        UserError: there is no model of that name that can be loaded; or its weights are larger than this machine's
-            memory; or the checkpoint is an adapter, and its base is not where it was or is of another architecture.
+        UserError: no model of that name can be loaded; or its weights are larger than this machine's memory; or the
+            checkpoint is an adapter, and its base model is missing or of another architecture.
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
@@ -95,7 +97,8 @@ def _require_memory(base: str, dtype: DType) -> None:
 
 
 def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
-    """How many weights a checkpoint has, without its adapter, and their number format. Reads its configuration alone.
+    """The number of weights of a checkpoint, without its adapter, and their number format. Reads only its
+    configuration.
 
     Raises:
         UserError: as ``load_checkpoint``.
@@ -113,8 +116,8 @@ def _weights(base: str) -> tuple[int, torch.dtype]:
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
-    """A checkpoint's, without its weights. Its own code never runs; left unset, transformers would ask at the
-    terminal whether it may."""
+    """Load the tokenizer of a checkpoint, without the model. Code in the checkpoint never runs; if
+    ``trust_remote_code`` were unset, transformers would ask at the terminal whether it may."""
     name = stock(name)
     with _refused(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -123,14 +126,14 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextmanager
 def _refused(name: str | Path) -> Iterator[None]:
-    for path in Path(name).rglob("*"):  # none where it is a hub name
+    for path in Path(name).rglob("*"):  # nothing if ``name`` is a hub name
         if not path.is_dir():
             regular(path)
     try:
         yield
-    except UserError:  # it has its own sentence
+    except UserError:  # it already has a message for the user
         raise
-    # torch asserts that there is a GPU; SafetensorError is none of the others
+    # torch raises AssertionError if there is no GPU; SafetensorError is not a subclass of the others
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AssertionError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise UserError(
@@ -145,14 +148,15 @@ def has_head(name: str | Path) -> bool:
 
 
 def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
-    """The whole model that a checkpoint loads, a folder or hub name, and the adapter's folder where there is one."""
+    """The base model of a checkpoint (a folder or a hub name), and the folder of its adapter (None if it has none)."""
     name = stock(name)
     adapted = (Path(name) / _ADAPTER).is_file()
     return (_base(Path(name)), Path(name)) if adapted else (str(name), None)
 
 
 def merge(name: Path, out: Path) -> None:
-    """Write a checkpoint whose adapter has become part of the weights: a stock model, its head beside it.
+    """Merge the adapter of a checkpoint into the weights, and write the result, with the value head, as a standard
+    checkpoint.
 
     Raises:
         UserError: the checkpoint has no adapter, or ``out`` exists.
@@ -168,20 +172,20 @@ def merge(name: Path, out: Path) -> None:
 
 
 def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[str, Tensor] | None) -> None:
-    """``partial`` is to become ``folder``."""
+    """Save the adapter in the folder ``partial``, which is later renamed to ``folder``."""
     base = str(model.get_base_model().name_or_path)
     if Path(base).is_dir():
         path = Path(base).resolve()
-        # A base beside its adapter moves with it.
+        # A base model next to its adapter is recorded by a relative path, so that both can be moved together.
         base = os.path.join("..", path.name) if path.parent == folder.parent.resolve() else str(path)
     model.active_peft_config.base_model_name_or_path = base
-    # The vocabulary is never changed.
+    # Embeddings need not be saved, because the vocabulary is never changed.
     model.save_pretrained(str(partial), save_embedding_layers=False, state_dict=weights)
-    (partial / "README.md").unlink()  # a model card without a word on the model
+    (partial / "README.md").unlink()  # an empty template of a model card
 
 
 def _base(folder: Path) -> str:
-    """The base of an adapter: a folder or a hub name."""
+    """The base model of an adapter: a folder or a hub name."""
     with _refused(folder):
         base = str(json.loads((folder / _ADAPTER).read_text())["base_model_name_or_path"])
     path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
@@ -197,8 +201,8 @@ def _base(folder: Path) -> str:
 
 def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     config = PeftConfig.from_pretrained(str(folder))
-    config.inference_mode = False  # it is to be trained on
-    config.base_model_name_or_path = None  # PEFT would warn that it is another than the model's
+    config.inference_mode = False  # training continues the adapter
+    config.base_model_name_or_path = None  # PEFT would warn that it differs from the model's name
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():
         adapted = get_peft_model(model, config)
@@ -216,7 +220,7 @@ def require_device(key: str, device: str | None) -> None:
     """Check that torch can use the device, if one is named.
 
     Raises:
-        UserError: it cannot; the sentence names the setting ``key``.
+        UserError: it cannot; the message names the setting ``key``.
     """
     if device is None or device in _SPREAD:
         return

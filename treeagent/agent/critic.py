@@ -1,8 +1,8 @@
 """AI feedback: a language model that ranks the candidates of a state against each other (Agent Q, section 5.1.1).
 
 Nothing is sampled. The candidates are listed under letters at the end of the state's conversation, and the answer is
-the likeliest of these letters, behind the end of a thought if the chat template opens one. The next question goes on in
-the same conversation, so that nothing is read twice.
+the likeliest of these letters as the next token. If the chat template opens a thought, it is closed first. The next
+question continues the same conversation, so nothing is read twice.
 """
 
 import random
@@ -31,20 +31,20 @@ AGAIN = "Leave {letter} out. Which of the others does? Answer with its letter al
 
 @dataclass(frozen=True, slots=True)
 class LMCritic:
-    """Ranks candidates: it asks a language model for the best, leaves that one out and asks again.
+    """Ranks candidates: asks a language model for the best one, leaves it out and asks again.
 
-    The score is a candidate's place in the ranking, mapped linearly to [0, 1]: the best has 1, the worst 0 (the paper
-    tells no map). Models like some places of a list, so the candidates are listed in a seeded order and in its reverse,
-    and the two scores are averaged. Scores depend neither on the order in which candidates come nor on the other states
-    of the batch. Candidates of equal text count as one. Where the questions outgrow the model's context, the remaining
-    candidates share the mean of the remaining scores.
+    The score of a candidate is its rank, mapped linearly to [0, 1]: the best has 1, the worst 0 (the paper does not
+    give a mapping). Models prefer some positions of a list, so the candidates are listed in a seeded order and in its
+    reverse, and the two scores are averaged. Scores depend neither on the order of the given candidates nor on the
+    other states of the batch. Candidates with equal text count as one. If the questions become longer than the model's
+    context, all remaining candidates get the mean of the remaining scores.
     """
 
     generator: Generator
     chat: ChatFormat
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
-        """A score in [0, 1] of each candidate of each state.
+        """Score each candidate of each state in [0, 1].
 
         Raises:
             UserError: a state has more candidates than there are letters.
@@ -61,7 +61,8 @@ class LMCritic:
         ]
 
     def _ballots(self, state: State, texts: Sequence[str]) -> tuple["_Ballot", "_Ballot"]:
-        """The two orders of the distinct texts. They follow from the task and the texts alone."""
+        """The ballots of a state: its distinct texts in a seeded order and in the reverse order. The seed depends only
+        on the task, the conversation and the texts."""
         order = sorted(set(texts))
         if len(order) > len(LETTERS):
             raise UserError(
@@ -74,7 +75,8 @@ class LMCritic:
         return _Ballot.of(state.task.id, told, order), _Ballot.of(state.task.id, told, order[::-1])
 
     async def _read_shared(self, ballots: Sequence[tuple["_Ballot", "_Ballot"]]) -> None:
-        """Let the generator read the common beginning of both orders, so that its cache holds it for each."""
+        """Make the generator read the common prefix of both ballots of each state, so that its cache holds it for
+        both."""
         asked = [both for both in ballots if all(map(self._goes_on, both))]
         if asked:
             shared = [common_beginning([self._prompt(one), self._prompt(other)]) for one, other in asked]
@@ -98,21 +100,22 @@ class LMCritic:
 
 @dataclass(slots=True)
 class _Ballot:
-    """One order of a state's candidates, as far as the model has been asked."""
+    """The ranking of a state's candidates in one order, so far."""
 
     tree: str
-    """As of ``SampleRequest.trees``."""
+    """As for ``SampleRequest.trees``."""
     texts: Sequence[str]
-    """In the order of their letters."""
+    """The candidates in the order of their letters."""
     messages: tuple[Message, ...]
+    """The conversation with the questions and answers so far."""
     scores: dict[str, float]
-    """In [0, 1]. Each candidate in ``left`` has the mean of the scores that they will share out."""
+    """Scores in [0, 1] by text. The candidates in ``left`` all have the mean of the remaining scores."""
     left: list[int]
-    """Places of the candidates that are yet to be ranked."""
+    """Indices in ``texts`` of the candidates that are not ranked yet."""
 
     @classmethod
     def of(cls, tree: str, told: Sequence[Message], texts: Sequence[str]) -> "_Ballot":
-        """The first question, which stands at the end of what the agent has read last."""
+        """A new ballot, with the first question appended to the last message that the agent has read."""
         *before, last = [message for message in told if not message.partial]
         listing = "".join(CANDIDATE.format(letter=each, text=text) for each, text in zip(LETTERS, texts, strict=False))
         question = Message(last.role, last.content + QUESTION.format(candidates=listing))
@@ -130,6 +133,6 @@ class _Ballot:
 
 
 def _turn(state: State, action: Action) -> str:
-    """The whole turn that an action makes, with the part that the state holds already."""
+    """The text of the whole turn of an action, including the part that the state already holds."""
     last = state.messages[-1]
     return last.content + action.text if last.partial else action.text

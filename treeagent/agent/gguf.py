@@ -1,4 +1,4 @@
-"""A model in a GGUF file, llama.cpp's format, as a stock Hugging Face checkpoint."""
+"""Import a model from a GGUF file (llama.cpp's format) as a standard Hugging Face checkpoint."""
 
 import fcntl
 import os
@@ -19,27 +19,27 @@ from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
 _BYTES = 4
-"""Size of a weight in memory: weights are read as float32."""
+"""Bytes of a weight in memory; weights are read as float32."""
 
 
 def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
-    """Write the model, its tokenizer and its chat template to the folder ``out``, which exists whole or not at all.
+    """Write the model, its tokenizer and its chat template to the folder ``out``, atomically.
 
     Args:
-        dtype: number format of the weights that are written. Quantised weights are exact in float32; "auto" means that.
+        dtype: number format of the written weights. "auto" means float32, in which quantised weights are exact.
 
     Raises:
-        UserError: the package gguf is missing, the file is no GGUF file or damaged, its architecture or quantisation is
-            unknown, or the weights are larger than this machine's memory.
+        UserError: the package gguf is missing, the file is not a GGUF file or is damaged, its architecture or
+            quantisation is unknown, or the weights are larger than this machine's memory.
     """
     _require_readable(file)
     with no_progress_bars():
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        except Exception as error:  # what a damaged file makes the readers of its parts raise is anyone's guess
+        except Exception as error:  # a damaged file may raise any exception in the code that reads it
             raise _refused(file, str(error) or type(error).__name__) from error
-        # transformers saves no model that was quantised, so its weights move to one that never was.
+        # transformers does not save a model that was quantised, so its weights move to a plain model.
         config: Any = model.config
         del config.quantization_config
         config.dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
@@ -56,9 +56,10 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
 
 
 def stock(name: str | Path) -> str | Path:
-    """A model's name as it is; of a GGUF file, the folder in the user's cache to which it was imported.
+    """The folder or hub name from which to load a model. For a GGUF file, this is the folder in the user's cache to
+    which the file is imported; any other name is returned unchanged.
 
-    A file is imported once, until it changes: reading one takes longer than loading the folder.
+    A file is imported again only when it has changed, because reading it takes longer than loading the folder.
 
     Raises:
         UserError: as ``import_gguf``.
@@ -74,7 +75,7 @@ def stock(name: str | Path) -> str | Path:
     folder = cache / f"{file.stem}-{mark}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f".{folder.name}.lock").open("w") as lock:  # workers begin at the same time
+        with (cache / f".{folder.name}.lock").open("w") as lock:  # several workers may import at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
                 import_gguf(file, folder)
@@ -82,7 +83,7 @@ def stock(name: str | Path) -> str | Path:
 
 
 def _require_readable(file: Path) -> None:
-    """Check what the file's header says. ``import_gguf`` lists the errors."""
+    """Check a file by its header. Raises UserError as ``import_gguf``."""
     try:
         with regular(file).open("rb") as opened:
             magic = opened.read(4)
@@ -98,7 +99,7 @@ def _require_readable(file: Path) -> None:
         reader = GGUFReader(file)
         architecture = str(reader.fields["general.architecture"].contents())
         weights = sum(int(tensor.n_elements) for tensor in reader.tensors)
-    except Exception as error:  # as above: one damaged byte may mean anything
+    except Exception as error:  # as in ``import_gguf``: a damaged file may raise any exception
         raise _refused(file, f"{type(error).__name__} {error}") from error
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         raise UserError(

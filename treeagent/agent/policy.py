@@ -1,4 +1,4 @@
-"""A language model as policy and value function: states in, think/action candidates and V(s) out."""
+"""A language model as policy and value function: for each state, it gives think/action candidates and V(s)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,57 +28,58 @@ _NO_LIST = "the environment lists no action that can be written here: set policy
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
-    """A causal language model as the search's policy: it samples whole think/action turns, and where a turn has begun,
-    the rest of it."""
+    """A causal language model as the policy of a search. It samples whole think/action turns, or the rest of a turn
+    that has begun."""
 
     generator: Generator
     chat: ChatFormat
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
     temperature: float = 1.0
-    """Sampling temperature; 0 takes the likeliest token each time."""
+    """Sampling temperature; 0 always takes the likeliest token."""
     max_new_tokens: int = 64
-    """Most sampled tokens of a turn. One that is cut off there is written to its end if ``form`` is given, and has no
-    stop token otherwise."""
+    """Most sampled tokens of a turn. If ``form`` is given, a turn that is cut off there is completed; otherwise it has
+    no stop token."""
     thought_tokens: int | None = None
-    """Sampled tokens after which a turn whose call has not begun is led into it (``Grammar.lead``); None for no such
-    bound."""
+    """Most sampled tokens of a thought. If the call has not begun by then, forced tokens lead the turn into it
+    (``Grammar.lead``). None sets no limit."""
     top_p: float = 1.0
-    """As of ``SampleRequest``."""
+    """As for ``SampleRequest``."""
     min_p: float = 0.0
-    """As of ``SampleRequest``."""
+    """As for ``SampleRequest``."""
     form: "Form | None" = None
     """The form that constrains every turn while it is sampled; None samples freely."""
     actions: ActionSource = "sample"
-    """Whether turns are sampled, or a turn without a thought is scored for each of the state's legal actions, or
-    both."""
+    """Whether turns are sampled ("sample"), or each legal action of the state is scored as a turn without a thought
+    ("score"), or both ("both")."""
     tools: Sequence[ToolSpec] = ()
-    """By which legal actions are written as calls, in formats that call tools by name."""
+    """The tools by which legal actions are written as calls, in formats that call tools by name."""
 
     @property
     def concurrent(self) -> bool:
-        """As of ``types.Concurrent``."""
+        """As for ``types.Concurrent``."""
         return self.generator.concurrent
 
     def greedy(self) -> "LLMPolicy":
         return replace(self, temperature=0.0)
 
     def forget(self) -> None:
-        """Clear the caches of earlier conversations, before others that share no prefix with them."""
+        """Clear the caches. Call it before conversations that share no prefix with earlier ones."""
         self.generator.forget()
         self.chat.forget()
 
     async def propose(
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
     ) -> Sequence[Proposal]:
-        """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution sampled
-        from. A state whose prompt cannot be read has no actions and the reason as ``error``. A turn that has not begun
-        yet ends where it meets ``pause``, and is sampled in any case.
+        """Propose ``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution
+        they were sampled from. A state with a prompt that cannot be read has no actions, and the reason as ``error``.
+        With ``pause``, a turn that has not begun yet is always sampled, and ends at the pause.
 
-        Where legal actions are scored, P(a) is the softmax of their turns' log-probabilities. All of them are given, in
-        the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019) or, at temperature 0, from the
-        likeliest on. So the first is a sample of P, or its mode. Their stored log-probabilities are the model's own,
-        among all tokens, by which learners weight them. With ``actions`` "both", ``count`` samples come first, and P is
-        (n(a) + P_scored(a)) / (``count`` + 1), where n(a) of them make the call a.
+        If legal actions are scored, P(a) is the softmax of the log-probabilities of their turns. All of them are
+        returned, in the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019), or from the likeliest to
+        the least likely at temperature 0. So the first one is a sample of P, or its mode. Their stored
+        log-probabilities are those of the model among all tokens, as learners need them. With ``actions`` "both",
+        ``count`` samples come first, and P is (n(a) + P_scored(a)) / (``count`` + 1), where n(a) is the number of
+        samples with the call a.
         """
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         last = [state.messages[-1] for state in states]
@@ -128,8 +129,9 @@ class LLMPolicy:
         ]
 
     async def _sample(self, turns: Sequence["_Begun"], count: int) -> list[list[Sample] | Failure]:
-        """``count`` samples of the rest of each turn. Those that are still thinking after ``thought_tokens`` are led
-        into their call, and sampled on from there; those that are cut off are written to their end."""
+        """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
+        is led into its call by forced tokens, and sampling continues from there. A sample that is cut off is
+        completed with forced tokens if there is a ``form``."""
         most = [self.max_new_tokens - len(turn.said.token_ids) for turn in turns]
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
         thinks = [not turn.said.partial and budget < limit for turn, limit in zip(turns, most, strict=True)]
@@ -143,7 +145,7 @@ class LLMPolicy:
             if isinstance(samples, Failure) or not thinks[place]:
                 continue
             for number, sample in enumerate(samples):
-                # One that is shorter has ended by itself, at its pause or where the context ends.
+                # A shorter sample has ended by itself: at its stop token, its pause or the end of the context.
                 if len(sample.token_ids) < budget or self._ended(turn, sample):
                     continue
                 samples[number] = led = sample.followed_by(self._lead(sample.token_ids))
@@ -184,13 +186,14 @@ class LLMPolicy:
         )
 
     def _ended(self, turn: "_Begun", sample: Sample) -> bool:
-        """Whether a sample of the rest of a turn needs no more tokens."""
+        """Whether a sample of the rest of a turn has ended, at its stop token or its pause."""
         ids = sample.token_ids
         stopped = ids[-1:] == (self.chat.stop_id,)
         return stopped or (turn.pause is not None and turn.pause.reached((*turn.said.token_ids, *ids)))
 
     def _lead(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The tokens that lead a turn which begins with ``token_ids`` into its call, if that has not begun."""
+        """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if the call has
+        begun."""
         text = self.chat.decode(token_ids)
         if self.grammar.begins_action(text):
             return ()
@@ -198,7 +201,7 @@ class LLMPolicy:
         return lead if self.form is None or not lead else self.form.led(token_ids, lead)
 
     def _closed(self, turn: "_Begun", sample: Sample) -> Sample:
-        """The sample, written to its end if it was cut off and the context has room for that."""
+        """The sample. If it was cut off, forced tokens complete it, provided that the context has room for them."""
         if self.form is None or self._ended(turn, sample) or not sample.token_ids:
             return sample
         ending = self.form.ending((*turn.said.token_ids, *sample.token_ids))
@@ -206,8 +209,8 @@ class LLMPolicy:
         return sample.followed_by(ending) if len(ending) <= room else sample
 
     def _written(self, state: State, begun: Message, room: int) -> list[Action]:
-        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions that
-        the format cannot write, or for which the context has no ``room``, are left out."""
+        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions are
+        left out if the format cannot write them, or if they take more than ``room`` tokens."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
         for text in state.legal_actions or ():
             call = text if self.grammar.calls == "text" else as_call(text, self.tools)
@@ -224,9 +227,10 @@ class LLMPolicy:
         return list(written.values())
 
     def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
-        """The sampled actions, then the scored ones in drawn order, with their priors."""
+        """A proposal of the sampled actions, followed by the scored ones in the order of the draw, with their
+        priors."""
         logprobs = np.array([action.logprob for action in scored])
-        # A seed of its own: the samples of this state were drawn by ``seed``.
+        # A different seed, because the samples of this state were drawn with ``seed``.
         chance = np.random.default_rng(derive_seed(seed, "scored"))
         noise = chance.gumbel(size=len(scored)) if self.temperature else 0.0
         shares = np.exp(logprobs - logprobs.max())
@@ -240,7 +244,8 @@ class LLMPolicy:
         )
 
     def _read(self, begun: Message, sample: Sample) -> Action:
-        """What a sample adds to a turn, which is decoded whole: texts of its parts might not add up to its text."""
+        """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may
+        not add up to its text."""
         text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
         whole = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
         whole = replace(whole, forced=sample.forced)
@@ -249,19 +254,19 @@ class LLMPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A turn, begun or not, that is to be sampled to its end."""
+    """A turn to be sampled to its end; a part of it may exist already."""
 
     prompt: tuple[int, ...]
-    """All ids that stand before the rest."""
+    """All ids before the tokens to be sampled."""
     said: Message
-    """The part that has come; an empty one that is not partial if the turn has not begun."""
+    """The existing part of the turn; if the turn has not begun, an empty message that is not partial."""
     seed: int
     pause: Pause | None
     tree: str
-    """As of ``SampleRequest.trees``."""
+    """As for ``SampleRequest.trees``."""
 
     def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Begun":
-        """The turn with tokens behind its prompt that belong to it."""
+        """The turn after ``token_ids`` were added to it, with the text ``text``."""
         said = Message("assistant", self.said.content + text, (*self.said.token_ids, *token_ids), partial=True)
         return _Begun((*self.prompt, *token_ids), said, seed, None, self.tree)
 
@@ -269,7 +274,7 @@ class _Begun:
 def _read_all(
     chat: ChatFormat, generator: Generator, states: Sequence[State]
 ) -> tuple[list[Reading], list[tuple[int, ...]], list[str]]:
-    """How each state is read, the prompt that this makes, and why it cannot be read, if it cannot."""
+    """For each state: its reading, its prompt, and the reason why the prompt cannot be read (empty if it can)."""
     readings = [chat.read(state.messages) for state in states]
     prompts = [chat.prompt_ids(reading.messages) for reading in readings]
     told = zip(readings, prompts, strict=True)
@@ -278,29 +283,29 @@ def _read_all(
 
 @dataclass(frozen=True, slots=True)
 class ChatPolicy:
-    """Draws whole think/action steps as text, from a server that gives no token ids: they can be played and measured,
-    not learned from."""
+    """Samples whole think/action steps as text, from a server that gives no token ids. Such steps can be played and
+    evaluated, but not learnt from."""
 
     generator: "RemoteChat"
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
     opening: tuple[Message, ...] = ()
     """Messages before every conversation: instructions and demonstrations."""
     temperature: float = 1.0
-    """Sampling temperature; 0 takes the likeliest token each time."""
+    """Sampling temperature; 0 always takes the likeliest token."""
     max_new_tokens: int = 64
     """Most tokens of a turn."""
     concurrent: ClassVar[bool] = True
-    """As of ``types.Concurrent``."""
+    """As for ``types.Concurrent``."""
 
     def greedy(self) -> "ChatPolicy":
         return replace(self, temperature=0.0)
 
     def forget(self) -> None:
-        """As of ``LLMPolicy``."""
+        """As for ``LLMPolicy``."""
         self.generator.forget()
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """``count`` steps at each state, without token ids and log-probabilities."""
+        """Propose ``count`` steps at each state, without token ids and log-probabilities."""
         reply = partial(
             self.generator.reply,
             [(*self.opening, *state.messages) for state in states],
@@ -320,12 +325,13 @@ class ChatPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HeadValue:
-    """V(s) from a value head on what the policy's forward pass says at the last token of the state, whose tokens the
-    generator reads once for both. A head on hidden states needs a model in this process (``LocalGenerator``).
+    """V(s) from a value head on the policy's forward pass at the last token of a state. The generator reads the tokens
+    of a state only once for the policy and the head. A head on hidden states needs a model in this process
+    (``LocalGenerator``).
 
-    The head tells the outcome of the whole episode. V(s) is the part of it that is still to come, so what was paid on
-    the way (``State.paid``) is subtracted. A search that sees no reward, as at evaluation, subtracts nothing and so
-    ranks states by the whole outcome."""
+    The head predicts the outcome of the whole episode. V(s) is the part that is still to come, so the rewards paid on
+    the way to s (``State.paid``) are subtracted. A search that sees no rewards, as at evaluation, subtracts nothing,
+    and so ranks states by the whole outcome."""
 
     generator: Generator
     chat: ChatFormat
@@ -333,11 +339,11 @@ class HeadValue:
 
     @property
     def concurrent(self) -> bool:
-        """As of ``types.Concurrent``."""
+        """As for ``types.Concurrent``."""
         return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """V(s) of each state in reward units; 0 and the reason as ``error`` where its prompt cannot be read."""
+        """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         asked, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
@@ -361,7 +367,7 @@ class HeadValue:
         ]
 
     def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:
-        """What the head reads of each prompt, [hidden_size]."""
+        """The input of the head for each prompt, [hidden_size]."""
         if not isinstance(self.head, LogprobHead):
             assert isinstance(self.generator, LocalGenerator)
             return list(self.generator.hidden(prompts))

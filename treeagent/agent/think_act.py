@@ -1,7 +1,7 @@
-"""Think and action as two steps: an edge of the tree is a thought, the edges below it the actions that may follow.
+"""Thought and action as two steps: an edge of the tree is a thought, and the edges below it are actions that follow it.
 
-P(turn | s) = P(thought | s) P(action | s, thought). A thought's state holds the turn so far, from whose last token the
-policy goes on, so that a path holds the same tokens as one of whole turns.
+P(turn | s) = P(thought | s) P(action | s, thought). The state after a thought holds the unfinished turn. The policy
+continues from its last token, so a path holds the same tokens as a path of whole turns.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Tr
 
 
 class SplitPolicy:
-    """Draws thoughts where a turn is to begin, and actions where a thought has been had.
+    """Samples a thought at a state where a turn begins, and an action at a state after a thought.
 
-    A thought ends with the token that completes the grammar's mark. A turn that ends before (by its stop token or for
-    its length) is drawn whole.
+    A thought ends with the token that completes the grammar's mark. A turn that ends before the mark (at its stop token
+    or its length limit) is returned as a whole turn.
     """
 
     def __init__(self, policy: LLMPolicy) -> None:
@@ -27,11 +27,11 @@ class SplitPolicy:
 
     @property
     def concurrent(self) -> bool:
-        """As of ``types.Concurrent``."""
+        """As for ``types.Concurrent``."""
         return self.policy.concurrent
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """``count`` thoughts or actions at each state."""
+        """Sample ``count`` thoughts or actions at each state."""
         drawn = await self.policy.propose(states, count, seeds, self._pause)
         return [
             proposal
@@ -41,7 +41,7 @@ class SplitPolicy:
         ]
 
     def _thought(self, turn: Action) -> Action:
-        """The thought that a turn paused after; a whole turn as it is."""
+        """The thought of a turn that was paused after it; a whole turn unchanged."""
         sampled = len(turn.token_ids) - len(turn.forced)
         goes_on = self.policy.grammar.begins_action(turn.text) and sampled < self.policy.max_new_tokens
         if not goes_on:
@@ -52,7 +52,8 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SplitDynamics:
-    """Plays thoughts itself, at no cost, and whole turns on the dynamics that it wraps."""
+    """A dynamics in which thoughts are steps of their own. It handles thoughts itself, at no cost, and passes whole
+    turns to the dynamics that it wraps."""
 
     dynamics: Dynamics
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
@@ -61,7 +62,8 @@ class SplitDynamics:
         return await self.dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        """A thought leads to the same place with the turn begun; what follows it is stepped together with it."""
+        """Make a step. A thought leads to the same environment state with an unfinished turn. The action after it is
+        joined with the thought, and the whole turn is passed on."""
         if not action.call and not action.error:
             said = Message("assistant", action.text, action.token_ids, partial=True)
             key = None if state.key is None else f"{state.key}\n{action.text}"
@@ -78,7 +80,7 @@ class SplitDynamics:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """How the state of a thought finds the one that it was had in."""
+    """Snapshot of the state after a thought: the state before the thought, and the thought."""
 
     state: State
     thought: Action

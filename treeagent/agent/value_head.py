@@ -1,9 +1,9 @@
-"""The value function: a scalar head on what the policy's own forward pass says at a state's last token. It tells the
+"""The value function: a scalar head on the policy's own forward pass at the last token of a state. It predicts the
 outcome of the whole episode.
 
-``ValueHead`` reads the last hidden state, which only a model in this process gives. ``LogprobHead`` reads the
-log-probabilities of some tokens there, which engines and servers give too. The policy's checkpoint stays a stock
-Hugging Face one; the head is saved in a folder of its own inside it.
+``ValueHead`` reads the last hidden state, which only a model in this process provides. ``LogprobHead`` reads the
+log-probabilities of some tokens instead, which engines and servers provide, too. The policy's checkpoint remains a
+standard Hugging Face checkpoint; the head is saved in a subfolder of it.
 """
 
 import json
@@ -19,16 +19,16 @@ from treeagent.types import UserError
 
 FOLDER = "value_head"
 Reads = Literal["hidden", "logprobs"]
-"""What a value head reads: the last hidden state, or log-probabilities of tokens."""
+"""The input of a value head: the last hidden state, or log-probabilities of tokens."""
 LOGPROBS = 128
-"""Tokens that a ``LogprobHead`` reads. A request to vLLM may ask for as many."""
+"""Number of tokens that a ``LogprobHead`` reads. It is also the most that a request to vLLM may ask for."""
 _LEAST_DEVIATION = 1e-3
-"""In nats: the log-probability of a token that hardly varies tells nothing but rounding."""
+"""Least standard deviation, in nats. A log-probability that varies less shows nothing but rounding errors."""
 
 
 class ValueHead(nn.Module):
-    """The value low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), h being the policy's last hidden state at the state's
-    last token. The last layer starts at zero, so it starts in the middle of the range."""
+    """The value low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), where h is the policy's last hidden state at the last
+    token of the state. The last layer is initialised to zero, so a new head predicts the middle of the range."""
 
     reads: ClassVar[Reads] = "hidden"
 
@@ -36,8 +36,8 @@ class ValueHead(nn.Module):
         """
         Args:
             hidden_size: width of the policy's hidden states.
-            reward_range: least and greatest return, in reward units.
-            seed: of the first weights, which depend on nothing else.
+            reward_range: lowest and highest return, in reward units.
+            seed: seed of the initial weights, which depend on nothing else.
         """
         super().__init__()
         low, high = reward_range
@@ -51,7 +51,7 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Hidden states (..., hidden_size), of any floating type, to logits (...)."""
+        """Map hidden states (..., hidden_size), of any floating type, to logits (...)."""
         states = hidden_states.to(self.hidden.weight)
         logits: Tensor = self.output(torch.tanh(self.hidden(states)))
         return logits.squeeze(-1)
@@ -62,10 +62,10 @@ class ValueHead(nn.Module):
         return low + (high - low) * torch.sigmoid(self(hidden_states))
 
     def rescale(self, targets: Tensor) -> Tensor:
-        """Outcomes in reward units to [0, 1].
+        """Map outcomes in reward units to [0, 1].
 
         Raises:
-            ValueError: a target lies outside the reward range, or is NaN.
+            UserError: a target lies outside the reward range, or is NaN.
         """
         low, high = self.reward_range
         outside = targets[~((targets >= low) & (targets <= high))]
@@ -77,11 +77,12 @@ class ValueHead(nn.Module):
         return (targets - low) / (high - low)
 
     def loss(self, hidden_states: Tensor, targets: Tensor) -> Tensor:
-        """Mean binary cross-entropy, in nats, of outcomes against targets in reward units, soft ones included."""
+        """Mean binary cross-entropy, in nats, of the predictions against targets in reward units, which may be soft."""
         return functional.binary_cross_entropy_with_logits(self(hidden_states), self.rescale(targets))
 
     def save(self, checkpoint: Path) -> None:
-        """Write ``<checkpoint>/value_head/``: vLLM refuses a checkpoint with foreign tensors beside its own."""
+        """Write ``<checkpoint>/value_head/``. It is a separate folder because vLLM refuses a checkpoint with tensors
+        that do not belong to the model."""
         folder = checkpoint / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.state_dict(), folder / "model.safetensors")
@@ -90,7 +91,7 @@ class ValueHead(nn.Module):
 
     @staticmethod
     def load(checkpoint: Path) -> "ValueHead":
-        """Read what ``save`` wrote into the policy's checkpoint."""
+        """Load the head that ``save`` wrote into the policy's checkpoint."""
         folder = checkpoint / FOLDER
         facts = json.loads((folder / "config.json").read_text())
         kind = LogprobHead if facts.pop("reads", "hidden") == "logprobs" else ValueHead
@@ -100,9 +101,9 @@ class ValueHead(nn.Module):
 
 
 class LogprobHead(ValueHead):
-    """A value head that reads, in place of the hidden state h, the log-probabilities (in nats, at temperature 1) of
-    ``hidden_size`` tokens after the state, each less its mean and divided by its standard deviation over the states
-    that the head was first fitted to. Up to their common constant they are linear in h."""
+    """A value head that reads, instead of the hidden state h, the log-probabilities (in nats, at temperature 1) of
+    ``hidden_size`` tokens as the next token. Each is standardised by its mean and standard deviation over the states to
+    which the head was first fitted. Log-probabilities are linear in h, up to a constant that all tokens share."""
 
     reads = "logprobs"
 
@@ -111,9 +112,9 @@ class LogprobHead(ValueHead):
     ) -> None:
         """
         Args:
-            hidden_size: how many tokens are read.
-            reward_range: as of ``ValueHead``.
-            seed: as of ``ValueHead``.
+            hidden_size: number of tokens whose log-probabilities are read.
+            reward_range: as for ``ValueHead``.
+            seed: as for ``ValueHead``.
         """
         super().__init__(hidden_size, reward_range, seed)
         self.tokens = nn.Buffer(torch.zeros(hidden_size, dtype=torch.long))
@@ -130,16 +131,17 @@ class LogprobHead(ValueHead):
         return len(set(self.token_ids)) == self.hidden_size
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Log-probabilities of the tokens, (..., hidden_size), to logits (...)."""
+        """Map log-probabilities of the tokens, (..., hidden_size), to logits (...)."""
         return super().forward((hidden_states.to(self.mean) - self.mean) / self.deviation)
 
     @torch.no_grad()
     def choose(self, logprobs: Tensor) -> None:
-        """Choose the tokens whose log-probabilities together tell most of the others': each time the token that the
-        ones before explain least (a QR decomposition with column pivoting). And note their means and deviations.
+        """Choose the tokens whose log-probabilities together explain most of those of all other tokens. Each next token
+        is the one that the tokens chosen so far explain least (a QR decomposition with column pivoting). Also store
+        their means and standard deviations.
 
         Args:
-            logprobs: of every token after some states, [states, vocabulary].
+            logprobs: log-probability of every token as the next token of some states, [states, vocabulary].
 
         Raises:
             UserError: the vocabulary has fewer tokens.

@@ -1,6 +1,6 @@
-"""The command line, one file a group of commands.
+"""The command line, with one file for each group of commands.
 
-What takes seconds to import is imported inside the commands, so that ``--help`` answers at once.
+Modules that take seconds to import are imported inside the commands, so that ``--help`` is fast.
 """
 
 import errno
@@ -23,14 +23,15 @@ app.add_typer(reward.app, name="reward")
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 on user errors, with 1 where its reader is gone, with 130 when interrupted."""
+    """Run the command line. Exits with 2 on user errors, with 1 if the output is a closed pipe, with 130 if
+    interrupted."""
     guard_streams()
     try:
         app()
     except (OSError, SystemExit) as error:
         reason = close_unwritable()
         if reason is None and isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            reason = error  # of an unbuffered stream, or of a file that the error does not name
+            reason = error  # from an unbuffered stream, or from a file that the error does not name
         if reason is None:
             raise
         if reason.errno == errno.EPIPE:

@@ -1,4 +1,4 @@
-"""The application that all commands belong to, and how it reports errors."""
+"""The application that all commands belong to, and its reports of errors."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from treeagent.run.terminal import Terminal
 from treeagent.visible import visible
 
 _UsageError: Any = typer.BadParameter.__base__
-"""The class has no public name that all versions of Typer share."""
+"""Base class of Typer's usage errors. It has no public name that is the same in all versions of Typer."""
 
 
 class Commands(TyperGroup):
-    """Print user errors and exits of foreign code as one sentence; other errors keep their traceback."""
+    """Print user errors, and exits by the user's code, as one sentence. Other errors keep their traceback."""
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -25,10 +25,10 @@ class Commands(TyperGroup):
             tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
             raise typer.Exit(130) from None
         except _UsageError as error:
-            error.message = visible(error.message)  # it repeats what was typed, or pasted
+            error.message = visible(error.message)  # it quotes what was typed or pasted
             raise
         except SystemExit as error:
-            # No command raises one, so the user's environment did: quietly, perhaps with code 0.
+            # No command raises SystemExit, so the user's environment did, without a message and perhaps with code 0.
             tell(f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead")
             raise typer.Exit(1) from None
         except Exception as error:
@@ -54,10 +54,10 @@ def _sentence(error: Exception) -> str | None:
         return f"{error.filename} does not exist: check the path" if error.filename else str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"cannot read or write {error.filename}: {error.strerror}: check the path and its permissions"
-    # Our own exception classes are all of this kind: a sentence that names the value and the fix.
+    # All exceptions of treeagent have one sentence as their message, which names the value and the fix.
     return str(error) if type(error).__module__.startswith("treeagent.") else None
 
 
 def tell(sentence: str) -> None:
-    """Print an error."""
+    """Print an error message."""
     Terminal(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

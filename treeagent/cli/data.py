@@ -1,4 +1,4 @@
-"""Commands that write data and models for use elsewhere, or bring some in: export, traces, merge, import."""
+"""Commands that export or import data and models: export, rescore, traces, import, merge."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -41,7 +41,7 @@ def export(
 ) -> None:
     """Export views of the trees as a Hugging Face dataset, with one config for each view.
 
-    Reads RUN/trees, writes DIR; the same command goes on where it was killed, and takes in trees collected since.
+    Reads RUN/trees, writes DIR. The same command continues after it was killed, and adds trees collected since.
 
     Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
     """
@@ -99,10 +99,10 @@ def rescore(
     overrides: Overrides = None,
     trust: Trust = False,
 ) -> None:
-    """Give a run's trees the rewards of other weights, rules and budgets, without a model, as a view to learn from.
+    """Compute the rewards of a run's trees again with other weights, rules or budgets, without a model.
 
-    Reads RUN/trees, writes VIEW/trees and changes nothing in RUN; the same command goes on where it was killed.
-    Updates and exports take the view as they take a run: treeagent update dpo CHECKPOINT --trees VIEW --out NEW.
+    Reads RUN/trees, writes VIEW/trees, does not change RUN. The same command continues after it was killed.
+    Updates and exports accept VIEW like a run: treeagent update dpo CHECKPOINT --trees VIEW --out NEW.
 
     Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
     """
@@ -141,9 +141,9 @@ def traces(
     ] = "episodes",
     trust: Trust = False,
 ) -> None:
-    """Write a run's episodes or trees as traces for other tools: a JSON line each.
+    """Write a run's episodes or trees as traces for other tools, one JSON line each.
 
-    Reads RUN, builds its environment to ask for its tools, writes FILE.
+    Reads RUN, builds its environment to get its tools, writes FILE.
 
     Example: treeagent traces runs/shop --format otlp --out shop.jsonl
     """
@@ -188,9 +188,9 @@ def import_file(
 ) -> None:
     """Import a GGUF file as a stock Hugging Face checkpoint, or transcripts of other agents as a run.
 
-    Transcripts are OpenAI's messages, a JSON line each, or OpenTelemetry GenAI spans in OTLP's JSON. Each becomes a
-    tree of one path, which show, view, review, export and update rft read. The settings (--config, KEY=VALUE) say in
-    which environment and policy.format they count; the format is "tools" by default.
+    Transcripts are OpenAI messages, one JSON line each, or OpenTelemetry GenAI spans in OTLP's JSON. Each becomes a
+    tree with one path, which show, view, review, export and update rft can read. The settings (--config, KEY=VALUE)
+    name their environment and policy.format; the default format is "tools".
 
     Example: treeagent import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
 
@@ -226,9 +226,9 @@ def merge(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The merged checkpoint's folder.", show_default=False)],
 ) -> None:
-    """Merge an adapter into its base model, so that vLLM and transformers load it as a stock model.
+    """Merge an adapter into its base model, so that vLLM and transformers can load it as an ordinary model.
 
-    Reads CHECKPOINT and its base, writes OUT.
+    Reads CHECKPOINT and its base model, writes OUT.
 
     Example: treeagent merge runs/lora/checkpoints/round-1-rft shop-policy
     """

@@ -1,4 +1,4 @@
-"""Checks before a command begins: are the machine, the model, the packages and the tasks there that it needs?
+"""Checks before a command starts: whether the devices, models, packages and tasks that it needs are available.
 
 The run's folder does not exist yet, so a failed check leaves nothing behind.
 """
@@ -23,18 +23,19 @@ from treeagent.types import Split, UserError
 from treeagent.workers.launch import check_accelerate_config
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
-"""Parts of a command that use tasks, named after the section that sets their number."""
+"""Parts of a command that use tasks, named after the section of the settings that determines their number."""
 
 
 def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = (), model: Path | None = None) -> None:
     """Check everything that a command is going to use.
 
     Args:
-        methods: those that it learns by.
-        model: the folder or hub name that it begins with; none where a warm start makes one.
+        uses: the parts of the command that use tasks.
+        methods: the update methods that the command uses.
+        model: folder or hub name of the model to start from; None if a warm start makes one.
 
     Raises:
-        UserError: something cannot be had; RunError, where it is a package of a tracker or a task.
+        UserError: something is not available. RunError, if it is a tracker's package or a task.
     """
     require_trackers(config)
     if config.evaluate.world:
@@ -43,8 +44,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     devices = {"policy.device_map": config.policy.device_map}
     if "adapt" in uses and config.adapt.imagines:
         devices["world.device_map"] = config.world.device_map
-        require_world(config)  # hours before a round turns to it
-    if config.engine != "ray":  # whose machines are others than this one
+        require_world(config)  # otherwise it would fail hours later, in the round that uses it
+    if config.engine != "ray":  # the machines of a Ray cluster may have other devices than this one
         for key, device in devices.items():
             require_device(key, device)
     require_whole_vocabulary(config, methods)
@@ -52,7 +53,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         check_accelerate_config(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
-        load_tokenizer(name)  # a hosted model's name is its server's alone
+        load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
     place = config.environment
     with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
         _require_tasks(config, env, uses)
@@ -64,7 +65,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
             judge_tools(config.rewards, env)
         if config.rewards.judge and config.rewards.judge.url:
-            import treeagent.generators.remote  # noqa: F401 - raises where the extra is missing
+            import treeagent.generators.remote  # noqa: F401 - raises an error if the extra is missing
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
         if "evaluate" in uses and config.evaluate.replays:
@@ -72,7 +73,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
 
 def _require_engines(config: RunConfig) -> None:
-    """Import the engines. The import of each names the package to install, if it is missing."""
+    """Import the modules of the engines. Each raises an error that names its package if that is missing."""
     if config.engine == "ray":
         import_module("treeagent.workers.ray")
     elif config.policy.generator != "local":
@@ -84,9 +85,9 @@ def _require_engines(config: RunConfig) -> None:
 def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
     """Check that the sampling settings fit the methods that learn from the samples.
 
-    DPO and GRPO compare the policy with the log-probabilities of the samples, which must be those under the whole
-    vocabulary. With ``top_p`` or ``min_p`` they are those among the tokens that are left; with ``structured``, vLLM and
-    servers give them among the tokens that the grammar allows.
+    DPO and GRPO compare the policy with the log-probabilities of the samples, which must be normalised over the whole
+    vocabulary. With ``top_p`` or ``min_p`` they are normalised over the remaining tokens; with ``structured``, vLLM and
+    servers normalise them over the tokens that the grammar allows.
     """
     policy = config.policy
     unfit = [method for method in methods if method in COMPARING]
@@ -104,7 +105,8 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
 
 
 def _require_legal_actions(config: RunConfig, env: Env) -> None:
-    """Begin a task, since only an episode has legal actions; one that fails to begin is an episode's failure."""
+    """Check that the environment lists legal actions. This needs a started episode, so the first task of a split is
+    started; if no split's first task can be started, the check is skipped."""
     for split in get_args(Split):
         with suppress(Exception), contained():
             [task] = env.tasks(split, 1)
@@ -121,7 +123,7 @@ def _require_legal_actions(config: RunConfig, env: Env) -> None:
 
 
 def _require_random_outcomes(config: RunConfig, env: Env) -> None:
-    """Check that a plan which is tried again may end otherwise."""
+    """Check that executing the same plan again can have another outcome."""
     if not env.stochastic and "failing tools" not in config.environment.disturbances:
         why = "is not stochastic, so that every replay would end alike"
     elif env.snapshot_kind != "exact":
@@ -134,7 +136,7 @@ def _require_random_outcomes(config: RunConfig, env: Env) -> None:
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
-    """Request the last task of each use, so that a split that is too small fails now and not after hours."""
+    """Request the last task of each use, so that a split that is too small fails now instead of after hours."""
     warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
     seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
     wanted: dict[Use, tuple[Split, str, int]] = {

@@ -1,4 +1,4 @@
-"""``treeagent envs``: list environments, check one against the contract, write the start of a new one."""
+"""``treeagent envs``: list environments, check one against the contract, write a template of a new one."""
 
 import keyword
 import shlex
@@ -14,14 +14,14 @@ import typer
 from treeagent.cli.options import Trust, require_trusted_worlds
 from treeagent.run.terminal import Terminal
 
-if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.envs import Env
     from treeagent.envs.check import Ends, Latency
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of the checks of one environment. A finding of many tasks is listed once."""
+    """The findings of the checks of one environment. A finding that occurs for several tasks is listed once."""
 
     environment: str
     snapshots: str
@@ -31,7 +31,7 @@ class Findings:
     violations: tuple[str, ...]
     skipped: tuple[str, ...]
     advice: tuple[str, ...]
-    """What to declare, which is no violation."""
+    """Attributes to declare. Missing ones are not violations."""
     milliseconds: "Mapping[str, Latency]"
 
 
@@ -40,7 +40,7 @@ app = typer.Typer(help="List environments, check one, write the start of a new o
 
 @app.command("list")
 def list_envs() -> None:
-    """List the built-in environments: the extra that each needs, its kind of snapshots, and what it is.
+    """List the built-in environments with the extra that each needs, its kind of snapshots and a description.
 
     Example: treeagent envs list
     """
@@ -70,10 +70,10 @@ def check(
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Check what search and training rely on, and measure the time of each call. Exits with 1 on any violation.
+    """Check an environment's contract and measure the time of each call. Exits with 1 on any violation.
 
-    A branch must equal its replay, and a seed must fix an episode. Instances must share nothing, and no observation may
-    show the answer. No trivial episode may succeed. A call must work in every policy.format or in none.
+    A branch must equal its replay, and a seed must determine an episode. Instances must not share state, and no
+    observation may show the answer. No trivial episode may succeed. A call must work in every policy.format or in none.
 
     Example: treeagent envs check shop difficulty=1
     """
@@ -100,7 +100,7 @@ def new(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to.")] = Path(),
 ) -> None:
-    """Write DIR/NAME.py, a small working environment, and its test NAME_test.py, as a start for your own.
+    """Write DIR/NAME.py, a small working environment to edit, and its test DIR/NAME_test.py.
 
     Example: treeagent envs new lights
     """
@@ -129,7 +129,7 @@ def new(
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
-    """Check an environment on its first ``count`` training tasks; ``other`` is a second instance of it."""
+    """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
     from treeagent.envs.check import Ends, check_env, check_tasks, first_tasks, measure_env
     from treeagent.stages.formats import check_formats
     from treeagent.types import Task, UserError
@@ -142,7 +142,7 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     reports = [check_env(checked, task, other=other) for task in tasks]
     violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
     skipped = [each for report in reports for each in report.skipped]
-    if not violations:  # an environment that breaks the contract cannot be played
+    if not violations:  # the next checks play episodes, which needs an environment that keeps the contract
         differing, unplayed = check_formats(checked, tasks)
         violations, skipped = [*violations, *differing], [*skipped, *unplayed]
     return Findings(

@@ -1,4 +1,4 @@
-"""Commands to look into runs and settings, and to say something of them: show, view, watch, review and others."""
+"""Commands to inspect, review and compare runs, and to list settings: show, view, watch, review and others."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ app = typer.Typer()
 
 @app.command()
 def recipes() -> None:
-    """List the recipes that come with the package: a name for --config and a sentence each.
+    """List the recipes that come with the package: each has a name for --config and a description.
 
     Example: treeagent recipes
     """
@@ -49,7 +49,7 @@ def show(
     """Show a run: its stages and results, the search trees of one task, the episodes of its evaluations as
     conversations, or a hash that identifies all trees.
 
-    Reads RUN, also while it is being written; writes nothing but the graph asked for.
+    Reads RUN, also while it is being written. Writes nothing, except the file of --graph.
 
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
@@ -81,9 +81,9 @@ def show(
 
 @app.command()
 def verify(run_folder: RunFolder) -> None:
-    """Check that every stored tree and episode of a run is whole, and that the index tells what the shards hold.
+    """Check that all stored trees and episodes of a run are intact, and that the index matches the shards.
 
-    Reads RUN/trees and RUN/episodes; writes nothing, and ends with the first damaged file.
+    Reads RUN/trees and RUN/episodes, writes nothing, and stops at the first damaged file.
 
     Example: treeagent verify runs/shop
     """
@@ -120,9 +120,9 @@ def view(
     model: HindsightModel = "",
     trust: Trust = False,
 ) -> None:
-    """Write a page to look into the trees and episodes of runs: one file that needs no server and no network.
+    """Write a page that shows the trees and episodes of runs: one file that needs no server and no network.
 
-    Reads RUN, also while it is being written; writes RUN/view.html.
+    Reads RUN, also while it is being written, and writes RUN/view.html.
 
     Example: treeagent view runs/shop --open
     """
@@ -147,7 +147,7 @@ def watch(
 ) -> None:
     """Watch a run from another terminal: its stages, rates, the time left, the latest episodes and alarms.
 
-    Reads RUN's files alone, so that it disturbs nothing. Ends with the run, or with Ctrl-C.
+    Only reads RUN's files, so it does not disturb the run. Ends with the run or by Ctrl-C.
 
     Example: treeagent watch runs/shop
     """
@@ -179,10 +179,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page of a run anew, or a page that compares the policies of several runs, or with --out those of one.
+    """Write the report of a run again, or a comparison of the policies of several runs, or with --out of one run.
 
-    Reads each RUN; writes RUN/report.html, or the comparison with ratings of all policies, and every figure as SVG and
-    CSV in a folder beside it. What a judge says is kept in judge.sqlite of the first RUN.
+    Reads each RUN. Writes RUN/report.html, or the comparison with ratings of all policies, and all figures as SVG and
+    CSV in a folder next to it. The replies of a judge are stored in judge.sqlite of the first RUN.
 
     Example: treeagent report runs/seed0 runs/seed1
     """
@@ -206,7 +206,7 @@ def report(
 
 
 def _rating_judge(overrides: Sequence[str], folders: Sequence[Path]) -> "Judge | None":
-    """The judge of a comparison, whose replies are kept with the first run."""
+    """Return the judge of a comparison, or None without settings. Its replies are stored with the first run."""
     from treeagent.config import load_config
     from treeagent.run.folder import Run, RunError
 
@@ -230,7 +230,7 @@ def settings(
     ] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/settings.md.")] = False,
 ) -> None:
-    """List the settings: key, type, default and what each does.
+    """List the settings with their types, defaults and descriptions.
 
     Example: treeagent settings search
     """
@@ -254,9 +254,11 @@ def review(
     kind: Annotated[Literal["pairs", "episodes", "both"], typer.Option(help="What to review.")] = "both",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
 ) -> None:
-    """Review a run in the browser: compare actions blind, judge episodes, veto, correct or mark them unsafe.
+    """Review a run in the browser: compare actions blind; judge episodes; veto actions, correct them or mark them
+    unsafe.
 
-    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is written; adds to RUN/marks.jsonl.
+    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is being written, and adds to
+    RUN/marks.jsonl.
 
     Example: treeagent review runs/shop --who ada
     """
@@ -289,9 +291,9 @@ def marks(
     ] = None,
     who: Annotated[str, typer.Option("--who", help="Who takes it back; by default your login.")] = "",
 ) -> None:
-    """List the standing marks of a run's reviewers and how far they agree, or take one back.
+    """List the valid marks of a run's reviewers and how well the reviewers agree, or withdraw a mark.
 
-    Reads RUN/marks.jsonl; a withdrawal adds a line to it, and the mark no longer counts in the next update.
+    Reads RUN/marks.jsonl. A withdrawal adds a line to it; the next update ignores the mark.
 
     Example: treeagent marks runs/shop
     """
@@ -333,9 +335,10 @@ def approve(
     who: Annotated[str, typer.Option("--who", help="Your name, which your answers bear; by default your login.")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when no call is waiting.")] = False,
 ) -> None:
-    """Answer the calls that a run in another terminal holds until a person says yes.
+    """Approve or refuse calls that wait for approval in a run in another terminal.
 
-    Asks for y or n, and a reason behind it, for each call that environment.approve.calls names. Ends with Ctrl-C.
+    Asks for y or n, followed by an optional reason, for each call that environment.approve.calls matches. Ends by
+    Ctrl-C.
 
     Example: treeagent approve runs/shop-approvals
     """

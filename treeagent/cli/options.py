@@ -1,4 +1,4 @@
-"""The options that commands share, and how a command opens its run."""
+"""Options that commands share, and functions that open a command's run."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ import typer
 
 from treeagent.run.terminal import Terminal
 
-if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.door import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
@@ -95,13 +95,21 @@ def open_run(
     checkpoint: Path | None = None,
     lender: Path | None = None,
 ) -> "Iterator[tuple[Run, Timed]]":
-    """The run to write and its progress; where it ``learns`` or asks a judge, its alarms are printed at the end.
+    """Context that yields the run to write and its progress. If the command learns or asks a judge, the run's alarms
+    are printed at the end.
 
-    Its settings come from ``--config``, else from the run that is resumed, else from ``lender``, whose trees are
-    learned from, else from the run that CHECKPOINT belongs to, in whose environment and format the policy was trained.
+    The settings come from the first of these that exists: ``--config``; the run that is resumed; ``lender``; the run
+    that CHECKPOINT belongs to, since the policy was trained in its environment and format.
+
+    Args:
+        given: the options of the command.
+        uses: the parts of the command that use tasks.
+        learns: returns the update methods that the command uses, given the settings.
+        checkpoint: the checkpoint to start from, if any.
+        lender: the run whose trees are used for learning, if it is another run.
 
     Raises:
-        UserError: as ``require_trust``.
+        UserError: as ``require_trust`` and ``door.require``.
     """
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
@@ -166,11 +174,12 @@ def _fetch(url: str, folder: Path) -> None:
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
-    """Tell that the settings of a file are used which the user did not name, and check that they are safe to use: a
-    downloaded run must not run code here, nor be sent what this machine knows.
+    """Print that the settings of a file are used that the user did not name, and check that they are safe. A downloaded
+    run must not be able to run code here or to send data to another machine.
 
     Raises:
-        UserError: the file names code or another machine, and the user has neither said so too nor given --trust.
+        UserError: the file names code or another machine, and the user has neither named the same value nor given
+            --trust.
     """
     from treeagent.config import reaching_out
     from treeagent.types import UserError
@@ -185,7 +194,7 @@ def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
 
 
 def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
-    """``require_trust`` of the run whose world model ``config`` uses, if it uses one."""
+    """Call ``require_trust`` for each run whose world model ``config`` uses."""
     options = config.environment.options
     runs = [config.evaluate.world, str(options.get("run", "")) if config.environment.name == "imagined" else ""]
     for run in filter(None, runs):
@@ -195,7 +204,7 @@ def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
 
 
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """Tell an optional CHECKPOINT from the KEY=VALUE arguments that follow it."""
+    """Separate an optional CHECKPOINT from the KEY=VALUE arguments after it."""
     settings = list(overrides or ())
     if checkpoint is None:
         return None, settings
@@ -247,11 +256,13 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 def measured_in_hindsight(
     run_folder: Path, model: str, trust: bool, overrides: Sequence[str] = ()
 ) -> tuple[str, Callable[["Tree"], None]]:
-    """The policy that is asked in hindsight, by its folder or name, and the function that measures a tree.
+    """Return the folder or name of the policy that is asked in hindsight, and a function that measures a tree with it.
 
     Args:
-        run_folder: the run whose trees are measured.
+        run_folder: the run with the trees to measure.
         model: a checkpoint; empty for the policy that searched.
+        trust: the option ``--trust``.
+        overrides: settings on the command line.
     """
     require_trust(run_folder / "config.toml", overrides, trust)
 

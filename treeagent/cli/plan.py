@@ -1,4 +1,4 @@
-"""The command that tells what a run will cost: plan."""
+"""The command that estimates the cost of a run: plan."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,7 +8,7 @@ import typer
 from treeagent.cli.options import Overrides, Trust, find_checkpoint, require_trust, require_trusted_worlds
 from treeagent.run.terminal import Terminal
 
-if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.door import Use
 
 app = typer.Typer()
@@ -40,7 +40,7 @@ def plan(
     measure: Annotated[bool, typer.Option(help="Measure on this machine, for a minute or two.")] = True,
     trust: Trust = False,
 ) -> None:
-    """Tell what a run will cost: tokens, steps and time of each stage, hours, price and memory.
+    """Estimate the cost of a run: tokens, steps and time of each stage, hours, price and memory.
 
     Runs a few items of every stage in a temporary folder. Writes nothing else.
 

@@ -27,10 +27,10 @@ def fit(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Train a reward model by Bradley-Terry on the ends and siblings of RUN's trees and on marks of people.
+    """Train a Bradley-Terry reward model on the ends and siblings of RUN's trees and on the marks of reviewers.
 
-    Reads RUN/trees and RUN/marks.jsonl, writes RUN/checkpoints/reward with its audit on held-out tasks. Use it with
-    rewards.learned=RUN/checkpoints/reward.
+    Reads RUN/trees and RUN/marks.jsonl, writes RUN/checkpoints/reward with its audit on held-out tasks. Use the model
+    with rewards.learned=RUN/checkpoints/reward.
 
     Example: treeagent reward fit runs/shop
     """

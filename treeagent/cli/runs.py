@@ -23,7 +23,7 @@ from treeagent.cli.options import (
 )
 from treeagent.run.terminal import Terminal
 
-if TYPE_CHECKING:  # what is imported here takes seconds to load, and --help should not
+if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.door import Use
 
 app = typer.Typer()
@@ -68,7 +68,7 @@ def collect(
 ) -> None:
     """Search training tasks with a policy: one search tree for each task.
 
-    Reads CHECKPOINT, writes RUN/trees/collect-*.jsonl.zst, a file as soon as a batch of trees is finished.
+    Reads CHECKPOINT, writes RUN/trees/collect-*.jsonl.zst, one file for each finished batch of trees.
 
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
@@ -100,7 +100,7 @@ def train(
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
-    """Search and adapt: rounds of tree search with the present policy and of learning from its trees.
+    """Search and learn in rounds: each round searches with the current policy and updates it from the trees.
 
     Writes RUN/trees, RUN/checkpoints/round-N-METHOD, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
@@ -108,7 +108,7 @@ def train(
     """
     start, settings = checkpoint_and_overrides(checkpoint, overrides)
     uses: list[Use] = ["adapt", "update", "evaluate"]
-    if start is None and not resume:  # where a resumed run began, its folder tells
+    if start is None and not resume:  # the folder of a resumed run holds its starting policy
         uses.insert(0, "warm_start")
     given = Given(config, settings, seed, engine, out, resume, trust)
     with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):
@@ -142,15 +142,15 @@ def update(
 ) -> None:
     """Update a policy once, by one method, from the trees of a run.
 
-    Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. For other settings than the trees' run
-    has, take another --out and name that run by --trees; its config is then the default.
+    Reads CHECKPOINT and the trees of all rounds, writes RUN/checkpoints/METHOD. To change the settings of the run with
+    the trees, use another --out and name that run by --trees; its settings are then the defaults.
 
     Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
     from treeagent.run.folder import COLLECTED
 
     checkpoint_path = find_checkpoint(checkpoint)
-    require_trees(trees or out, COLLECTED)  # evaluations leave trees, too
+    require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.run.folder import Run
@@ -181,7 +181,7 @@ def evaluate(
     """Evaluate a policy on held-out tasks: greedily, by best-of-N and by tree search, with the cost of each.
 
     Reads CHECKPOINT, writes RUN/results.json and prints it as a table. With --suite full, or evaluate.suite, it also
-    writes RUN/suite.json: what the policy withstands.
+    writes RUN/suite.json, the results under disturbances.
 
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """

@@ -23,7 +23,7 @@ Config = Annotated[
 def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = None, trust: Trust = False) -> None:
     """Train a world model on the steps of RUN's trees, except those of held-out tasks.
 
-    Reads RUN/trees, writes RUN/checkpoints/world and beside it world.sqlite, its memory.
+    Reads RUN/trees, writes RUN/checkpoints/world and its memory, RUN/checkpoints/world.sqlite.
 
     Example: treeagent world fit runs/shop --config world
     """
@@ -52,7 +52,7 @@ def evaluate(
 ) -> None:
     """Audit RUN's world model: compare its predictions with the environment's answers on held-out tasks.
 
-    Reads RUN/trees and RUN/checkpoints/world, or the last round's model; writes RUN/fidelity.json.
+    Reads RUN/trees and RUN/checkpoints/world, or the model of the last round, and writes RUN/fidelity.json.
 
     Example: treeagent world eval runs/shop --json
     """

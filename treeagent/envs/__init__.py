@@ -1,21 +1,22 @@
-"""Tool environments: the contract, the check that it is kept, and the environments that ship.
+"""Tool environments: the contract, a check of the contract, and the built-in environments.
 
-To write an environment, read ``envs/base.py`` and subclass ``Env``; ``treeagent envs new NAME`` writes a small one that
-works, and ``treeagent envs check module:Class`` checks yours.
+To write an environment, read ``envs/base.py`` and subclass ``Env``. ``treeagent envs new NAME`` writes a small working
+environment, and ``treeagent envs check module:Class`` checks yours.
 
 * The contract: ``Env``, ``ToolSpec`` (a tool), ``Demonstrator`` (a scripted player), ``StepResult`` (what ``step``
   returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the errors ``EnvBroken`` and
   ``SnapshotLost``.
-* To write one with: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
-  ``probability`` for a demonstrator's noise, ``VisitEnv`` for an episode that is one frozen value, ``ToolEnv`` for such
-  an episode that goes on by calls of tools, ``CallRefused`` for a call that is not possible.
-* To check and play one: ``check_env`` gives a ``CheckReport``; ``make_env`` makes one by name (``BUILT_IN``,
-  ``"module:Class"``; ``EXTRAS`` names the extras that some need); ``Forkable`` goes back to a ``Mark``, by snapshot
-  or by replay (``ReplayDivergence``); ``EnvDynamics`` is what search steps through, with rewards and step limit, on
-  one environment or on an ``EnvPool`` of several.
-* ``AsyncEnv`` is the contract of an environment whose methods are coroutines; ``make_env`` makes it a ``WaitingEnv``.
-* Around one: ``WorkerEnv`` runs it in a process of its own, under time limits in seconds (``EnvTimeout``,
-  ``EnvCrashed``); ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and cuts observations at a number of bytes.
+* Helpers to write one: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
+  ``probability`` for a demonstrator's noise. ``VisitEnv`` is a base class for an environment whose episode state is one
+  frozen value, and ``ToolEnv`` for such an environment with tools; it raises ``CallRefused`` for an impossible call.
+* To check and play one: ``check_env`` returns a ``CheckReport``. ``make_env`` builds an environment by name
+  (``BUILT_IN`` or ``"module:Class"``; ``EXTRAS`` names the extras that some need). ``Forkable`` returns to a ``Mark``
+  by snapshot or by replay (``ReplayDivergence``). Search steps through ``EnvDynamics``, which adds rewards and a step
+  limit to one environment or to an ``EnvPool`` of several instances.
+* ``AsyncEnv`` is the contract of an environment whose methods are coroutines; ``make_env`` wraps it in a
+  ``WaitingEnv``.
+* Wrappers: ``WorkerEnv`` runs an environment in its own process, under time limits in seconds (``EnvTimeout``,
+  ``EnvCrashed``). ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and limits the bytes of observations.
 """
 
 from treeagent.envs.approval import Approve

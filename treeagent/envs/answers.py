@@ -1,7 +1,7 @@
-"""What an environment returns, checked where it becomes ours: after that, every value can be stored.
+"""Checks of the values that an environment returns. A value that passes them can be stored.
 
-A stranger's environment may return anything: half a surrogate pair, an integer of a hundred digits, an object. Here
-such a value becomes an exception, which is the error of the episode that met it, as a crash is.
+A user's environment may return anything: half a surrogate pair, an integer of a hundred digits, an object. The checks
+raise an exception for such a value, and it becomes the error of that episode, as a crash does.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ from treeagent.envs.base import EnvBroken, StepResult
 from treeagent.types import Task
 
 ENDING: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
-"""Exceptions by which an environment would end the whole run, or the task of the event loop. ``KeyboardInterrupt`` is
-left out, since nothing tells one that the environment raised from Ctrl-C."""
+"""Exceptions with which an environment would end the whole run, or the task of the event loop. ``KeyboardInterrupt`` is
+not in the list, since one raised by the environment cannot be distinguished from Ctrl-C."""
 
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Calls of an environment, none of them awaited: one that would end the run raises ``EnvBroken`` instead."""
+    """Context for synchronous calls of an environment: an exception of ``ENDING`` becomes ``EnvBroken``, which does not
+    end the run."""
     try:
         yield
     except ENDING as error:
@@ -31,12 +32,12 @@ def contained() -> Iterator[None]:
 
 
 def broken_by(error: BaseException) -> EnvBroken:
-    """The error of an episode in which the environment raised one of ``ENDING``."""
+    """Return the error of an episode in which the environment raised an exception of ``ENDING``."""
     return EnvBroken(f"the environment raised {error!r}: raise an Exception to end the episode alone")
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text is without halves of surrogate pairs, which no file can hold."""
+    """Whether the text has no unpaired surrogates, which cannot be encoded in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -45,10 +46,10 @@ def is_unicode(text: str) -> bool:
 
 
 def checked_task(task: Task) -> Task:
-    """The task, or ``EnvBroken`` where a stored tree could not hold it."""
+    """Return the task; raise ``EnvBroken`` if it cannot be stored in a tree."""
     try:
         orjson.dumps(task)
-    except Exception as error:  # whatever a stranger's object raises
+    except Exception as error:  # a user's object may raise anything
         raise EnvBroken(
             f"task {task.id!r:.80} cannot be stored ({error}): give it valid Unicode text and plain JSON values"
         ) from None
@@ -56,7 +57,7 @@ def checked_task(task: Task) -> Task:
 
 
 def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
-    """What ``reset`` returned, or ``EnvBroken`` where that is no observation and info."""
+    """Return the result of ``reset``; raise ``EnvBroken`` if it is not (observation, info)."""
     match answer:
         case (str() as observation, dict() as info) if is_unicode(observation):
             return observation, info
@@ -64,7 +65,7 @@ def checked_reset(answer: object) -> tuple[str, dict[str, object]]:
 
 
 def checked_step(answer: object) -> StepResult:
-    """What ``step`` returned, the reward as a float, or ``EnvBroken`` where that is no ``StepResult``."""
+    """Return the result of ``step``, its reward as a float; raise ``EnvBroken`` if it is not a ``StepResult``."""
     match answer:
         case (
             str() as observation,
@@ -81,14 +82,14 @@ def checked_step(answer: object) -> StepResult:
 
 
 def checked_verdict(answer: object) -> float | None:
-    """What ``verify`` returned, or ``EnvBroken`` where that is neither a finite number nor None."""
+    """Return the result of ``verify``; raise ``EnvBroken`` if it is neither a finite number nor None."""
     if answer is None or (isinstance(answer, Real) and math.isfinite(answer)):
         return None if answer is None else float(answer)
     raise EnvBroken(f"verify returned {answer!r:.200}: it must return a finite number or None")
 
 
 def checked_key(answer: object) -> str | None:
-    """What ``state_key`` returned, as text, or ``EnvBroken`` where that cannot be stored."""
+    """Return the result of ``state_key`` as text, or None; raise ``EnvBroken`` if it cannot be stored."""
     key = None if answer is None else str(answer)
     if key is None or is_unicode(key):
         return key
@@ -96,7 +97,7 @@ def checked_key(answer: object) -> str | None:
 
 
 def checked_legal(answer: object) -> tuple[str, ...] | None:
-    """What ``legal_actions`` returned, or ``EnvBroken`` where that is neither a list of texts nor None."""
+    """Return the result of ``legal_actions``; raise ``EnvBroken`` if it is neither a list of texts nor None."""
     if answer is None:
         return None
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
@@ -105,8 +106,8 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
 
 
 def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict[str, float]:
-    """The components that ``info`` of a step holds, or ``EnvBroken`` where one has no finite number or no name that the
-    environment declares."""
+    """Return the reward components in the ``info`` of a step; raise ``EnvBroken`` if the environment does not declare a
+    component's name, or if a value is not a finite number."""
     given = info.get("components", {})
     if not isinstance(given, Mapping):
         raise EnvBroken(f"info['components'] is {given!r:.200}: give numbers by their names")
@@ -119,7 +120,7 @@ def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict
 
 
 def checked_turn(answer: object) -> tuple[str, str]:
-    """What a demonstrator's ``act`` returned, or ``EnvBroken`` where that is no thought and call."""
+    """Return the result of a demonstrator's ``act``; raise ``EnvBroken`` if it is not (thought, call)."""
     match answer:
         case (str() as thought, str() as call) if is_unicode(thought + call):
             return thought, call

@@ -1,9 +1,9 @@
-"""Calls that wait until a person says yes. Requests and answers are files in a folder, so that any process may ask and
-any terminal on the same files may answer.
+"""Calls that wait for a person's approval. Requests and answers are files in a folder, so any process can ask, and any
+terminal with access to the folder can answer.
 
-``ID.ask.json`` holds a request, ``ID.answer.json`` what was said. An answer is written once and never changed: of a
-person and a timeout that answer together, one counts for everybody. Equal requests have equal ids, so a resumed run and
-a replayed path get the answers that were given.
+``ID.ask.json`` holds a request, ``ID.answer.json`` its answer. An answer is written once and never changes: if a person
+answers at the same time as the timeout, the first answer counts for every process. Equal requests have equal ids, so a
+resumed run or a replayed path gets the same answers.
 """
 
 import os
@@ -24,33 +24,33 @@ from treeagent.store import StoreError, regular, write_atomic
 from treeagent.types import REACHES_OUT, storable
 
 _POLL = 0.1
-"""Seconds between looks for an answer."""
+"""Seconds between two checks for an answer."""
 _ASK, _ANSWER = ".ask.json", ".answer.json"
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Approve:
-    """Which calls wait until a person approves them, by ``treeagent approve FOLDER``."""
+    """Calls that wait until a person approves them with ``treeagent approve FOLDER``."""
 
     calls: tuple[str, ...] = ()
-    """Regular expressions, matched as those of ``shield.deny``: a call that one of them fits is held until a person
-    says yes."""
+    """Regular expressions, matched like those of ``shield.deny``: a call that matches one of them waits until a person
+    approves it."""
     folder: Annotated[str, REACHES_OUT] = ""
-    """Folder of the requests and answers. It keeps its answers: a new folder asks anew."""
+    """Folder for requests and answers. It keeps its answers, so use a new folder to be asked again."""
     seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Seconds after which no answer means no."""
+    """Seconds to wait for an answer. A call without an answer by then is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person is asked."""
+    """A request for approval, as a person sees it."""
 
     task_id: str
     prompt: str
     place: str
-    """The environment's state key, or the calls before this one where it has none."""
+    """The environment's state key; if it has none, a hash of the calls before this one."""
     observation: str
-    """What the agent read last."""
+    """The agent's last observation."""
     call: str
 
     @property
@@ -60,11 +60,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said to a request."""
+    """The answer to a request."""
 
     yes: bool
     who: str
-    """Empty where nobody answered in time."""
+    """Name of the person who answered; empty if nobody answered in time."""
     when: str = ""
     note: str = ""
 
@@ -73,7 +73,10 @@ _ANSWERS, _REQUESTS = TypeAdapter(Answer), TypeAdapter(Request)
 
 
 def ask(folder: Path, request: Request, seconds: float) -> str | None:
-    """Wait for an answer, at most this long. Returns why the call must not be made; None where it may.
+    """Request approval and wait for the answer, at most ``seconds``. Without an answer by then, the request is refused.
+
+    Returns:
+        why the call must not be made, or None if it is approved.
 
     Raises:
         StoreError: the folder cannot be used, or an answer is damaged.
@@ -101,7 +104,7 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
 
 
 def waiting(folder: Path) -> Iterator[Request]:
-    """The requests without an answer, oldest first. Requests of others than this program are passed over."""
+    """Yield the requests without an answer, oldest first. Files that this program did not write are skipped."""
     for path in sorted(folder.glob(f"*{_ASK}"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
         try:
             request = _REQUESTS.validate_json(regular(path).read_bytes())
@@ -112,13 +115,13 @@ def waiting(folder: Path) -> Iterator[Request]:
 
 
 def answer(folder: Path, request_id: str, said: Answer) -> bool:
-    """Answer a request. False where it was answered before: that answer stays."""
+    """Answer a request. Returns False if it already has an answer, which then stays."""
     path = folder / f"{request_id}{_ANSWER}"
     whole = folder / f".{request_id}.{threading.get_native_id()}.tmp"
     when = said.when or datetime.now(UTC).isoformat(timespec="seconds")
     write_atomic(whole, orjson.dumps(asdict(said) | {"when": when}))
     try:
-        os.link(whole, path)  # unlike a rename it fails where there is an answer
+        os.link(whole, path)  # unlike a rename, this fails if there is an answer already
     except FileExistsError:
         return False
     finally:
@@ -137,5 +140,5 @@ def _answer(folder: Path, request_id: str) -> Answer | None:
 
 
 def history_key(calls: Sequence[str]) -> str:
-    """Names the place behind these calls."""
+    """Return a hash that identifies the state after these calls."""
     return blake2b(orjson.dumps(list(map(storable, calls))), digest_size=16).hexdigest()

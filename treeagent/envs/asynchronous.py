@@ -1,4 +1,4 @@
-"""Environments whose methods are coroutines, as an ``Env`` whose calls wait for them."""
+"""Environments whose methods are coroutines, and an adapter that runs them as an ordinary ``Env``."""
 
 import asyncio
 import inspect
@@ -16,12 +16,12 @@ Answer = TypeVar("Answer")
 
 
 class AsyncEnv(Protocol):
-    """An environment whose calls are coroutines, as where it speaks over a network by an asyncio client.
+    """An environment whose methods are coroutines; for example, one that uses a network through an asyncio client.
 
-    Subclass it and write ``reset``, ``step`` and ``tasks``. Every member means what it means in ``Env``. All
-    environments of a process run in one event loop, in which they are also made, so that a client may belong to the
-    loop; a call must not block it. A call that is given up is cancelled. With ``environment.parallel`` many run at
-    once.
+    Subclass it and write ``reset``, ``step`` and ``tasks``. Every member means the same as in ``Env``. All environments
+    of a process run in one event loop and are also created in it, so a client may be bound to that loop. A method must
+    not block the loop. A call that has run out of time is cancelled. With ``environment.parallel`` many calls run
+    concurrently.
     """
 
     snapshot_kind: SnapshotKind = "replay"
@@ -74,10 +74,11 @@ class AsyncEnv(Protocol):
 
 
 class WaitingEnv(Env):
-    """An ``AsyncEnv`` as an ``Env``: each call runs in the event loop of all such environments, and waits for it.
+    """An ``AsyncEnv`` as an ``Env``: each call runs in the event loop that all such environments share, and blocks
+    until it has finished.
 
     Args:
-        make: the environment, or a coroutine that makes it. It is called in the loop.
+        make: called in the loop; returns the environment, or a coroutine that creates it.
     """
 
     def __init__(self, make: Callable[[], AsyncEnv | Awaitable[AsyncEnv]]) -> None:
@@ -149,19 +150,20 @@ class WaitingEnv(Env):
             return future.result()
         except CancelledError:
             raise InterruptedError("the call was given up") from None
-        except BaseException:  # such as Ctrl-C, which comes to the thread that waits
+        except BaseException:  # such as Ctrl-C, which interrupts the waiting thread only
             future.cancel()
             raise
 
 
 def is_async(made: object) -> bool:
-    """Whether this is an ``AsyncEnv`` or a class of such."""
+    """Whether ``made`` is an ``AsyncEnv`` or a class of such environments."""
     return inspect.iscoroutinefunction(getattr(made, "step", None))
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all environments of this process, which runs until the process ends."""
+    """Return the event loop that all asynchronous environments of this process share. It runs until the process
+    ends."""
     loop = asyncio.new_event_loop()
     Thread(target=loop.run_forever, name="async environments", daemon=True).start()
     return loop

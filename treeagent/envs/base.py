@@ -1,6 +1,6 @@
-"""The contract of an environment: Gymnasium's ``reset`` and ``step`` for text or tool calls, and what is optional.
+"""The contract of an environment: Gymnasium's ``reset`` and ``step`` for text or tool calls, and optional methods.
 
-To write an environment, read this file alone.
+This file is all you need to read to write an environment.
 """
 
 import random
@@ -19,26 +19,26 @@ StepResult = tuple[str, float, bool, bool, dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """One tool, as OpenAI's function calling and MCP describe it."""
+    """A tool, described as in OpenAI's function calling and in MCP."""
 
     name: str
     description: str
     parameters: Mapping[str, object]
     """JSON schema of the arguments object."""
     read_only: bool = False
-    """Calling it changes nothing outside the conversation (MCP's readOnlyHint)."""
+    """A call changes nothing outside the conversation (MCP's readOnlyHint)."""
     answers: bool = False
-    """Calling it hands in the answer and ends the episode, while other calls find it out."""
+    """A call submits the final answer and ends the episode."""
 
 
 class Demonstrator(Protocol):
-    """A scripted player, whose episodes a warm start imitates. It may read the environment's hidden state."""
+    """A scripted player. A warm start imitates its episodes. It may read the environment's hidden state."""
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        """The next turn in the environment's current state: (thought, call).
+        """Return the next turn in the environment's current state: (thought, call).
 
         The call is a text such as ``search[red lamp]`` or ``add {"x": 1, "y": 2}``; ``envs/calls.py`` documents how a
-        text names a tool. All chance comes from ``rng``.
+        text names a tool. Every random choice must come from ``rng``.
         """
         ...
 
@@ -46,37 +46,37 @@ class Demonstrator(Protocol):
 class Env(Protocol):
     """An environment that an agent acts in by text or by calling tools.
 
-    Subclass it and write ``reset``, ``step`` and ``tasks``. All other members have a default, which says that the
-    environment lacks the capability. ``treeagent envs check module:Class`` checks that the rules below are kept.
+    Subclass it and write ``reset``, ``step`` and ``tasks``. Every other member has a default, which means that the
+    environment lacks that capability. ``treeagent envs check module:Class`` checks the rules below.
     """
 
     snapshot_kind: SnapshotKind = "replay"
-    """How search goes back to an earlier place. "exact": ``snapshot`` and ``restore`` work. "replay": a reset with the
-    same seed and the same actions lead to the same place. "none": neither works, and only a world model can be
-    searched."""
+    """How search returns to an earlier state. "exact": by ``snapshot`` and ``restore``. "replay": by a reset with the
+    same seed and the same actions, which must lead to the same state. "none": neither works, so search needs a world
+    model."""
     stochastic: bool = False
-    """Whether equal actions from equal places may lead to different observations."""
+    """Whether the same action in the same state may lead to different observations."""
     snapshot_portable: bool = True
-    """Whether a pickled snapshot can be restored on another instance, in another process, before any reset. False where
-    a snapshot is a handle into this instance."""
+    """Whether another instance, in another process, can restore a pickled snapshot before its first reset. Set it to
+    False if a snapshot is a handle into this instance."""
     only_success_ends: bool = False
-    """Whether a success is the only way to end an episode, so that every failure runs on to a limit. There an end
-    betrays a success to a search from which rewards are withheld: its results are pass@N, and say so."""
+    """Whether only a success can end an episode, so that every failure runs on to a limit. The end of an episode then
+    reveals success even to a search that sees no rewards. Its results are therefore labelled as pass@N."""
     components: tuple[str, ...] = ()
-    """Names of the components that ``step`` may give in ``info["components"]``."""
+    """Names of the reward components that ``step`` may return in ``info["components"]``."""
     origin: Origin = "real"
-    """"imagined" where a world model answers. Its steps are counted and stored apart from real ones."""
+    """"imagined" if a world model answers. Imagined steps are counted and stored separately from real ones."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start the episode of ``options["task"]``, a ``Task``; ``task_to_play`` reads it.
+        """Start an episode of ``options["task"]``, a ``Task``; ``task_to_play`` reads it.
 
         Args:
-            seed: seeds all chance of the episode. Equal tasks and seeds give equal episodes.
+            seed: seed of every random choice in the episode. The same task and seed give the same episode.
 
         Returns:
-            (observation, info). The observation is text for the agent; it must not contain the answer. ``info`` may be
+            (observation, info). The observation is text for the agent and must not contain the answer. ``info`` may be
             empty.
         """
         ...
@@ -85,88 +85,90 @@ class Env(Protocol):
         """Take one action.
 
         Args:
-            action: where ``tools`` offers any, a ``ToolCall`` in every policy format. Its arguments may not fit the
-                tool's schema: ``calls.read_call`` checks them. A text comes where there are no tools, or where the
-                agent's text names none of them or has arguments that cannot be read. If the only tool takes one text,
-                a text that names none comes as its argument. Where a model calls a tool that does not exist, a
-                ``ToolCall`` comes in either case; it is not possible.
+            action: if the environment has ``tools``, a ``ToolCall`` in every policy format. Its arguments may not fit
+                the tool's schema; ``calls.read_call`` checks them. The action is a text if there are no tools, if the
+                agent's text names none of them, or if its arguments cannot be parsed. If the only tool takes one text,
+                a text that names no tool becomes its argument. A model may also call a tool that does not exist; this
+                arrives as a ``ToolCall`` and must be refused, even in an environment without tools.
 
         Returns:
             (observation, reward, terminated, truncated, info). ``terminated`` means that the task is over,
-            ``truncated`` that a limit of the environment's own was hit.
+            ``truncated`` that the episode hit one of the environment's own limits.
 
-            An action that is not possible is no exception: the observation says why, and ``info["tool_error"]`` holds
-            the reason, a text that is not empty.
+            An impossible action must not raise an exception: the observation says why it is impossible, and
+            ``info["tool_error"]`` holds the reason as a non-empty text.
 
-            ``info["process_reward"]`` may hold a number beside the outcome, such as a milestone's. The agent never sees
-            it, and evaluation withholds it as it does every reward.
+            ``info["process_reward"]`` may hold a number in addition to the outcome, such as the reward of a milestone.
+            The agent never sees it, and evaluation withholds it like every reward.
 
-            ``info["components"]`` may hold parts of the reward and costs of this step, as numbers by their names, each
-            one of ``components``. The settings ``[rewards]`` say what each of them weighs; a name that is absent pays
-            nothing at this step.
+            ``info["components"]`` may map names from ``components`` to numbers: parts of the reward, or costs, of this
+            step. The section ``[rewards]`` of the settings weights them. A missing name counts as 0 at this step.
 
         Raises:
-            Unanswered: the environment cannot answer this action, as where a world model's answer cannot be read. The
-                step becomes a dead end of unknown worth.
+            Unanswered: the environment cannot answer this action; for example, a world model gave an unreadable
+                answer. The step becomes a dead end of unknown value.
         """
         ...
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Tasks ``start`` to ``start + count`` of a split, the same ones at every call. No task is in two splits.
+        """Return the tasks from ``start`` up to, but not including, ``start + count`` of a split.
+
+        Every call must return the same tasks. No task may be in two splits.
 
         Raises:
-            ValueError: the split holds fewer tasks.
+            ValueError: the split has fewer tasks.
         """
         ...
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """Harder tasks of the kind of ``task``, in its split: solvable, in no other split, each with its own id. Empty
-        where the environment makes none."""
+        """Return harder variants of ``task`` in the same split; empty if the environment makes none. Each must be
+        solvable, occur in no other split, and have its own id."""
         return ()
 
     def tools(self) -> Sequence[ToolSpec]:
-        """The tools that a ``ToolCall`` can name, the same ones in every episode; empty where actions are free text."""
+        """Return the tools that a ``ToolCall`` can name, the same in every episode; empty if actions are free text."""
         return ()
 
     def legal_actions(self) -> list[str] | None:
-        """Every action that is possible now, as texts that ``step`` takes; ``None`` where they cannot be listed. The
-        policy may choose among them alone (``policy.actions``), so no useful one may be missing, and before the episode
-        ends there must be one."""
+        """Return every action that is possible now, as texts for ``step``; ``None`` if they cannot be listed. The
+        policy may be restricted to this list (``policy.actions``), so it must contain every useful action, and it must
+        not be empty before the episode ends."""
         return None
 
     def verify(self) -> float | None:
-        """The verdict on the episode so far, apart from shaped rewards; 1 is success. It is the reward that search and
-        evaluation use. ``None`` where there is no verifier: the rewards of ``step`` count instead."""
+        """Return the verdict on the episode so far, without shaped rewards; 1 is success. Search and evaluation use it
+        as the reward. ``None`` means that there is no verifier: they then use the rewards of ``step``."""
         return None
 
     def reference(self) -> Sequence[str | ToolCall] | None:
-        """The calls that are right now, each as good as the others, for ``rewards.tools``. It may read the answer: no
-        agent sees it. ``None`` where none is known: the demonstrator's next call is then the reference."""
+        """Return the correct calls in the current state, all equally good, for ``rewards.tools``. It may use the
+        answer, since no agent sees the result. ``None`` means that none is known: the demonstrator's next call is then
+        the reference."""
         return None
 
     def snapshot(self) -> object:
-        """The current place, as a value that ``restore`` takes any number of times. Needed where ``snapshot_kind`` is
-        "exact"."""
+        """Return the current state as a value that ``restore`` accepts any number of times. Required if
+        ``snapshot_kind`` is "exact"."""
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """Go back to the place where ``snapshot`` was taken.
+        """Return to the state in which ``snapshot`` was taken.
 
         Args:
-            reseed: seed of the chance from here on. ``None`` restores the state of the random generator, too.
+            reseed: seed of all random choices from here on. ``None`` restores the state of the random generator, too.
 
         Raises:
-            SnapshotLost: the snapshot was a handle into a process that has ended, or is of another environment.
+            SnapshotLost: the snapshot was a handle into a process that has ended, or belongs to another environment.
         """
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def state_key(self) -> str | None:
-        """A text that is equal for two places only if their futures are equal; ``None`` where that is unknown. Search
-        can merge places of equal keys."""
+        """Return a key of the current state; ``None`` if there is none. Two states may have the same key only if the
+        same actions lead to the same results from both. Search can merge states with equal keys."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        """A player that errs at each decision with probability ``noise`` in [0, 1]; ``None`` where there is none."""
+        """Return a scripted player that errs at each decision with probability ``noise`` in [0, 1], or ``None``."""
         return None
 
     def close(self) -> None:
@@ -174,16 +176,16 @@ class Env(Protocol):
         return None
 
     def interrupt(self) -> None:
-        """Have the call that runs in another thread end soon, by any error, if that is possible. Nothing but ``close``
-        is called afterwards, once that call has returned."""
+        """Make the call that is running in another thread end soon, with any error, if that is possible. Once that call
+        has returned, only ``close`` is called."""
         return None
 
 
 def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:
-    """The task that ``reset`` is to start: ``options["task"]``, or else training task number ``seed``.
+    """Return the task that ``reset`` must start: ``options["task"]``, or by default training task number ``seed``.
 
     Raises:
-        UserError: ``options["task"]`` is no task.
+        UserError: ``options["task"]`` is not a ``Task``.
     """
     task = (options or {}).get("task")
     if task is None:
@@ -194,7 +196,7 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
 
 
 def probability(noise: float) -> float:
-    """``noise``, for a demonstrator to keep.
+    """Check that ``noise``, a demonstrator's rate of errors, is a probability, and return it.
 
     Raises:
         UserError: it is not between 0 and 1.
@@ -205,10 +207,11 @@ def probability(noise: float) -> float:
 
 
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
-    """``task.data`` read as ``form``. The error names the ``kind`` of data and the environment ``env``.
+    """Return ``task.data``, validated as ``form``. The error message names the ``kind`` of data and the environment
+    ``env``.
 
     Raises:
-        UserError: the data does not have that form.
+        UserError: the data is not valid.
     """
     try:
         return form.validate_python(dict(task.data))
@@ -225,4 +228,4 @@ class EnvBroken(RuntimeError):
 
 
 class SnapshotLost(RuntimeError):
-    """The snapshot was a handle into a process that has ended, or is of another environment."""
+    """The snapshot was a handle into a process that has ended, or belongs to another environment."""

@@ -1,18 +1,17 @@
-"""How a text calls a tool, and whether a call fits the tools that an environment offers.
+"""Parse texts into tool calls, and check calls against the tools that an environment offers.
 
 A text calls a tool in one of these ways:
 
-* ``name`` or ``name[]`` calls a tool without arguments; of a tool that needs one text, ``name[]`` gives it the empty
-  text.
-* ``name[text]`` calls a tool of one argument. All between the outer brackets is that argument, commas and brackets
-  included. A tool of several arguments takes it as its required argument, if it requires exactly one.
-* ``name[first, second]`` calls a tool that requires several arguments, in the order of its schema's ``required``. There
-  must be exactly one comma less than there are arguments.
+* ``name`` or ``name[]`` calls a tool without arguments. If the tool requires one text, ``name[]`` passes an empty text.
+* ``name[text]`` calls a tool with one argument: everything between the outer brackets, including commas and brackets.
+  If the tool has several arguments but requires exactly one, the text is the required one.
+* ``name[first, second]`` calls a tool that requires several arguments, in the order of ``required`` in its schema. The
+  text must contain exactly one comma fewer than there are arguments.
 * ``name {"key": value}`` calls any tool, with its arguments as a JSON object.
 * Any other text calls the only tool, if that takes one text: ``go north`` calls ``act[go north]``.
 
-Between brackets an argument of type ``string`` is taken as it is written. One of another type, such as ``integer``, is
-read as JSON: ``add[1, 2]`` passes two integers.
+Between brackets, an argument of type ``string`` is used as written. An argument of another type, such as ``integer``,
+is parsed as JSON: ``add[1, 2]`` passes two integers.
 """
 
 import re
@@ -24,7 +23,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.types import ToolCall, only_text
 
 _TEXT_CALL = re.compile(r"\s*+([\w.-]++)\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
-"""Possessive (``*+``): without it a long run of blanks takes time in proportion to the square of its length."""
+"""Possessive quantifiers (``*+``): without them, a long run of blanks takes time quadratic in its length."""
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -37,7 +36,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def text_tool(name: str, description: str, *arguments: str, read_only: bool = False, answers: bool = False) -> ToolSpec:
-    """A tool that takes a text for each of its ``arguments``."""
+    """Return the description of a tool whose ``arguments`` are all required texts."""
     return ToolSpec(
         name,
         description,
@@ -53,11 +52,11 @@ def text_tool(name: str, description: str, *arguments: str, read_only: bool = Fa
 
 
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
-    """The action as an environment with ``tools`` gets it: a text that names one of them becomes a ``ToolCall``.
+    """Return the action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``.
 
-    The arguments need not fit the tool's schema; the environment refuses what it cannot do. A text that names no tool
-    is the argument of the only tool, where that takes one text. Elsewhere it stays a text, and so does one that names a
-    tool with arguments that cannot be read.
+    The arguments are not checked against the tool's schema; the environment refuses what it cannot do. A text that
+    names no tool becomes the argument of the only tool, if that takes one text. Otherwise it stays a text. A text that
+    names a tool but has arguments that cannot be parsed also stays a text.
     """
     if isinstance(action, ToolCall):
         return action
@@ -70,10 +69,10 @@ def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall
 
 
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
-    """The call of one of ``tools`` that an action makes, or one sentence that says why it makes none.
+    """Parse an action into a call of one of ``tools``; return a sentence that says what is wrong if it is not valid.
 
-    The name must be a tool's, and the arguments must fit its schema: no required one is missing, each has its type, and
-    there is no other one where ``additionalProperties`` is false. Nothing else of the schema is checked.
+    The name must be that of a tool, and the arguments must fit its schema: every required argument is present, each has
+    its type, and there are no others if ``additionalProperties`` is false. The rest of the schema is not checked.
     """
     call = action if isinstance(action, ToolCall) else _read_text(action, tools)
     if isinstance(call, str):
@@ -92,7 +91,7 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     if written is not None:
         try:
             arguments = orjson.loads(written)
-        except ValueError:  # also for what a file cannot hold: NaN, halves of surrogate pairs
+        except ValueError:  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
             return f"the arguments of {name} are no JSON object"
         return ToolCall(name, arguments)
     known = next((tool for tool in tools if tool.name == name), None)
@@ -111,8 +110,8 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
 
 
 def _value(written: str, schema: object) -> object:
-    """An argument as its schema's type reads it: JSON, but of a string, of no declared type and of what is no JSON the
-    text itself."""
+    """Parse an argument as JSON. Return the text itself if the schema's type is string or missing, or if the text is
+    not valid JSON."""
     if type_of(schema) in ("", "string"):
         return written
     try:
@@ -122,7 +121,7 @@ def _value(written: str, schema: object) -> object:
 
 
 def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
-    """Why ``arguments`` do not fit the tool's schema; empty where they do, as far as it is checked."""
+    """Return why ``arguments`` do not fit the tool's schema; empty if they pass the checks of ``read_call``."""
     schemas, required = arguments_of(tool)
     for key in required:
         if key not in arguments:
@@ -138,20 +137,20 @@ def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
 
 
 def fits(value: object, schema: object) -> bool:
-    """Whether an argument has the JSON type that its schema asks for."""
+    """Whether an argument has the JSON type that its schema requires."""
     wanted = type_of(schema)
     types = _TYPES.get(wanted, ())
-    # True is an int in Python, but no number in JSON.
+    # In Python True is an int, but in JSON it is not a number.
     return not types or (isinstance(value, types) and (not isinstance(value, bool) or wanted == "boolean"))
 
 
 def type_of(schema: object) -> str:
-    """The one JSON type that a schema asks for; empty where it asks for none or several."""
+    """Return the JSON type that a schema requires; empty if it requires none or allows several."""
     wanted = schema.get("type") if isinstance(schema, Mapping) else None
     return wanted if isinstance(wanted, str) else ""
 
 
 def arguments_of(tool: ToolSpec) -> tuple[Mapping[str, object], Sequence[str]]:
-    """The schema of each argument by its name, and the names of those that the tool requires."""
+    """Return the schema of each argument by name, and the names of the required arguments."""
     schemas, required = tool.parameters.get("properties"), tool.parameters.get("required")
     return schemas if isinstance(schemas, Mapping) else {}, required if isinstance(required, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""A conformance check that users run on their own environments before they search them."""
+"""A conformance check that users run on their own environments before they search in them."""
 
 import pickle
 import random
@@ -24,34 +24,34 @@ BAD_TEXT = "no such call [["
 BAD_TOOL = ToolCall("no_such_tool", {"no_such_argument": 1})
 
 _ANSWERS = ("answer", "answers", "solution", "gold")
-"""Keys of ``Task.data`` whose value the agent is to find."""
+"""Keys of ``Task.data`` that hold the answer."""
 _TELLING_LENGTH = 3
-"""Characters from which on a number, unlike a shorter one, does not stand in a text by chance."""
+"""Fewest characters of a number for its occurrence in a text to count as a leak; a shorter one can occur by chance."""
 _REPEATS = 3
-"""How often an empty answer is given."""
+"""How often a trivial answer is repeated."""
 _LONGEST_EPISODE = 50
-"""Steps of a demonstrator's episode."""
+"""Most steps of a demonstrated or random episode."""
 _PAUSE_SECONDS = 0.5
-"""How much later an episode is played again, apart from the clock that is put forward."""
+"""Real seconds of delay when an episode is played again, in addition to the shift of the clock."""
 _RANDOM_EPISODES = 3
-"""Episodes of random play in which one looks for what ends them."""
+"""Random episodes that are played to see how episodes end."""
 _SUCCESS = 1.0
-"""The verdict from which on an episode counts as solved."""
+"""Lowest verdict at which an episode counts as solved."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What ``check_env`` found."""
+    """The result of ``check_env``."""
 
     violations: tuple[str, ...]
-    """One sentence per broken rule; empty is a pass."""
+    """One sentence per broken rule; empty if the check passed."""
     branches: int
-    """Branches compared with the same actions replayed from reset."""
+    """Number of branches that were compared with a replay of the same actions from a reset."""
     equal_branches: int
     skipped: tuple[str, ...]
-    """Checks that could not be made, and what they would need."""
+    """Checks that were not possible, and what they need."""
     ends: "Ends"
-    """How episodes of demonstrations and of random play ended."""
+    """How demonstrated and random episodes ended."""
 
     @property
     def passed(self) -> bool:
@@ -60,32 +60,32 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How a number of episodes ended."""
+    """Numbers of episodes by how they ended."""
 
     solved: int = 0
-    """Successes that ended their episode."""
+    """Episodes that ended in success."""
     failed: int = 0
-    """Failures that ended their episode."""
+    """Episodes that ended in failure."""
     unended: int = 0
-    """Failures that went on to a limit."""
+    """Unsuccessful episodes that ran on to a limit."""
 
     def __add__(self, other: "Ends") -> "Ends":
         return Ends(self.solved + other.solved, self.failed + other.failed, self.unended + other.unended)
 
     @property
     def only_successes(self) -> bool:
-        """Whether, of successes and failures, only the successes ended their episodes."""
+        """Whether there were successes and failures, and only the successes ended their episodes."""
         return bool(self.solved and self.unended and not self.failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Wall time of one kind of call, in milliseconds."""
+    """Wall-clock time of one kind of call, in milliseconds."""
 
     calls: int
     median: float
     high: float
-    """95 % of the calls are faster."""
+    """The 95th percentile."""
 
 
 def check_env(
@@ -98,17 +98,20 @@ def check_env(
     branches: int = 24,
     depth: int = 6,
 ) -> CheckReport:
-    """Look for what would make a search or a reward wrong. A broken rule is reported, not raised; one that hangs can
-    be reported where ``env`` is a ``WorkerEnv``.
+    """Check an environment for errors that would make a search or a reward wrong.
+
+    A broken rule is reported and does not raise an exception. A call that hangs can be reported only if ``env`` is a
+    ``WorkerEnv``.
 
     Args:
         env: the environment; it is reset many times.
-        other: a second instance, best before its first reset, to see that instances share no state and that portable
-            snapshots hold there.
-        actions: calls to try. Where none are given, legal actions or the demonstrator supply them.
-        finishes: calls that end an episode at once, which must not verify; tools without arguments are tried anyway.
-        branches: how many restored branches to compare with replays.
-        depth: most actions before and after a fork.
+        other: a second instance, preferably before its first reset. It is used to check that instances share no state
+            and that portable snapshots can be restored on another instance.
+        actions: calls to try; by default the legal actions, or those of the demonstrator.
+        finishes: calls that end an episode at once and must not count as success. Tools without required arguments are
+            tried in any case.
+        branches: number of restored branches to compare with replays.
+        depth: most actions before a fork, and most actions after it.
     """
     check = _Check(env, task, other, actions, finishes, branches, depth)
     randomness = _global_randomness()
@@ -122,11 +125,11 @@ def check_env(
         "ends": check.look_at_ends,
     }
     for name, part in parts.items():
-        check.rng.seed(0)  # so that no part's draws depend on another's
+        check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
                 part()
-        except Exception as error:  # whatever a stranger's environment raises is the finding
+        except Exception as error:  # any exception of a user's environment is a finding
             check.violations.append(f"the check of {name} broke off with {error!r}")
     if _global_randomness() != randomness:
         check.violations.append(
@@ -136,7 +139,7 @@ def check_env(
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
-    """What is wrong with an environment's splits, judged by their first ``count`` tasks, or as many as there are."""
+    """Check the first ``count`` tasks of each split, or all if there are fewer. Returns a sentence per error."""
     violations: list[str] = []
     seen: dict[str, Split] = {}
     for split in SPLITS:
@@ -155,7 +158,7 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
 
 
 def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-    """As ``Env.tasks``, but fewer where the split holds fewer."""
+    """Return tasks as ``Env.tasks`` does. If the split has fewer, halve ``count`` until it has enough."""
     while count:
         try:
             return env.tasks(split, count, start)
@@ -165,7 +168,8 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
 
 
 def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> Mapping[str, Latency]:
-    """Wall time of ``reset`` and ``step``, and of ``snapshot`` and ``restore`` where there are any."""
+    """Measure the wall-clock time of ``reset`` and ``step``, and of ``snapshot`` and ``restore`` if snapshots are
+    exact."""
     check = _Check(env, task)
     seconds: dict[str, list[float]] = {}
 
@@ -196,7 +200,7 @@ def _latency(seconds: Sequence[float]) -> Latency:
 
 
 def _global_randomness() -> tuple[str, str]:
-    # An environment can only move numpy's state where numpy is loaded, so it is not imported here.
+    # An environment can change numpy's state only if numpy is loaded, so it is not imported here.
     numpy = sys.modules.get("numpy")
     return repr(random.getstate()), repr(numpy.random.get_state(legacy=False)) if numpy is not None else ""
 
@@ -214,7 +218,7 @@ class _Check:
     violations: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
     compared: int = 0
-    """Branches compared with the same actions replayed from reset."""
+    """Number of branches that were compared with a replay of the same actions from a reset."""
     equal: int = 0
     ends: Ends = Ends()
 
@@ -233,21 +237,21 @@ class _Check:
 
     def bad_calls(self) -> None:
         calls: list[Call] = [BAD_TOOL]
-        # Where every text is an answer, no text is a bad call.
+        # In an environment that accepts every text as an answer, no text is a bad call.
         if self.env.tools() or self.env.legal_actions() is not None:
             calls.append(BAD_TEXT)
         for call in calls:
             self.reset()
             try:
                 *_, info = checked_step(self.env.step(call))
-            except Exception as error:  # whatever a stranger's environment raises is the finding
+            except Exception as error:  # any exception of a user's environment is a finding
                 self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
             else:
                 self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
     def empty_episodes(self) -> None:
-        """Episodes without an action, of a single call that ends them, and of answers that say nothing or repeat what
-        was asked, and that again and again."""
+        """Check that trivial episodes do not succeed: those without any action, those with a single call that ends
+        them, and those in which an empty answer, or a repetition of the question, is given again and again."""
         first = self.reset()
         self.expect(not self.solved(), "the verifier calls an episode without any action a success")
         tools = self.env.tools()
@@ -262,7 +266,8 @@ class _Check:
                 self.play_cheaply(call, _REPEATS)
 
     def play_cheaply(self, call: Call, times: int) -> None:
-        """Give one call up to so many times. A call that is given once may solve the task without ending it."""
+        """Make one call up to ``times`` times and report a success. With ``times`` of 1, a call may solve the task
+        unless it also ends the episode."""
         self.reset()
         for given in range(1, times + 1):
             _, _, terminated, truncated, _ = checked_step(self.env.step(call))
@@ -275,7 +280,8 @@ class _Check:
                 return
 
     def rewards(self) -> None:
-        """Rewards that an answer earns twice, or that depend on the time of day or on how long an agent thinks."""
+        """Check that an answer is not rewarded twice, and that rewards do not depend on the time of day or on how long
+        the agent thinks."""
         if self.env.snapshot_kind == "none":
             self.skipped.append("rewards at another time: the environment declares snapshot_kind 'none'")
             return
@@ -304,7 +310,7 @@ class _Check:
             self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
 
     def look_at_ends(self) -> None:
-        """Play demonstrations without and with errors, and at random, and note how they end."""
+        """Play demonstrations with and without errors, and random episodes, and count how they end."""
         for noise in (0.0, 0.5, 1.0):
             self.reset()
             player = self.env.demonstrator(noise)
@@ -319,7 +325,7 @@ class _Check:
         )
 
     def note_end(self, player: Demonstrator | None) -> None:
-        """Let ``player``, or chance, play an episode and count how it ends."""
+        """Play an episode with ``player``, or at random if it is None, and count how it ends."""
         choose = None if player is None else lambda: player.act(self.rng)[1]
         _, results = self.wander(_LONGEST_EPISODE, choose)
         if not results:
@@ -335,7 +341,7 @@ class _Check:
         if self.env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
-        # A search of several tasks resets all of them before it goes back to the first.
+        # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
         diverged = restored_wrong = carried_wrong = luck_kept = reseeded = 0
         for _ in range(self.branches):
@@ -364,7 +370,7 @@ class _Check:
                     try:
                         self.other.restore(pickle.loads(pickle.dumps(place)))
                         carried_wrong += self.play(tail, self.other) != tail_results
-                    except Exception:  # whatever a stranger raises of what cannot be pickled, or means nothing there
+                    except Exception:  # a snapshot that cannot be pickled or restored there may raise anything
                         carried_wrong += 1
             self.reset()
             replayed = self.play((*before, *tail)) == [*results, *tail_results]
@@ -414,7 +420,7 @@ class _Check:
         return player.act(self.rng)[1] if player is not None else None
 
     def wander(self, steps: int, choose: Callable[[], Call | None] | None = None) -> tuple[list[Call], list[_Outcome]]:
-        """Up to ``steps`` chosen actions from where the environment stands, and what they led to."""
+        """Take up to ``steps`` chosen actions from the current state. Returns the actions and their results."""
         calls: list[Call] = []
         results: list[_Outcome] = []
         while len(calls) < steps and not (results and (results[-1][2] or results[-1][3])):
@@ -434,7 +440,7 @@ class _Check:
 
 
 def _answers(task: Task) -> Iterator[str]:
-    """The texts in ``task.data`` that the agent is to find; not numbers so short that they stand anywhere."""
+    """Yield the answers in ``task.data`` as texts, without numbers so short that they may occur by chance."""
     for key in _ANSWERS:
         value = task.data.get(key)
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -444,7 +450,8 @@ def _answers(task: Task) -> Iterator[str]:
 
 
 def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
-    """A call of ``tool`` that says ``said`` wherever it asks for a text, and 0 wherever for a number."""
+    """Return a call of ``tool`` with ``said`` for each required text and an empty value, such as 0, for each other
+    required argument; None if it requires no argument."""
     schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
     arguments = {name: empty.get(type_of(schemas.get(name)), said) for name in required}
@@ -453,8 +460,9 @@ def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
 
 @contextmanager
 def _later() -> Iterator[Callable[[float], None]]:
-    """Within it, the clock on the wall goes an hour ahead at every pause; the call pauses for some real seconds, too,
-    for clocks that cannot be put forward, as one in another process."""
+    """Context that yields a function ``pause(seconds)``. Each call of it puts ``time.time`` and ``time.time_ns`` an
+    hour ahead. It also sleeps for ``seconds``, because some clocks cannot be changed here, such as one in another
+    process."""
     hours = 0
     now, now_ns = time.time, time.time_ns
 

@@ -1,4 +1,4 @@
-"""Tasks that are drawn at random, each known by its rows of text."""
+"""Randomly generated tasks, each identified by its rows of text."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -7,12 +7,12 @@ from itertools import count as numbers
 from treeagent.types import SPLITS, Split, Task, UserError
 
 _MISSES = 5000
-"""Draws in vain after which there seem to be no new tasks."""
+"""Consecutive draws without a new task after which a split counts as exhausted."""
 
 
 class DrawnTasks:
-    """``draw(seed)`` gives the rows of a task, which ``Task.data`` holds under ``key``. A hash of the rows names the
-    split, so no two splits share a task. The prompt can depend on the rows."""
+    """Tasks that ``draw(seed)`` generates as rows of text. ``Task.data`` holds the rows under ``key``. A hash of the
+    rows decides the split, so no two splits share a task. The prompt can depend on the rows."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class DrawnTasks:
         self._seen, self._seeds = set[str](), numbers()
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """As ``Env.tasks``; a ``UserError`` where a split seems to have fewer."""
+        """Return tasks as ``Env.tasks`` does; raise ``UserError`` if the split seems to have fewer."""
         wanted, end, misses = self._tasks[split], start + count, 0
         while len(wanted) < end:
             seed = next(self._seeds)

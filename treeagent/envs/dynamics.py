@@ -1,4 +1,4 @@
-"""A real environment as the ``Dynamics`` that search steps through, from any state in any order."""
+"""A real environment as a ``Dynamics``: search can step it from any state, in any order."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,19 +24,19 @@ Answer = TypeVar("Answer")
 
 @dataclass(eq=False, slots=True)
 class _Episode:
-    """A tree: where it is played, and what its steps cost."""
+    """What is known of one search tree: the instance that plays it, and where its last step led."""
 
     place: int | None
-    """Number of its instance in the pool; None where it has no fixed one."""
+    """Number of the pool's instance that plays it; None if any instance can."""
     origin: Origin = "real"
     has_verifier: bool = False
     last: Mark | None = None
-    """Where its last step led; None where that is unknown, as after an error."""
+    """Where its last step led; None if unknown, such as after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What an ``EnvDynamics`` puts into a state: where the environment stands, and the rewards that led there."""
+    """Snapshot in a ``State`` of an ``EnvDynamics``: the mark to return to, and the sum of the rewards on the way."""
 
     mark: Mark
     episode: _Episode = field(compare=False)
@@ -44,39 +44,41 @@ class _Place:
 
 
 def paid(state: State) -> float | None:
-    """The sum of the rewards on the way to ``state``, also of those that were withheld; None where the state is not
-    one of an ``EnvDynamics``.
+    """Return the sum of the rewards on the way to ``state``, including withheld ones; None if the state does not come
+    from an ``EnvDynamics``.
 
-    For telling what a search has found once all its actions are taken and executed. Nothing that chooses an action may
-    read it. Trees on disk hold it of their ends alone (``Node.paid``).
+    Use it to report what a search has found after all its actions have been chosen and executed. Code that chooses
+    actions must not read it. Trees on disk store it for final states only (``Node.paid``).
     """
     return state.snapshot.paid if isinstance(state.snapshot, _Place) else None
 
 
 class EnvDynamics:
-    """Plays ``types.Dynamics`` on one environment, or on the instances of a pool, side by side.
+    """Implements ``types.Dynamics`` with one environment, or with the instances of a pool in parallel.
 
-    Rewards: where the environment has a verifier, its verdict at the end of the task and 0 before, so that an episode
-    that runs into the step limit is paid 0; else the environment's own rewards.
+    Rewards: if the environment has a verifier, the reward is its verdict at the end of the task and 0 before, so an
+    episode that hits the step limit gets 0. Otherwise it is the environment's own reward.
 
-    Keys count the steps used beside the environment's own key: of two states in the same place, the one with fewer
-    steps left cannot reach all that the other can, so their futures are equal only if both agree.
+    State keys combine the environment's key with the number of steps used. Of two states that are otherwise equal, the
+    one with fewer steps left cannot reach everything that the other can, so their futures are equal only if both parts
+    are.
 
-    An environment that fails, also by ``SystemExit`` or by a value that no file can hold, loses the step it was asked
-    for; other states can be stepped as before.
+    If an environment fails, including by ``SystemExit`` or by returning a value that cannot be stored, only the step in
+    progress is lost; other states can still be stepped.
 
-    A step costs what it would if each tree had an environment of its own: without exact snapshots the replay from the
-    task's beginning, unless the tree's last step led to its state. So a tree is the same beside any others and on any
-    number of instances. ``replayed_steps`` counts what was replayed indeed.
+    The cost of a step is what it would be if each tree had its own environment: without exact snapshots it includes a
+    replay from the start of the task, unless the tree's last step led to this state. A tree is therefore the same
+    whichever trees are grown at the same time and however many instances there are. ``replayed_steps`` counts the
+    steps that were really replayed.
 
     Args:
-        env: the environment, or a pool; this object moves them about, so nothing else may step them meanwhile.
-        max_steps: actions per episode, malformed ones included.
+        env: the environment, or a pool; nothing else may step them while this object is in use.
+        max_steps: most actions per episode, including malformed ones.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
-        seed: of a stochastic environment's luck.
-        costs: names of components that steps give even where rewards are withheld: a plan must know what it costs.
+        seed: seed of the random outcomes of a stochastic environment.
+        costs: names of components to return even if rewards are withheld, because a plan must know its costs.
         list_actions: whether states hold the environment's legal actions, for a policy that scores them.
-        snapshots: where the snapshots of all instances are kept.
+        snapshots: store for the snapshots of all instances.
     """
 
     def __init__(
@@ -90,14 +92,14 @@ class EnvDynamics:
         list_actions: bool = False,
         snapshots: Snapshots | None = None,
     ) -> None:
-        # A plan must not know the luck of its execution, which reveals what planning withholds.
+        # Planning must not see the random outcomes of the execution, so the two have different seeds.
         self._luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
         self._snapshots = snapshots or Snapshots()
         self._pool = env if isinstance(env, EnvPool) else None
         self.env = env.env if isinstance(env, EnvPool) else env
-        """The environment, standing wherever the last step left it; that of a pool is never stepped."""
+        """The environment, in the state that the last step led to; a pool's own ``env`` is never stepped."""
         self._forks = dict[int, Forkable]()
-        """One for each instance, by ``id`` of its environment."""
+        """The ``Forkable`` of each instance, by the ``id`` of its environment."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
         self._costs = costs
@@ -105,7 +107,7 @@ class EnvDynamics:
 
     @property
     def replayed_steps(self) -> int:
-        """Environment steps made so far for going back by replay."""
+        """Environment steps made so far to return to earlier states by replay."""
         return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
 
     @property
@@ -113,8 +115,8 @@ class EnvDynamics:
         return sum(fork.restored_snapshots for fork in tuple(self._forks.values()))
 
     def stand_at(self, state: State) -> int:
-        """Put the environment where ``state`` is, as for reading its demonstrator or verifier there. Returns what that
-        costs in environment steps. There must be no pool."""
+        """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
+        in environment steps. Not available with a pool."""
         assert self._pool is None, "nobody knows which instance of a pool a state is on"
         here, fork = self._place(state), self._fork(self.env)
         with _leaving_on_error(fork, here.episode):
@@ -125,7 +127,7 @@ class EnvDynamics:
         return await self._on_instance(episode, lambda fork: self._begun(fork, episode, task))
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Make one step from ``state``, whose task must not be over."""
+        """Take one step from ``state``. The task must not be over."""
         here = self._place(state)
         if action.error:
             return self._malformed(here, state, action, 0)
@@ -134,7 +136,7 @@ class EnvDynamics:
     async def ask_and_step(
         self, state: State, action: Action, question: Callable[[Env], Answer]
     ) -> tuple[Answer, Transition]:
-        """What ``question`` says of the environment as it stands at ``state``, and then ``step``."""
+        """Call ``question`` with the environment in ``state``, then take the step. Returns both results."""
         here = self._place(state)
 
         def both(fork: Forkable) -> tuple[Answer, Transition]:
@@ -186,7 +188,7 @@ class EnvDynamics:
             with _leaving_on_error(fork, episode):
                 replayed = _go(fork, here)
                 observation, env_reward, terminated, truncated, info = fork.step(action.call)
-                # A verifier can be dear, so it is asked at the end only.
+                # A verifier can be expensive, so it is called at the end only.
                 verdict = checked_verdict(env.verify()) if terminated else None
                 process = _process_reward(info) if self._reveal_reward else 0.0
                 components = checked_components(info, env.components)
@@ -255,7 +257,8 @@ def _key(answer: object, used: int) -> str | None:
 
 @contextlib.contextmanager
 def _leaving_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
-    """Nobody knows where an environment stands that has failed, so the next step must go back to its own place."""
+    """Context that forgets the environment's state on an error, because a failed environment may be in any state. The
+    next step then restores the state that it starts from."""
     try:
         yield
     except BaseException as error:
@@ -267,17 +270,18 @@ def _leaving_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
 
 
 def _go(fork: Forkable, here: _Place) -> int:
-    """Stand at a state of a tree. Returns the environment steps that this costs the tree."""
+    """Bring the environment to a state of a tree. Returns the cost in environment steps that is charged to the tree."""
     fork.goto(here.mark)
     stood, here.episode.last = here.episode.last, here.mark
     return 0 if fork.env.snapshot_kind == "exact" or stood == here.mark else len(here.mark.actions)
 
 
 def _cost(here: _Place, replayed: int) -> int:
-    """Environment steps that a step has paid, with those ``replayed`` to come to its state; none where imagined."""
+    """Return the cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if it is
+    imagined."""
     return 0 if here.episode.origin == "imagined" else 1 + replayed
 
 
 def _used(state: State) -> int:
-    """The steps of an episode, with the one that is made at ``state``."""
+    """Return the number of steps used, including the one about to be taken from ``state``."""
     return 1 + sum(message.role == "assistant" for message in state.messages)

@@ -1,4 +1,4 @@
-"""Guess a number: a whole environment in 40 lines, and the player whose episodes training imitates first."""
+"""Guess a number: a complete environment in 40 lines, and the demonstrator that the warm start imitates."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ REMAINDER: Mapping[Split, int] = {"train": 0, "validation": 1, "test": 2}
 class Example(Env):
     """The agent guesses a number from 1 to 99. It reads after each guess whether that was too low or too high."""
 
-    only_success_ends = True  # as there is no way to lose
+    only_success_ends = True  # there is no way to lose
 
     def tools(self) -> Sequence[ToolSpec]:
         return (GUESS,)
@@ -22,7 +22,7 @@ class Example(Env):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if start + count > 33:
             raise UserError(f"split {split!r} holds 33 tasks, not {start + count}: ask for fewer tasks")
-        # The remainder by 3 keeps the splits apart. What the agent must not read goes into data.
+        # Each split has its own remainder modulo 3. The answer goes into data, which the agent does not see.
         numbers = [3 * index + REMAINDER[split] + 1 for index in range(start, start + count)]
         return [Task(f"example-{n}", "Guess my number from 1 to 99.", split, n, {"answer": n}) for n in numbers]
 
@@ -35,7 +35,7 @@ class Example(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         call = "the game is over" if self.verify() else read_call(action, self.tools())
-        if isinstance(call, str):  # the reason why there is no call that can be made
+        if isinstance(call, str):  # a message that says why the call is refused
             return call, 0.0, self.verify() == 1, False, {"tool_error": call}
         guess = int(str(call.arguments["number"]))
         self.guesses.append(guess)
@@ -54,7 +54,7 @@ class Example(Env):
 
 
 class Halving:
-    """Guesses the middle of the numbers that are left; with probability ``noise``, any number from 1 to 99."""
+    """Guesses the middle of the remaining numbers; with probability ``noise``, any number from 1 to 99."""
 
     def __init__(self, env: Example, noise: float) -> None:
         self.env, self.noise = env, noise

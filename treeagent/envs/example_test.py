@@ -1,4 +1,4 @@
-"""What ``treeagent envs new`` writes beside the environment."""
+"""Tests of the environment. ``treeagent envs new`` writes a copy of them next to it."""
 
 from treeagent.envs import check_env
 from treeagent.envs.example import Example

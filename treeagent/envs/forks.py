@@ -1,4 +1,4 @@
-"""Going back in an episode: marks of places, kept snapshots, and checked replays from the task's beginning."""
+"""Return to earlier states of an episode: marks, stored snapshots, and checked replays from the start of the task."""
 
 import hashlib
 import pickle
@@ -15,21 +15,22 @@ from treeagent.types import Task, ToolCall, derive_seed
 
 
 class ReplayDivergence(RuntimeError):
-    """The same actions after the same reset led to another observation: the environment cannot be replayed."""
+    """The same reset and actions led to a different observation, so the environment cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Mark:
-    """A place in an episode of a ``Forkable``."""
+    """A state in an episode of a ``Forkable``."""
 
     task: Task
     actions: tuple[str | ToolCall, ...] = ()
     hashes: tuple[str, ...] = ()
-    """Hash of the reset's observation, then one per action."""
+    """Hash of the reset's observation, followed by one hash for each action's observation."""
     luck: int = field(default=0, compare=False, repr=False)
-    """From which a stochastic environment's seeds derive here: the seeds and actions that led here."""
+    """Value from which the seeds of a stochastic environment derive here. It depends on the seeds and actions that led
+    to this state."""
     parent: "Mark | None" = field(default=None, compare=False, repr=False)
-    """The nearest place before this one that may have a snapshot to replay from."""
+    """The nearest earlier mark that may have a snapshot to replay from."""
 
 
 def _hash(observation: str) -> str:
@@ -37,18 +38,18 @@ def _hash(observation: str) -> str:
 
 
 SNAPSHOT_BYTES = 2**28
-"""Default budget of the snapshots that a ``Forkable`` keeps."""
+"""Default budget for stored snapshots, in bytes."""
 UNMEASURED_BYTES = 2**20
-"""What a snapshot that cannot be pickled counts as."""
+"""Size in bytes that is assumed for a snapshot that cannot be pickled."""
 
 
 def snapshot_size(snapshot: object) -> int:
-    """Bytes of a snapshot: its length if it is bytes, else that of its pickle."""
+    """Return the size of a snapshot in bytes: its length if it is bytes, otherwise the length of its pickle."""
     if isinstance(snapshot, bytes):
         return len(snapshot)
     try:
         return len(pickle.dumps(snapshot))
-    except Exception:  # whatever a stranger's object raises, it cannot be pickled
+    except Exception:  # a user's object that cannot be pickled may raise anything
         return UNMEASURED_BYTES
 
 
@@ -62,18 +63,18 @@ class _Held:
 
 
 class Snapshots:
-    """Snapshots by mark, as long as the mark lives; beyond ``budget`` bytes the least recently used go. Several threads
-    may use them."""
+    """Thread-safe store of snapshots by mark. A snapshot is dropped when its mark is garbage-collected; beyond
+    ``budget`` bytes, the least recently used snapshots are evicted."""
 
     def __init__(self, budget: int = SNAPSHOT_BYTES) -> None:
         self.budget = budget
         self.used = 0
         self.evicted = 0
         self._held: OrderedDict[int, _Held] = OrderedDict()
-        self._lock = threading.RLock()  # reentrant: a collection in the middle of a call may end a mark
+        self._lock = threading.RLock()  # reentrant: garbage collection during a call may end a mark
 
     def get(self, mark: Mark, env: Env) -> _Held | None:
-        """What is held of a mark that ``env`` can restore."""
+        """Return the entry of a mark if there is one that ``env`` can restore, otherwise None."""
         with self._lock:
             held = self._held.get(id(mark))
             if held is None or not (env.snapshot_portable or held.maker is env):
@@ -86,7 +87,7 @@ class Snapshots:
             if size > self.budget:
                 self.evicted += 1
                 return
-            # By identity: equal marks of a stochastic environment can differ in what no observation shows.
+            # By identity: equal marks of a stochastic environment can differ in hidden state.
             key, store = id(mark), weakref.ref(self)
 
             def forget(_: object) -> None:
@@ -107,45 +108,45 @@ class Snapshots:
 
 
 class Forkable:
-    """Gives any environment ``mark`` and ``goto``: exact snapshots, else a reset and a checked replay.
+    """Adds ``mark`` and ``goto`` to any environment, by exact snapshots or else by a reset and a checked replay.
 
-    Snapshots live as long as their marks, within their budget (see ``snapshot_size``). One that was given up, or
-    was lost with the process that held it, is made again by a checked replay from the nearest snapshot before it.
-    Replay would not repeat the luck of a stochastic environment, so its snapshots are never given up: a mark that does
-    not fit is refused.
+    Snapshots live as long as their marks, within the budget of the store (see ``snapshot_size``). A snapshot that was
+    evicted, or lost with the process that held it, is made again by a checked replay from the nearest earlier snapshot.
+    A replay would not repeat the random outcomes of a stochastic environment, so its snapshots are never evicted: a
+    mark that does not fit into the budget raises an error.
 
-    A copied random state would leak the future into a search, so ``goto`` reseeds a stochastic environment: from
-    ``seed``, the task, the actions and visits that led to the mark, and how often it was visited before. Nothing else
-    that happens in the batch changes a tree's luck; another ``seed`` gives other luck. A stochastic environment
-    without exact snapshots is replayed from its task's seed, which repeats its luck.
+    A restored random state would let a search foresee random outcomes, so ``goto`` reseeds a stochastic environment.
+    The new seed depends only on ``seed``, the task, the actions and visits that led to the mark, and how often the mark
+    was visited before. Other trees of the batch have no influence; another ``seed`` gives other outcomes. A stochastic
+    environment without exact snapshots is replayed from its task's seed, which repeats its random outcomes.
 
     Args:
-        env: the environment; this object is the only one to step it.
-        seed: of a stochastic environment's luck.
-        snapshots: where snapshots are kept. Instances of one environment may share them: where these are portable
-            (``Env.snapshot_portable``), one instance goes back to the mark of another.
+        env: the environment; nothing else may step it.
+        seed: seed of the random outcomes of a stochastic environment.
+        snapshots: store for snapshots. Instances of one environment may share it: if snapshots are portable
+            (``Env.snapshot_portable``), one instance can return to a mark of another.
     """
 
     def __init__(self, env: Env, *, seed: int = 0, snapshots: Snapshots | None = None) -> None:
         self.env = env
         self.replayed_steps = 0
-        """Environment steps paid so far for going back by replay."""
+        """Environment steps made so far to return to earlier states by replay."""
         self.restored_snapshots = 0
         self._seed = seed
         self._snapshots = snapshots or Snapshots()
         self._tools: Sequence[ToolSpec] | None = None
-        """The environment's tools, asked for when a text first has to be read."""
+        """The environment's tools, requested when the first text has to be parsed."""
         self._here: Mark | None = None
-        """``None`` where it is unknown where the environment stands, as after an error."""
+        """The current state; ``None`` if it is unknown, such as after an error."""
         self._luck = 0
 
     @property
     def evicted_snapshots(self) -> int:
-        """Snapshots given up so far for want of room."""
+        """Number of snapshots evicted so far because of the budget."""
         return self._snapshots.evicted
 
     def reset(self, task: Task) -> tuple[str, dict[str, object]]:
-        """Start ``task`` under its own seed; raises ``EnvBroken`` as ``checked_reset`` does."""
+        """Start ``task`` with the task's own seed. Raises ``EnvBroken`` as ``checked_reset`` does."""
         self.leave()
         observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
         self._luck = derive_seed(self._seed, task.id, task.seed)
@@ -153,10 +154,10 @@ class Forkable:
         return observation, info
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """One step of the environment from the current place.
+        """Take one step from the current state.
 
-        An environment that offers tools gets a ``ToolCall`` where a text names one of them (``calls.as_call``). Marks
-        keep the action as it was given. Raises ``EnvBroken`` as ``checked_step`` does.
+        If the environment has tools and a text names one of them, the environment gets a ``ToolCall``
+        (``calls.as_call``). Marks keep the action as given. Raises ``EnvBroken`` as ``checked_step`` does.
         """
         here = self._place()
         self.leave()
@@ -169,7 +170,7 @@ class Forkable:
         return result
 
     def _call(self, action: str | ToolCall) -> str | ToolCall:
-        # A world model has learnt how the agent's own format spells a call, so it reads the text as written.
+        # A world model was trained on calls in the agent's own format, so it gets the text as written.
         if isinstance(action, ToolCall) or self.env.origin == "imagined":
             return action
         if self._tools is None:
@@ -177,7 +178,7 @@ class Forkable:
         return as_call(action, self._tools)
 
     def mark(self) -> Mark:
-        """The current place, to come back to with ``goto``.
+        """Return a mark of the current state for ``goto``.
 
         Raises:
             RuntimeError: a stochastic environment's snapshots do not fit into their budget.
@@ -188,12 +189,12 @@ class Forkable:
         return here
 
     def goto(self, mark: Mark) -> None:
-        """Stand at ``mark`` again.
+        """Return to the state of ``mark``.
 
         Raises:
-            ReplayDivergence: a replayed observation differs from the one first seen.
-            SnapshotLost: the mark of a stochastic environment has no snapshot any more.
-            ValueError: the environment has neither snapshots nor replay.
+            ReplayDivergence: a replayed observation differs from the original one.
+            SnapshotLost: the environment is stochastic, and the mark no longer has a snapshot.
+            ValueError: the environment supports neither snapshots nor replay.
         """
         if self.env.snapshot_kind == "exact":
             self.leave()
@@ -211,7 +212,7 @@ class Forkable:
             self._replay(mark, self._begin(mark))
 
     def leave(self) -> None:
-        """Forget where the environment stands, as when something that touched it has failed."""
+        """Forget the current state, for example after a call of the environment has failed."""
         self._here = None
 
     @property
@@ -222,13 +223,13 @@ class Forkable:
         held = self._held(mark)
         if held is None:
             raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
-        self._luck = derive_seed(mark.luck, held.visits) % 2**31  # not every generator takes more bits
+        self._luck = derive_seed(mark.luck, held.visits) % 2**31  # some generators accept no larger seeds
         held.visits += 1
         self.env.restore(held.snapshot, reseed=self._luck)
         self.restored_snapshots += 1
 
     def _go_back(self, mark: Mark) -> None:
-        """Restore the nearest snapshot at or before ``mark`` and replay the rest."""
+        """Restore the nearest snapshot at or before ``mark``, and replay the remaining actions."""
         start: Mark | None = mark
         while start is not None and not self._restored(start):
             start = start.parent
@@ -257,7 +258,7 @@ class Forkable:
         return self._place()
 
     def _replay(self, mark: Mark, start: Mark) -> None:
-        """Repeat the actions that lead from ``start``, where the environment stands, to ``mark``."""
+        """Repeat the actions that lead from ``start``, the environment's current state, to ``mark``."""
         self._here = start
         for number, action in enumerate(mark.actions[len(start.actions) :], start=len(start.actions) + 1):
             self.replayed_steps += 1
@@ -265,7 +266,7 @@ class Forkable:
             self._compare(mark, number, observation)
 
     def _keep(self, mark: Mark) -> None:
-        """Take a snapshot of the current place, which is ``mark``'s."""
+        """Store a snapshot of the current state, which must be that of ``mark``."""
         snapshot = self.env.snapshot()
         size, kept = snapshot_size(snapshot), self._snapshots
         if self.env.stochastic and kept.used + size > kept.budget:

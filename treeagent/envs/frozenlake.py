@@ -1,4 +1,4 @@
-"""FrozenLake on generated maps, Gymnasium's own game in text: the smallest planning task that RAGEN trains on."""
+"""Gymnasium's FrozenLake on generated maps, as text: the smallest planning task that RAGEN trains on."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,15 @@ class FrozenLakeOptions:
     size: int = Field(default=4, ge=2, le=16)
     """Rows and columns of the map."""
     frozen: float = Field(default=0.8, gt=0, le=1)
-    """Share of the squares that are no holes."""
+    """Probability that a square is not a hole."""
     slippery: bool = False
-    """Two of three moves go astray, to either side."""
+    """Whether a move can slip: it goes in the intended direction, to its left or to its right with probability 1/3
+    each."""
 
 
 class FrozenLakeEnv(GymnasiumEnv):
-    """FrozenLake of Gymnasium: walk over the ice to the goal and into no hole. Every task is a map of its own, and no
-    map is in two splits.
+    """Gymnasium's FrozenLake: cross the ice to the goal without falling into a hole. Each task is a different map, and
+    no map is in two splits.
 
     Raises:
         UserError: Gymnasium is not installed.
@@ -74,8 +75,8 @@ class FrozenLakeEnv(GymnasiumEnv):
 
 
 class FrozenLakeDemonstrator:
-    """Walks the shortest way, as if no move could go astray. Its thought is the way; with probability ``noise`` its
-    move is any other.
+    """Takes the shortest path, as if no move could slip. Its thought is the path. With probability ``noise`` it makes
+    any other move.
     """
 
     def __init__(self, env: FrozenLakeEnv, noise: float) -> None:
@@ -88,14 +89,14 @@ class FrozenLakeDemonstrator:
 
 
 def shortest_way(game: Game) -> list[str]:
-    """Moves to the goal around the holes; none where there is no way, or where the game is over."""
+    """Return the moves of a shortest path to the goal around the holes; empty if there is none or the game is over."""
     lake = game.unwrapped
     ways: dict[int, list[str]] = {int(lake.s): []}
     queue = list(ways)
     for here in queue:
         for name, action in _ACTIONS.items():
             outcomes = lake.P[here][action]
-            _, there, reward, over = outcomes[len(outcomes) // 2]  # between the two that go astray
+            _, there, reward, over = outcomes[len(outcomes) // 2]  # the intended one; the slips are on either side
             if reward:
                 return [*ways[here], name]
             if not over and there not in ways:

@@ -1,4 +1,4 @@
-"""End a process with its parent, however the parent ends."""
+"""Kill a process when its parent ends, however the parent ends."""
 
 import fcntl
 import os
@@ -7,19 +7,20 @@ import sys
 
 
 def kill_at_close(lifeline: int, whom: int) -> None:
-    """Have the kernel kill ``whom`` when the last writing end of the pipe ``lifeline`` is closed, as by the end of the
-    parent that holds it.
+    """Make the kernel kill ``whom`` when the last writing end of the pipe ``lifeline`` is closed, which happens at the
+    latest when the parent that holds it ends.
 
-    The parent calls this as soon as it has started a process that inherits the reading end. So the process need not
-    have come to any code of its own, and what it does cannot get in the way. Unlike PR_SET_PDEATHSIG this follows the
-    parent's process, not the thread that started the other. On systems other than Linux this does nothing.
+    The parent calls this as soon as it has started a process that inherits the reading end. It therefore works before
+    the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG, it depends on
+    the parent process and not on the thread that started the child. It does nothing on systems other than Linux.
 
     Args:
         lifeline: the reading end of a pipe that nothing is written to.
         whom: a process, or the negative number of a process group, as for ``os.kill``.
     """
     if sys.platform == "linux":
-        # These belong to the open pipe, not to the descriptor, so they outlive the parent's own reading end.
+        # These settings belong to the open pipe, not to the descriptor. They stay after the parent closes its own
+        # reading end.
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, whom)
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,4 +1,4 @@
-"""Environments by name: the built-in ones, and the user's own by ``"module:Class"``."""
+"""Make environments by name: built-in ones, and the user's own by ``"module:Class"``."""
 
 import importlib
 import inspect
@@ -41,11 +41,11 @@ EXTRAS = {
 
 
 def env_class(name: str) -> type[Env]:
-    """The class of a built-in environment, or of the user's own by ``"module:Class"``, whose module may lie in the
+    """Return the class of a built-in environment, or of the user's own by ``"module:Class"``. The module may be in the
     current folder.
 
     Raises:
-        UserError: no such environment.
+        UserError: there is no such environment.
     """
     if name not in BUILT_IN and ":" not in name:
         raise UserError(f'unknown environment {name!r}: use one of {sorted(BUILT_IN)} or your own "module:Class"')
@@ -54,19 +54,22 @@ def env_class(name: str) -> type[Env]:
 
 
 def importable(name: str) -> str:
-    """``"module:Class"`` of a built-in environment; any other name as it is."""
+    """Return ``"module:Class"`` for the name of a built-in environment, and any other name unchanged."""
     return BUILT_IN.get(name, name)
 
 
 def imported(name: str, what: str) -> Any:
-    """What ``"module:name"`` names, whose module may lie in the current folder; ``what`` it is to be, in words.
+    """Import the object ``"module:name"``. The module may be in the current folder.
+
+    Args:
+        what: what the object should be, for the error message.
 
     Raises:
         UserError: there is no such module, or it has no such name.
     """
     module_name, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # where a console script, unlike python -m, does not look
+        sys.path.append(os.getcwd())  # a console script, unlike python -m, does not search it
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
@@ -74,26 +77,26 @@ def imported(name: str, what: str) -> Any:
 
 
 def _class_made(found: object) -> type | None:
-    """The class of the environments that this makes: itself, or what a function in Python says by its return type;
-    None where that is no environment. Nothing else is called: a settings file may name any function there is, such as
-    ``os:system``."""
+    """Return the class of the environments that ``found`` makes: ``found`` itself, or the annotated return type of a
+    Python function; None if that is not an environment. Nothing is called to find out, because a settings file can
+    name any function, such as ``os:system``."""
     made = found
     if inspect.isfunction(found):
         made = found.__annotations__.get("return")
-        if isinstance(made, str):  # written in quotes
+        if isinstance(made, str):  # an annotation in quotes
             made = getattr(sys.modules.get(found.__module__), made, None)
     methods = (name for name, each in vars(Env).items() if inspect.isfunction(each) and not name.startswith("_"))
     return made if inspect.isclass(made) and all(hasattr(made, name) for name in methods) else None
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
-    """Build a built-in environment by name, or the user's own by ``"module:Class"``. An ``AsyncEnv`` becomes a
+    """Build a built-in environment by name, or the user's own by ``"module:Class"``. An ``AsyncEnv`` is wrapped in a
     ``WaitingEnv``.
 
-    A class with an ``options_type`` is built from one value of that type, any other from keyword arguments.
+    A class with an ``options_type`` gets one value of that type, any other class gets the options as keyword arguments.
 
     Raises:
-        UserError: no such environment, options that it does not take, or what is made is no environment.
+        UserError: there is no such environment, it does not take these options, or the result is not an environment.
     """
     made: Callable[..., Any] = env_class(name)
     kind = _class_made(made)

@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI in text: what the agent sees around it, in words as of BabyAI-Text (Carta et al. 2023)."""
+"""MiniGrid and BabyAI as text: descriptions of what the agent sees, as in BabyAI-Text (Carta et al. 2023)."""
 
 import random
 import re
@@ -14,11 +14,12 @@ from treeagent.envs.base import Demonstrator, SnapshotKind, probability
 from treeagent.types import UserError
 
 _ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
-"""By MiniGrid's numbers."""
+"""Names of the actions, in the order of MiniGrid's numbers."""
 _HARMLESS = (0, 1, 2)
-"""Slips from which BabyAI's bot finds back; it gives up where a box was opened."""
+"""Erroneous actions from which BabyAI's bot can recover. It cannot recover from the opening of a box, for example."""
 _FAILING = re.compile(r"Debug|Lava|DistShift|Dynamic-Obstacles|WFC|MiniGrid-(Fetch|GoTo|Memory|PutNear|RedBlueDoors)")
-"""Levels that an error can end: by lava, a collision, or a wrong object or door. In all others only a success does."""
+"""Levels in which a failure can end the episode: by lava, a collision, or a wrong object or door. In all others only a
+success ends it."""
 _UNSEEN = ("unseen", "empty", "floor", "wall")
 
 
@@ -27,11 +28,11 @@ class MiniGridOptions:
     """Settings of ``MiniGridEnv``."""
 
     level: str = "BabyAI-GoToLocal-v0"
-    """An id that MiniGrid registers."""
+    """The id of a level that MiniGrid registers."""
 
 
 class MiniGridEnv(GymnasiumEnv):
-    """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, seen seven squares far.
+    """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, with a view of seven squares.
 
     Raises:
         UserError: MiniGrid is not installed, or has no such level.
@@ -59,12 +60,13 @@ class MiniGridEnv(GymnasiumEnv):
         )
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        """BabyAI's own bot; the other levels have none."""
+        """Return BabyAI's own bot; None for the levels of MiniGrid, which have no bot."""
         return BabyAIDemonstrator(self, noise) if self.options.level.startswith("BabyAI-") else None
 
 
 class BabyAIDemonstrator:
-    """BabyAI's bot, which sees what the agent has seen. With probability ``noise`` it turns or walks somewhere else."""
+    """BabyAI's bot, which knows only what the agent has seen. With probability ``noise`` it makes another turn or
+    step forward."""
 
     def __init__(self, env: MiniGridEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)
@@ -78,7 +80,7 @@ class BabyAIDemonstrator:
         game = self._env.game
         steps = int(game.unwrapped.step_count)
         followed = self._followed == (game, steps - 1)
-        if not followed:  # it was led elsewhere, and knows only what it sees now
+        if not followed:  # the game is in another state than the bot's last move led to: start a new bot
             self._bot = BabyAIBot(game)
         action = int(self._bot.replan(self._last if followed else None))
         if rng.random() < self._noise:

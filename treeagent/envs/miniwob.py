@@ -1,4 +1,4 @@
-"""MiniWoB++ in a real, headless Chromium: small web pages, read as a list of their elements, used by click and key."""
+"""MiniWoB++ in a headless Chromium: small web pages, shown as lists of elements and used by mouse and keyboard."""
 
 import functools
 import os
@@ -21,17 +21,17 @@ from treeagent.types import Split, Task, ToolCall, UserError
 _FLAGS = (
     "--headless=new",
     "--window-size=800,900",
-    "--allow-file-access-from-files",  # pages hold others in a frame
+    "--allow-file-access-from-files",  # some pages contain others in a frame
     "--disable-background-networking",
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--remote-debugging-pipe",  # which closes, and the browser with it, when its driver is killed
+    "--remote-debugging-pipe",  # it closes when the driver is killed, which ends the browser, too
 )
 _SECONDS = 20
-"""Limit of loading a page, and of each of its scripts."""
+"""Time limit, in seconds, for loading a page and for each script."""
 _NO_END = 2**31 - 1
-"""Milliseconds, the most that a timer of a page can hold: the page's own time limit is lifted."""
+"""The longest time of a page's timer, in milliseconds. It replaces the page's own time limit."""
 _PROMPT = "Do what the page asks for."
 
 TOOLS = (
@@ -69,8 +69,10 @@ window.treeagentSettle = done => {
   wait();
 };
 """
-"""Every page opens on the same day, or its calendars would be other tasks tomorrow; and it is looked at when what it
-has put off for up to a second is done, for at most four seconds, or what is seen would depend on the machine."""
+"""Script that runs before a page's own scripts, to make observations reproducible. It sets a fixed date, because a
+calendar would show another task on another day. ``treeagentSettle`` waits, for at most four seconds, until all timers
+of up to one second and all animation frames have run. Without this, observations would depend on the machine's speed.
+"""
 
 _START = """
 const [seed, mode, limit] = arguments;
@@ -190,11 +192,11 @@ class MiniWoBOptions:
     """Settings of ``MiniWoBEnv``."""
 
     page: str = "click-button"
-    """One of the pages that ship with MiniWoB++, such as click-tab-2 or flight.Alaska."""
+    """A page that ships with MiniWoB++, such as click-tab-2 or flight.Alaska."""
 
 
 class Element(NamedTuple):
-    """What is listed of a visible element; its number is its place in the list, from 1 on."""
+    """A visible element as listed in the observation. Its number is its position in the list, from 1."""
 
     role: str
     name: str
@@ -202,11 +204,12 @@ class Element(NamedTuple):
 
 
 class MiniWoBEnv(Env):
-    """A page of MiniWoB++ in Chromium, its elements numbered and listed. Going back reloads the page and replays.
+    """A page of MiniWoB++ in Chromium, as a numbered list of its elements. Search returns to an earlier state by
+    reloading the page and replaying the actions.
 
-    Tasks are seeds; train has every third, and so have validation and test, but a page with few variants shows the same
-    one under many seeds. Time plays no part: the page's limit is lifted, its calendar stands still, jQuery and CSS do
-    not animate. A success is the page's full reward before its decay. There is no dragging.
+    Tasks are seeds. Each split has every third seed, but a page with few variants shows the same variant under many
+    seeds. Time has no influence: the page has no time limit, its date is fixed, and jQuery and CSS animations are off.
+    A success is the page's full reward before its decay over time. Dragging is not supported.
 
     Raises:
         UserError: the extra or a browser is not installed, or there is no such page.
@@ -223,7 +226,7 @@ class MiniWoBEnv(Env):
         self._driver: Any = None
         self._ended, self._reward = False, 0.0
         self.asked = ""
-        """What the page asks for."""
+        """The page's instruction."""
         self.elements: Sequence[Element] = ()
 
     def reset(
@@ -237,7 +240,7 @@ class MiniWoBEnv(Env):
             driver.get(pages()[self.options.page])
             page = WebDriverWait(driver, _SECONDS, 0.02)
             page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
-            # Other words in other splits, where a page knows of them.
+            # Some pages use different words in the mode "test".
             mode = "test" if task.split == "test" else "train"
             driver.execute_script(_START, str(task.seed), mode, _NO_END)
             page.until(lambda _: driver.execute_script("return WOB_TASK_READY"))
@@ -267,7 +270,7 @@ class MiniWoBEnv(Env):
         return seeded_tasks(f"miniwob-{self.options.page}", _PROMPT, split, count, start)
 
     def verify(self) -> float:
-        """1 where the page has given its full reward, else 0."""
+        """Return 1 if the page has given its full reward, otherwise 0."""
         return float(self._ended and self._reward >= 1.0)
 
     def demonstrator(self, noise: float) -> "MiniWoBDemonstrator":
@@ -291,7 +294,7 @@ class MiniWoBEnv(Env):
             options.unhandled_prompt_behavior = "accept"
             for flag in _FLAGS:
                 options.add_argument(flag)
-            if os.geteuid() == 0:  # root cannot have Chromium's own sandbox; the pages are those of the package
+            if os.geteuid() == 0:  # Chromium's sandbox does not work as root; the pages come from the package
                 options.add_argument("--no-sandbox")
             service = webdriver.ChromeService(executable_path=self._browser[1])
             self._driver = webdriver.Chrome(options=options, service=service)
@@ -302,7 +305,7 @@ class MiniWoBEnv(Env):
         return self._driver
 
     def _look(self) -> str:
-        """List the page's elements, once it is drawn and still."""
+        """Wait until the page has settled, and return the list of its elements as text."""
         self._driver.execute_async_script("window.treeagentSettle(arguments[0])")
         self.asked, rows, self._ended, reward = self._driver.execute_script(_LIST)
         self._reward = float(reward)
@@ -316,7 +319,7 @@ class MiniWoBEnv(Env):
         return "\n".join(lines)
 
     def _act(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Make a call. Returns why it cannot be made, or nothing."""
+        """Execute a call. Returns why it is impossible, or an empty text."""
         ref = str(arguments["ref"]).strip()
         point = self._driver.execute_script(_POINT, int(ref)) if ref.isdecimal() else None
         if point is None:
@@ -334,7 +337,8 @@ class MiniWoBEnv(Env):
         return "" if self._driver.execute_script(_SCROLL, int(ref), direction) else f"element {ref} does not scroll"
 
     def _press(self, point: Sequence[int], text: str | None = None) -> str:
-        """Click at a point of the window, and type over what is written there."""
+        """Click at a point of the window and, if there is a ``text``, replace the content of the field by it. Returns
+        why this is impossible, or an empty text."""
         from selenium.common.exceptions import MoveTargetOutOfBoundsException
         from selenium.webdriver import ActionChains, Keys
         from selenium.webdriver.common.actions.action_builder import ActionBuilder
@@ -353,8 +357,8 @@ class MiniWoBEnv(Env):
 
 
 class MiniWoBDemonstrator:
-    """Clicks the element that the page's instruction quotes, where it quotes one, else any; with probability ``noise``
-    any. Good for pages that take one click, and for something to try on the others.
+    """Clicks the element that the page's instruction quotes, or any element if it quotes none. With probability
+    ``noise`` it clicks any element. It solves pages that need one click, and only explores the others.
     """
 
     def __init__(self, env: MiniWoBEnv, noise: float) -> None:
@@ -371,7 +375,7 @@ class MiniWoBDemonstrator:
 
 @functools.cache
 def pages() -> Mapping[str, str]:
-    """Addresses of the pages that MiniWoB++ ships, by name and in order.
+    """Return the addresses of the pages that ship with MiniWoB++, by name, sorted.
 
     Raises:
         UserError: the extra is not installed.
@@ -383,7 +387,7 @@ def pages() -> Mapping[str, str]:
 
 
 def _browser_errors() -> tuple[type[Exception], ...]:
-    """What a call raises whose browser is gone, or whose driver is."""
+    """Return the exceptions that a call raises if the browser or its driver has ended."""
     from selenium.common.exceptions import WebDriverException
     from urllib3.exceptions import HTTPError
 
@@ -391,7 +395,7 @@ def _browser_errors() -> tuple[type[Exception], ...]:
 
 
 def _cause(error: Exception) -> str:
-    """The error's kind and message, without the browser's stack trace."""
+    """Return the error's type and message, without the browser's stack trace."""
     return f"{type(error).__name__}: {getattr(error, 'msg', error)}"
 
 

@@ -1,4 +1,4 @@
-"""Several instances of an environment in one process, each in a thread of its own, so that their steps overlap."""
+"""A pool of instances of an environment in one process. Each has its own thread, so that their steps overlap."""
 
 import asyncio
 import atexit
@@ -23,23 +23,22 @@ _CLOSE_SECONDS = 5.0
 
 
 class EnvPool:
-    """At most ``size`` instances of an environment. An instance is made when it is first needed. All its calls, from
-    its making to its end, come from one thread, as SQLite or a browser's driver want it.
+    """At most ``size`` instances of an environment. An instance is created when it is first needed. All its calls,
+    including its creation and closing, come from one thread, as SQLite or a browser driver requires.
 
-    A call that is cancelled, as by Ctrl-C or a time limit, is given up: its instance is asked to end the call
-    (``Env.interrupt``) and closed once the call returns, and another instance takes its place. A thread whose call
-    never returns stays, but does not keep the process from ending.
+    If a call is cancelled, by Ctrl-C or a time limit, its instance is asked to end the call (``Env.interrupt``) and is
+    closed once the call returns. A new instance replaces it. If the call never returns, its thread stays, but does not
+    keep the process from ending.
 
-    An episode stays with one instance. Only where snapshots are exact and portable and nothing is random, so that every
-    instance can go on where another stood, each step is made on any that is free.
+    An episode normally stays on one instance. If snapshots are exact and portable and the environment is not
+    stochastic, any instance can continue any episode, so each step runs on whichever instance is free.
 
-    The pool closes its instances where it is left as a context manager, and else when the process ends.
+    The pool closes its instances when its context manager exits, or else when the process ends.
 
     Args:
-        env: an environment like the instances, which tells their tools and their kind of snapshots. The pool neither
-            steps nor closes it.
-        make: an instance. It is called in the instance's thread.
-        size: most instances at once.
+        env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
+        make: creates an instance. It is called in the instance's thread.
+        size: most instances at the same time.
     """
 
     def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:
@@ -51,14 +50,15 @@ class EnvPool:
         atexit.register(self.close)
 
     def place(self) -> int | None:
-        """The number of the instance that the next episode is to be played on; None where every one will do."""
+        """Return the number of the instance for the next episode; None if any instance can play it."""
         return None if self._moves else next(self._numbers) % len(self._instances)
 
     async def call(self, place: int | None, work: Callable[[Env], Answer]) -> Answer:
-        """What ``work`` returns or raises in the thread of an instance, which does nothing else meanwhile.
+        """Run ``work`` in the thread of an instance. Returns its result, or raises its exception.
 
-        Calls of one place run in the order in which they were made. The time limit of a step (``types.time_limit``)
-        begins when ``work`` does: waiting for an instance and making it do not count.
+        An instance runs one call at a time; the calls with the same ``place`` run in the order in which they were made.
+        The time limit of a step (``types.time_limit``) starts when ``work`` starts: the time to wait for an instance or
+        to create one does not count.
         """
         turns = self._turns()
         turn = turns.any if place is None else turns.locks[place]
@@ -75,12 +75,12 @@ class EnvPool:
             turn.release()
 
     def close(self) -> None:
-        """Close all instances. One that does not close within some seconds is left behind."""
+        """Close all instances. The call does not wait longer than ``_CLOSE_SECONDS`` for them."""
         atexit.unregister(self.close)
         deadline = time.monotonic() + _CLOSE_SECONDS
         closing = [each for instance in self._instances for each in instance.close()]
         for each in closing:
-            with contextlib.suppress(Exception):  # whatever its last words, the others are closed
+            with contextlib.suppress(Exception):  # an error of one must not keep the others from being closed
                 each.result(max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class EnvPool:
         self.close()
 
     def _turns(self) -> "_Turns":
-        """The locks of the running event loop: a lock belongs to one loop, and a pool outlives many."""
+        """Return the locks for the running event loop. A lock belongs to one loop, and a pool is used in many."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._current = loop, _Turns(self._instances)
@@ -100,7 +100,7 @@ class EnvPool:
 
 
 class _Turns:
-    """Whose turn it is. Both kinds of lock serve in the order of asking."""
+    """Locks that decide which call may use an instance. Both kinds of lock are first come, first served."""
 
     def __init__(self, instances: Sequence["_Instance"]) -> None:
         self.locks = [asyncio.Lock() for _ in instances]
@@ -109,7 +109,7 @@ class _Turns:
 
 
 class _Instance:
-    """A place for one environment at a time."""
+    """A slot of the pool, which holds one environment at a time."""
 
     def __init__(self, make: Callable[[], Env]) -> None:
         self._make = make
@@ -117,7 +117,7 @@ class _Instance:
         self._closing = list[Future[None]]()
 
     async def started(self) -> Env:
-        """The environment, made if there is none."""
+        """Return the environment; create it if there is none."""
         if self._life is None:
             self._life = _Life()
         if self._life.env is None:
@@ -126,7 +126,7 @@ class _Instance:
         return self._life.env
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
-        """What ``work`` returns or raises in the thread."""
+        """Run ``work`` in the thread. Returns its result, or raises its exception."""
         assert self._life is not None
         future = self._life.submit(work)
         try:
@@ -136,12 +136,13 @@ class _Instance:
                 env = self._life.env
                 self.close()
                 if env is not None:
-                    with contextlib.suppress(Exception):  # whatever a stranger's environment raises
+                    with contextlib.suppress(Exception):  # a user's environment may raise anything
                         env.interrupt()
             raise
 
     def close(self) -> Sequence[Future[None]]:
-        """Begin to close the environment. Returns what tells that it is closed, and those whose calls were given up."""
+        """Begin to close the environment. Returns the futures of all closings in progress: of this environment, and of
+        earlier ones with a cancelled call."""
         if self._life is not None:
             self._closing = [each for each in self._closing if not each.done()] + [self._life.end()]
             self._life = None
@@ -154,7 +155,7 @@ class _Life:
     def __init__(self) -> None:
         self.env: Env | None = None
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        # A daemon, unlike the threads of concurrent.futures, whose hung calls would keep the process from ending.
+        # A daemon thread: a hung call in a thread of concurrent.futures would keep the process from ending.
         Thread(target=_serve, args=(self._jobs,), name="environment", daemon=True).start()
 
     def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
@@ -166,7 +167,7 @@ class _Life:
         self.env = make()
 
     def end(self) -> Future[None]:
-        """Have the thread close its environment and end, once it has done what it does now."""
+        """Make the thread close its environment and end after the call that it is running."""
         closed = self.submit(self._close)
         self._jobs.put(None)
         return closed
@@ -177,7 +178,7 @@ class _Life:
 
 
 def _serve(jobs: "SimpleQueue[_Job | None]") -> None:
-    """What the thread of an instance does."""
+    """Main function of an instance's thread: run jobs until None arrives."""
     while (job := jobs.get()) is not None:
         future, work = job
         if future.set_running_or_notify_cancel():
@@ -185,4 +186,4 @@ def _serve(jobs: "SimpleQueue[_Job | None]") -> None:
                 future.set_result(work())
             except BaseException as error:  # raised again where the call was made
                 future.set_exception(error)
-        del job, future, work  # or a mark of a finished tree would live until the next call
+        del job, future, work  # otherwise the marks of a finished tree would stay alive until the next call

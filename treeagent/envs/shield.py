@@ -1,5 +1,5 @@
-"""What an agent may call and how much it may read: forbidden calls never reach the environment, and what the
-environment says is bounded in bytes."""
+"""Limits on an agent's calls and observations: forbidden calls never reach the environment, and the bytes of
+observations are bounded."""
 
 import json
 import random
@@ -21,56 +21,59 @@ from treeagent.marks import FILE, read_marks, unsafe_patterns
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
 
 FORBIDDEN = "Forbidden call: "
-"""What the observation of a forbidden call begins with."""
+"""First words of the observation after a forbidden call."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Shield:
-    """Which calls are forbidden, and what each of them costs."""
+    """Which calls are forbidden, and how much each of them costs."""
 
     deny: tuple[str, ...] = ()
-    """Regular expressions, whatever the case, looked for in the call as ``tool[argument, argument]``, each argument in
-    plain text, and in the action as it was written."""
+    """Regular expressions for forbidden calls, case-insensitive. They are searched in the call written as
+    ``tool[argument, argument]`` with each argument as plain text, and in the action as the agent wrote it."""
     predicate: Annotated[str, REACHES_OUT] = ""
-    """A function of yours, "module:function": (call) → why it is forbidden, or None. The call is a ``ToolCall`` where
-    it is a well-formed call of a tool, else the text."""
+    """A function of yours, "module:function", that takes a call and returns the reason why it is forbidden, or None.
+    It gets a ``ToolCall`` for a well-formed tool call, and otherwise the text."""
     marks: str = ""
-    """Folder of a run. Calls that its reviewers marked unsafe are forbidden, as they stand when a process builds the
-    environment."""
+    """Folder of a run. Calls that its reviewers marked as unsafe are forbidden; each process reads the marks when it
+    builds the environment."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
-    """Reward units that each forbidden call costs. The outcome falls by this much (a verifier's verdict not below 0),
-    and the step's process reward too, so that the cost does not depend on ``search.process_weight``."""
+    """Cost of each forbidden call, in units of reward. It lowers both the outcome (a verifier's verdict not below 0)
+    and the step's process reward, so that it does not depend on ``search.process_weight``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What the episode has used up."""
+    """What an episode has used so far."""
 
     forbidden: int = 0
+    """Number of forbidden calls."""
     read: int = 0
     """Bytes of observations."""
     terminated: bool = False
     calls: tuple[str, ...] = ()
-    """The calls that were made; like the next two kept only where some calls want approval."""
+    """The calls made so far. Like the next two fields, kept only if some calls need approval."""
     task: Task | None = None
     observation: str = ""
 
 
 class ShieldedEnv(Env):
-    """``env`` behind a shield and within budgets of bytes.
+    """A wrapper of ``env`` that refuses forbidden calls and limits the bytes of observations.
 
-    A forbidden call is an observation with the reason, under ``info["tool_error"]`` too, and nothing else happens. It
-    does not matter who steps: search, replay, demonstrator or evaluation; nor whether ``env`` is in another process.
+    A forbidden call never reaches ``env``. The agent gets an observation with the reason, which is also in
+    ``info["tool_error"]``. This holds for search, replay, demonstrator and evaluation, and also if ``env`` runs in
+    another process.
 
     Args:
-        env: the environment; this object is the only one to step it.
-        shield: what is forbidden.
-        observation_bytes: of an observation that are read, in UTF-8; a note tells how many were cut.
-        episode_bytes: of all observations together after which the episode is truncated.
-        approve: which calls wait for a person.
+        env: the environment; nothing else may step it.
+        shield: which calls are forbidden.
+        observation_bytes: most bytes of an observation, in UTF-8; the rest is cut, and a note says how many bytes.
+        episode_bytes: bytes of all observations together beyond which the episode is truncated.
+        approve: which calls wait for a person's approval.
 
     Raises:
-        UserError: a pattern is no regular expression, the predicate cannot be imported, or a folder is missing.
+        UserError: a pattern is not a valid regular expression, the predicate cannot be imported, or a folder is
+            missing.
     """
 
     def __init__(
@@ -127,11 +130,11 @@ class ShieldedEnv(Env):
         return self._env.tools()
 
     def legal_actions(self) -> list[str] | None:
-        """The environment's legal actions, forbidden ones included: the shield refuses these when they are tried."""
+        """Return the environment's legal actions, including forbidden ones; the shield refuses those when tried."""
         return self._env.legal_actions()
 
     def verify(self) -> float | None:
-        """The environment's verdict, less the penalties."""
+        """Return the environment's verdict minus the penalties, but not below 0 unless the verdict itself is."""
         verdict, cost = checked_verdict(self._env.verify()), self._shield.penalty * self._spent.forbidden
         return verdict if verdict is None else max(verdict - cost, min(verdict, 0.0))
 
@@ -148,7 +151,8 @@ class ShieldedEnv(Env):
         self._spent = spent
 
     def state_key(self) -> str | None:
-        """The environment's, and what of the budgets is used up, as far as that decides the future."""
+        """Return the environment's key, preceded by the forbidden calls and the bytes read so far, as far as these
+        influence the rest of the episode."""
         key, spent = self._env.state_key(), self._spent
         used = (spent.forbidden if self._shield.penalty else 0, spent.read if self._episode_bytes else 0)
         return None if key is None else f"{used[0]}/{used[1]} {key}"
@@ -163,7 +167,7 @@ class ShieldedEnv(Env):
         self._env.interrupt()
 
     def forbidden(self, action: str | ToolCall) -> str | None:
-        """Why the call must not be made; None where it may."""
+        """Return why the call is forbidden, or None if it is allowed."""
         if not self._denied and self._predicate is None:
             return None
         call, texts = self._spelt(action)
@@ -178,13 +182,13 @@ class ShieldedEnv(Env):
         return reason
 
     def _spelt(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
-        """The call in an action, and every text that patterns are matched against."""
+        """Return the call that an action makes, and all texts to match the patterns against."""
         read = read_call(action, self._tools) if self._tools else action
         call = read if isinstance(read, ToolCall) else action
         return call, {each for spelt in (action, call) for each in _spellings(spelt)}
 
     def _disapproved(self, action: str | ToolCall) -> str | None:
-        """Wait for a person where the call wants approval. Returns why it must not be made; None where it may."""
+        """Wait for a person's approval if the call needs it. Returns why it must not be made, or None if it may."""
         call, texts = self._spelt(action)
         if not any(pattern.search(text) for pattern in self._held for text in texts):
             return None
@@ -202,7 +206,7 @@ class ShieldedEnv(Env):
         return observation, cost, self._spent.terminated, self._full(), info
 
     def _read(self, observation: str) -> str:
-        """What the agent reads of an observation, which is booked."""
+        """Return an observation as the agent reads it, cut if it is too long, and count its bytes."""
         content, limit = observation.encode(), self._observation_bytes
         if limit is not None and len(content) > limit:
             kept = content[:limit].decode(errors="ignore")
@@ -213,14 +217,14 @@ class ShieldedEnv(Env):
         return observation
 
     def _full(self) -> bool:
-        """Whether the episode has used up its bytes; a task that is over is not cut short."""
+        """Whether the episode has used more than its budget of bytes. Always False once the task is over."""
         spent = self._spent
         return self._episode_bytes is not None and spent.read > self._episode_bytes and not spent.terminated
 
 
 def _compiled(pattern: str, key: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # a line break must not hide a call
+        return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # DOTALL, so that a line break cannot hide a call
     except re.error as error:
         raise UserError(f"{key} holds {pattern!r}, which is no regular expression: {error}") from error
 
@@ -243,12 +247,12 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
 
 
 def call_spelt(call: str | ToolCall) -> str:
-    """A call as ``Shield.deny`` reads it: ``tool[argument, argument]``, or the text."""
+    """Return a call in the form that ``Shield.deny`` matches: ``tool[argument, argument]``, or the text itself."""
     return _spellings(call)[0]
 
 
 def _spellings(call: str | ToolCall) -> tuple[str, ...]:
-    """A call as a text would make it, with its arguments in brackets and in JSON."""
+    """Return a call written as text in both ways: with its arguments in brackets, and as JSON."""
     if isinstance(call, str):
         return (call,)
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
@@ -256,7 +260,7 @@ def _spellings(call: str | ToolCall) -> tuple[str, ...]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """The values of an argument, however deep, in plain text."""
+    """Yield all values of an argument as plain text, including nested ones."""
     match value:
         case str():
             yield value

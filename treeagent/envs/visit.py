@@ -1,4 +1,4 @@
-"""Environments whose episode is one frozen value: snapshots are exact and cost nothing."""
+"""Base classes for environments that hold an episode in one frozen value, which makes snapshots exact and free."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ Visit = TypeVar("Visit")
 
 
 class CallRefused(Exception):
-    """Why a call is not carried out, in words for the agent."""
+    """Raised if a call is impossible. Its message becomes the observation that tells the agent why."""
 
 
 class VisitEnv(Env, Generic[Visit]):
-    """An environment that keeps all it remembers of an episode in its task and one frozen value, the visit.
+    """An environment whose episode state is its task and one frozen value, the visit.
 
-    ``reset`` sets ``_at``; ``step`` sets ``visit``.
+    A subclass sets ``_at``, the pair of both, in ``reset``, and ``visit`` in ``step``.
     """
 
     snapshot_kind: SnapshotKind = "exact"
@@ -37,7 +37,7 @@ class VisitEnv(Env, Generic[Visit]):
 
     @property
     def visit(self) -> Visit:
-        """All that the episode remembers."""
+        """The state of the episode."""
         return self.snapshot()[1]
 
     @visit.setter
@@ -60,39 +60,39 @@ class VisitEnv(Env, Generic[Visit]):
 
 
 class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
-    """A visit that goes on by calls of tools, and whose task holds an answer key.
+    """An environment in which the agent calls tools, and in which each task holds an answer key.
 
-    Besides ``tools`` and ``tasks``, a subclass writes ``act`` and ``verdict``. The visit's defaults are the start of an
+    A subclass writes ``tools``, ``tasks``, ``act`` and ``verdict``. A visit built from its defaults is the start of an
     episode.
     """
 
     key_type: type[Key]
-    """A dataclass of what ``Task.data`` holds: the answer key."""
+    """Dataclass of the answer key, which ``Task.data`` holds."""
     opening: str
     """The first observation."""
 
     @abstractmethod
     def act(self, call: ToolCall) -> str:
-        """Carry out a call: set ``visit`` and return the observation.
+        """Execute a call: set ``visit`` and return the observation.
 
         Raises:
-            CallRefused: it is not possible.
+            CallRefused: the call is impossible.
         """
 
     @abstractmethod
     def verdict(self) -> float | None:
-        """The reward of a visit that has ended, in [0, 1]; ``None`` where it goes on."""
+        """Return the reward of an episode that has ended, in [0, 1]; ``None`` while it is running."""
 
     @property
     def key(self) -> Key:
-        """The current task's answer key. For verifiers and demonstrators only."""
+        """The answer key of the current task. For verifiers and demonstrators only."""
         return self.key_of(self.task)
 
     def key_of(self, task: Task) -> Key:
-        """The answer key in ``task.data``.
+        """Return the answer key in ``task.data``.
 
         Raises:
-            UserError: it holds none.
+            UserError: the data is not a valid answer key.
         """
         return task_data(task, self._key_form, self.key_type.__name__.lower(), type(self).__name__)
 
@@ -110,10 +110,10 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
         return self.opening, {}
 
     def read(self, action: str | ToolCall) -> ToolCall:
-        """The call that an action makes.
+        """Parse an action into a tool call.
 
         Raises:
-            CallRefused: it makes none that fits the tools.
+            CallRefused: the action is not a valid call of one of the tools.
         """
         call = read_call(action, self.tools())
         if isinstance(call, str):
@@ -121,7 +121,7 @@ class ToolEnv(VisitEnv[Visit], Generic[Key, Visit]):
         return call
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """Reward is the verdict at the end and 0 before."""
+        """Take one action, as ``Env.step``. The reward is the verdict at the end of the episode and 0 before."""
         over = self.verdict() is not None
         try:
             if over:

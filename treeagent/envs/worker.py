@@ -1,7 +1,8 @@
-"""Any environment in a process of its own: one that hangs, dies or answers nonsense costs the task that it played.
+"""Run any environment in its own process, so that one that hangs, crashes or returns nonsense costs only one task.
 
-The parent speaks to the process over a socket, one request and one reply at a time, each under a time limit. A process
-that misses one is killed with all that it has started; the next ``reset`` or ``restore`` starts another.
+The parent talks to the process over a socket, one request and one reply at a time, each under a time limit. If the
+process exceeds a limit, it is killed together with all processes that it has started. The next ``reset`` or ``restore``
+starts a new one.
 """
 
 import contextlib
@@ -32,20 +33,20 @@ _START = (
     "from treeagent.envs.worker import serve; serve(int(channel))"
 )
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-"""Ends of the names of environment variables that an environment's process does not get: an agent might read them."""
+"""Suffixes of environment variables that are not passed to the process, since an agent might read them there."""
 _STDERR_BYTES = 2**20
-"""Bytes of a process's standard error that are kept."""
+"""Size of the file with the process's output, in bytes, beyond which it is emptied before the next request."""
 _LAST_BYTES, _LAST_LINES = 4000, 10
-"""Characters of a failed process's standard error that the error message quotes."""
+"""Most bytes and lines of a failed process's output that an error message quotes."""
 _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its socket."""
 _BEGINNING = frozenset({"reset", "restore"})
-"""Calls that begin an episode or go back to one."""
+"""Calls that start an episode or return to a state of one."""
 _EPISODE = _BEGINNING | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
-"""Calls that touch the episode."""
+"""Calls that use the current episode."""
 
 _About = tuple[SnapshotKind, bool, Origin, bool, tuple[str, ...]]
-"""What a process tells of its environment: the attributes of an ``Env``, portability left out."""
+"""Attributes of the environment that the process reports: those of ``Env`` without ``snapshot_portable``."""
 
 
 class EnvTimeout(RuntimeError):
@@ -53,34 +54,34 @@ class EnvTimeout(RuntimeError):
 
 
 class EnvCrashed(RuntimeError):
-    """The environment's process ended by itself, or holds no episode since it ended."""
+    """The environment's process ended by itself, or a call needs the episode of a process that has ended."""
 
 
 class WorkerEnv(Env):
-    """The environment ``make_env(name, options)`` in a process of its own, under limits of wall-clock time.
+    """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time.
 
-    All methods of an ``Env`` work; arguments and answers are pickled. This process keeps the snapshots as bytes, so
-    that they outlive the environment's process. An environment whose snapshots are not portable is replayed.
+    All methods of ``Env`` work; arguments and results are pickled. The parent keeps the snapshots as bytes, so they
+    outlive the environment's process. If the environment's snapshots are not portable, ``snapshot_kind`` is "replay".
 
-    An exception of the environment is raised here again, with the worker's traceback in its notes. The environment may
-    be in any state then, so its process ends. ``Unanswered`` is the exception: it reports an answer that cannot be
-    known, and the process goes on.
+    An exception of the environment is raised again in the parent, with the worker's traceback in its notes. The
+    environment may be in any state then, so its process is killed. The process is kept only after ``Unanswered``, which
+    says that there is no answer to an action.
 
-    The limits guard against mistakes; they are no sandbox. POSIX only.
+    The limits protect against mistakes, not against malicious code. POSIX only.
 
     Args:
-        name: as for ``make_env``. The process imports it anew, so a class in ``__main__`` cannot be found.
+        name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
         options: as for ``make_env``.
         call_seconds: limit of each call.
-        episode_seconds: limit of all calls together that lead from a reset to a place; the time between calls, when
-            a policy thinks, does not count.
-        start_seconds: limit of starting the process and making the environment.
+        episode_seconds: limit of the sum of all calls from a reset to a state. The time between calls, such as that of
+            the policy, does not count.
+        start_seconds: limit for starting the process and making the environment.
 
     Raises:
-        UserError: an unknown environment or options that it does not take.
-        EnvTimeout: a call, here and in all methods below but ``close``, took longer than its limit.
-        EnvCrashed: the process died in a call.
-        EnvBroken: a call was answered by what the contract has no place for, or by what cannot be pickled.
+        UserError: the environment is unknown, or does not take these options.
+        EnvTimeout: a call took longer than its limit. All methods except ``close`` raise this and the next two errors.
+        EnvCrashed: the process ended during a call.
+        EnvBroken: a call returned a value that the contract does not allow, or that cannot be pickled.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class WorkerEnv(Env):
         self._call_seconds, self._episode_seconds, self._start_seconds = call_seconds, episode_seconds, start_seconds
         self._task_id = ""
         self._spent = 0.0
-        """Seconds that the calls of the episode have taken."""
+        """Seconds that the calls of the episode have taken so far."""
         self._lost = False
-        """The process of the episode has ended."""
+        """Whether the process that held the episode has ended."""
         self._process: _Process | None = None
         self._start()
 
@@ -136,7 +137,7 @@ class WorkerEnv(Env):
         return self._task_id, self._spent, self._call("snapshot")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """As ``Env.restore``, in a new process if need be."""
+        """Restore a snapshot as ``Env.restore`` does, in a new process if the old one has ended."""
         assert isinstance(snapshot, tuple)
         self._task_id, self._spent, content = snapshot
         self._call("restore", content, reseed)
@@ -145,13 +146,14 @@ class WorkerEnv(Env):
         return cast(str | None, self._call("state_key"))
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        """The environment's demonstrator, which acts in its process but draws from the caller's generator."""
+        """Return the environment's demonstrator. It acts in the environment's process, but uses the caller's random
+        generator."""
         return _RemoteDemonstrator(self, noise) if self._call("demonstrator", noise) else None
 
     def close(self) -> None:
-        """End the process, after the environment's own ``close`` if that returns in time. A later call starts anew."""
+        """Close the environment if it does so in time, then end the process. A later call starts a new process."""
         if self._process is not None:
-            with contextlib.suppress(Exception):  # whatever its last words, the process ends
+            with contextlib.suppress(Exception):  # the process is ended in any case
                 self._call("close")
         if self._process is not None:
             self._end()
@@ -171,7 +173,7 @@ class WorkerEnv(Env):
         return process.end(patience)
 
     def _drawn(self, rng: random.Random, method: str, *arguments: object) -> Any:
-        """The answer to a call that draws from ``rng``, which moves on as if the call had been made here."""
+        """Return the result of a call that uses ``rng``, and advance ``rng`` as if the call had run in this process."""
         answer, state = self._call(method, *arguments, rng)
         rng.setstate(state)
         return answer
@@ -205,14 +207,14 @@ class WorkerEnv(Env):
         try:
             answer = self._process.ask(request, seconds)
         except TimeoutError:
-            # Its socket can stay open in what a dead process has started.
+            # A process that it has started can keep the socket open after its end.
             if self._process.ended():
                 raise EnvCrashed(f"{where}: the process {self._end()}") from None
             raise EnvTimeout(f"{where} took longer than {limit}: the process {self._end()}") from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise EnvCrashed(f"{where}: the process {self._end(_EXIT_SECONDS)}") from None
         except BaseException:
-            # Such as Ctrl-C: the answer may still come and must not be taken for that of another request.
+            # Such as Ctrl-C: the reply may still arrive, and must not be taken as the reply to a later request.
             self._end()
             raise
         if method in _EPISODE:
@@ -220,7 +222,7 @@ class WorkerEnv(Env):
         return answer
 
     def _limit(self, method: str) -> tuple[str, float]:
-        """The limit of a call in words and in seconds."""
+        """Return the limit of a call in words, for messages, and in seconds."""
         if method == "make":
             return f"start_seconds={self._start_seconds:g}", self._start_seconds
         if self._episode_seconds is not None and method in _EPISODE:
@@ -240,14 +242,15 @@ class _RemoteDemonstrator:
 
 
 class _Process:
-    """A process that serves one environment; it leads a group of its own, out of reach of the terminal's Ctrl-C."""
+    """A process that serves one environment. It leads its own process group, so the terminal's Ctrl-C does not reach
+    it."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
         self._answers = self._channel.makefile("rb")
         lifeline, ours = os.pipe()
         self._lifeline = os.fdopen(ours, "wb")
-        # Appended to, so that it can be cut while it is written. A file never blocks who writes, as a pipe would.
+        # A file never blocks the writer, as a full pipe would. Append mode allows truncation while it is written.
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the process
         try:
             self._process = subprocess.Popen(
@@ -265,11 +268,11 @@ class _Process:
             os.close(lifeline)
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """The answer to one request.
+        """Send a request and return the reply.
 
         Raises:
-            TimeoutError: nothing comes for ``seconds``.
-            EOFError, ConnectionError, UnpicklingError: the process has closed its end.
+            TimeoutError: nothing arrives for ``seconds``.
+            EOFError, ConnectionError, UnpicklingError: the process has closed its end of the socket.
         """
         if os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES:
             self._stderr.truncate(0)
@@ -283,9 +286,10 @@ class _Process:
         return self._process.poll() is not None
 
     def end(self, patience: float = 0.0) -> str:
-        """Kill what is left of the process, and all that it started, after ``patience`` seconds.
+        """Wait up to ``patience`` seconds for the process to end, then kill it and all processes that it has started.
 
-        Returns how it ended and what it last wrote.
+        Returns:
+            how it ended and the last lines of its output.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience)
@@ -305,7 +309,7 @@ class _Process:
 
 
 def serve(channel_number: int) -> None:
-    """Answer a ``WorkerEnv`` until it closes its end. What the process runs."""
+    """Main function of the process: answer the requests of a ``WorkerEnv`` until it closes its end of the socket."""
     faulthandler.enable()
     channel = socket.socket(fileno=channel_number)
     channel.set_inheritable(False)
@@ -313,14 +317,15 @@ def serve(channel_number: int) -> None:
     try:
         while True:
             method, arguments = pickle.load(requests)
-            # A pickle tells its own length. The answer is one in another, as what is in it may be what cannot be read.
+            # The end of a pickle marks the end of a message. A reply is a pickle inside a pickle, because the inner one
+            # may be unreadable in the parent.
             channel.sendall(pickle.dumps(_answer(host, method, arguments)))
     except (EOFError, ConnectionError):
         os.killpg(0, signal.SIGKILL)
 
 
 class _Host:
-    """The worker's side: the environment, and the calls that are more than the environment's own."""
+    """The environment in the worker process, with its own versions of calls that need more than a method of ``Env``."""
 
     def __init__(self) -> None:
         self.env: Env
@@ -357,7 +362,7 @@ class _Host:
         return self._players[noise] is not None
 
     def act(self, noise: float, rng: random.Random) -> tuple[tuple[str, str], object]:
-        if noise not in self._players:  # an earlier process was asked for it
+        if noise not in self._players:  # the demonstrator was requested from an earlier process
             self.demonstrator(noise)
         player = self._players[noise]
         assert player is not None
@@ -365,13 +370,14 @@ class _Host:
 
 
 def _answer(host: _Host, method: str, arguments: Sequence[object]) -> bytes:
-    """(value, error) pickled: an error is (the exception pickled if it can be, its words, its traceback)."""
+    """Call a method and return the pickle of (value, error). An error is the tuple (pickled exception, or no bytes if
+    it cannot be pickled; its message; its traceback)."""
     try:
         return _pickled((getattr(host if hasattr(host, method) else host.env, method)(*arguments), None))
-    except Exception as error:  # the boundary: raised again in the parent
+    except Exception as error:  # the process boundary: raised again in the parent
         try:
             pickled = pickle.dumps(error)
-        except Exception:  # whatever a stranger's exception raises
+        except Exception:  # a user's exception may raise anything when it is pickled
             pickled = b""
         return pickle.dumps((None, (pickled, f"{type(error).__name__}: {error}", traceback.format_exc())))
 
@@ -379,7 +385,7 @@ def _answer(host: _Host, method: str, arguments: Sequence[object]) -> bytes:
 def _pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value)
-    except Exception as error:  # whatever a stranger's object raises
+    except Exception as error:  # a user's object may raise anything
         raise EnvBroken(
             f"{value!r:.200} cannot be pickled ({error}): return plain values, and for snapshots set "
             "snapshot_portable = False"
@@ -387,10 +393,10 @@ def _pickled(value: object) -> bytes:
 
 
 def _opened(answer: bytes) -> Any:
-    """The value of an answer, or its exception raised."""
+    """Return the value of a reply, or raise its exception."""
     try:
         value, error = pickle.loads(answer)
-    except Exception as unreadable:  # whatever a stranger's object raises
+    except Exception as unreadable:  # a user's object may raise anything
         raise EnvBroken(f"the answer cannot be unpickled: {unreadable}") from None
     if error is None:
         return value
@@ -398,7 +404,7 @@ def _opened(answer: bytes) -> Any:
     raised: Exception
     try:
         raised = pickle.loads(pickled)
-    except Exception:  # a stranger's exception need not survive its own pickle
+    except Exception:  # a user's exception may fail to unpickle
         raised = RuntimeError(words)
     raised.add_note(f"In the process of the environment:\n{trace}")
     raise raised

@@ -1,1 +1,1 @@
-"""Views of a run's trees as a Hugging Face dataset, so that people can train on them elsewhere."""
+"""Exports views of a run's trees as a Hugging Face dataset, and trees as traces, for use with other tools."""

@@ -1,4 +1,4 @@
-"""The README.md of a dataset: the header by which the datasets library finds files and columns, and the provenance."""
+"""The README.md of a dataset: a header that tells the datasets library the files and columns, and the provenance."""
 
 import re
 import tomllib
@@ -21,12 +21,12 @@ from treeagent.visible import visible
 def card(
     config: RunConfig, run: Run, rows: Mapping[str, Counter[str]], counts: Counter[str], format: str, digest: str
 ) -> str:
-    """The whole file.
+    """The content of README.md.
 
     Args:
         rows: number of rows by view, then by split.
-        counts: number of trees, of what their searches spent, and of steps by origin.
-        digest: identifies trees and settings.
+        counts: number of trees, the costs of their searches, and the number of steps by origin.
+        digest: hash that identifies the trees and the settings.
     """
     options = orjson.dumps(config.environment.options).decode()
     facts = {
@@ -54,8 +54,11 @@ def card(
 
 
 def _header(rows: Mapping[str, Iterable[str]], format: str, digest: str) -> str:
-    """YAML. It declares the columns, which for JSON the library would infer from the first rows, and holds the digest:
-    the library caches rows by the folder's last name and this header, and would take another export's for these."""
+    """The header in YAML. It declares the columns; for JSON, the library would infer them from the first rows.
+
+    It also holds the digest. The library caches rows by the folder's last name and this header, so without the digest
+    it could return the cached rows of another export.
+    """
     header = DatasetCardData(
         pretty_name="Search trees of a language agent",
         tags=["treeagent", "trl", "agent", "tree-search"],
@@ -74,7 +77,7 @@ def _header(rows: Mapping[str, Iterable[str]], format: str, digest: str) -> str:
 
 
 def _settings(config: RunConfig, views: Iterable[str]) -> str:
-    """TOML: of the search, and of what the views made of it."""
+    """The settings of the search and of the exported views, as TOML."""
     settings = tomllib.loads(dump_config(config))
     sections = {VIEWS[view].section for view in views} - {""}
     update = {section: settings["update"][section] for section in sorted(sections)}
@@ -82,14 +85,14 @@ def _settings(config: RunConfig, views: Iterable[str]) -> str:
 
 
 def _checkpoints(run: Run) -> str:
-    """The policies of the finished searches: hub names, or folder names without their paths, which are private."""
+    """The policies of the finished searches: hub names, or names of folders without their paths, which are private."""
     paths = [run.taken(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
     names = [path.name if path.is_absolute() or path.is_relative_to(run.path) else str(path) for path in paths if path]
     return ", ".join(map(_code, dict.fromkeys(names))) or "not recorded"
 
 
 def _code(text: str) -> str:
-    """A text as code in a cell of a table, whatever characters it holds."""
+    """Any text as Markdown code that is safe in a table cell."""
     ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if len(ticks) > 1 else ""
     return f"{ticks}{space}{visible(text)}{space}{ticks}".replace("|", r"\|")

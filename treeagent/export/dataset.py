@@ -1,8 +1,7 @@
-"""Export a run's trees to a folder that ``datasets.load_dataset`` reads, with one config for each view.
+"""Export a run's trees to a folder that ``datasets.load_dataset`` reads, with one config per view.
 
-One tree is in memory at a time. Each shard of trees becomes files, which are written atomically and then noted in
-``export.json``. An export that was killed goes on after the last shard that is noted. The dataset's card is written
-last.
+One tree is in memory at a time. The files of each shard are written atomically and then recorded in ``export.json``.
+An export that was killed continues after the last recorded shard. The dataset's card is written last.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from treeagent.store import regular, remove_leftovers, replacing, shard_place, s
 Format = Literal["parquet", "jsonl"]
 _STATE = "export.json"
 _ROW_GROUP = 1 << 24
-"""Bytes of uncompressed rows in one row group of a parquet file."""
+"""A row group of a parquet file is written once its uncompressed rows reach this many bytes."""
 
 
 def export(
@@ -43,19 +42,20 @@ def export(
     out: Path,
     measure: tuple[str, Callable[[Tree], None]] | None = None,
 ) -> dict[str, int]:
-    """Write views of every collected tree into the dataset ``out``, or go on with the one begun there.
+    """Write views of every collected tree to the dataset ``out``, or continue the export that was begun there.
 
     Args:
-        config: the run's own but for its tables ``update.pairs``, ``advantages``, ``imitation`` and ``values``.
+        config: the run's config. Only the sections of ``update`` that the views depend on may differ from it.
         views: names in ``VIEWS``.
-        measure: what to do with each tree before its rows are made, and a name by which an export that is resumed knows
-            that it is the same.
+        measure: a name, and a function that changes each tree before its rows are made. A resumed export must have the
+            same name.
 
     Returns:
-        Rows in the dataset, by view.
+        The number of rows in the dataset, by view.
 
     Raises:
-        RunError: there are no trees, a view has no row or does not exist, or ``out`` is no export of just this.
+        RunError: there are no trees, a view does not exist or has no row, or ``out`` holds something other than this
+            export.
     """
     collected = {path.name: path for name in run.collections() for path in shards(run.trees, name)}
     definition = _definition(config, run, views, format) | ({"hindsight": measure[0]} if measure else {})
@@ -88,7 +88,7 @@ def export(
 
 
 def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Format) -> Row:
-    """Everything besides the trees that the rows depend on, by dotted keys.
+    """Everything except the trees that the rows depend on, by dotted keys.
 
     Raises:
         RunError: a view does not exist, or a setting differs from the run's although no row depends on it.
@@ -110,7 +110,7 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
 
 
 def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict[str, Row]:
-    """What is noted about every finished shard of trees, by file name.
+    """The record of every exported shard of trees, by file name.
 
     Raises:
         RunError: ``out`` holds something other than an export of this definition and of these trees, or lacks a file.
@@ -137,7 +137,11 @@ def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict
 def _refuse_empty(
     config: RunConfig, run: Run, collected: Mapping[str, Path], views: Sequence[str], change: Callable[[Tree], None]
 ) -> None:
-    """Check before anything is written that each view has a row. Mostly the first one or two trees show it."""
+    """Check before anything is written that each view has a row. The first one or two trees are mostly enough.
+
+    Raises:
+        RunError: a view has no row.
+    """
     empty = list(views)
     for path in collected.values():
         for tree in _trees(path, views):
@@ -152,7 +156,7 @@ def _refuse_empty(
 
 
 def _unchanged(tree: Tree) -> None:
-    """A tree as it is stored."""
+    """Change nothing: the default of ``measure``."""
 
 
 def _export_shard(
@@ -163,7 +167,7 @@ def _export_shard(
     out: Path,
     change: Callable[[Tree], None],
 ) -> Row:
-    """Write one file for each view and split. Returns what is noted about the shard."""
+    """Write one file per view and split. Returns the record of the shard for ``export.json``."""
     rows = {view: Counter[str]() for view in views}
     counts = Counter[str]()
     files: dict[str, Callable[[list[Row]], None]] = {}
@@ -191,7 +195,7 @@ def _trees(path: Path, views: Sequence[str]) -> Iterator[Tree]:
     """The trees of a shard.
 
     Raises:
-        RunError: a tree holds no token ids, which one of the views needs.
+        RunError: a tree has no token ids, and one of the views needs them.
     """
     for tree in marked_trees(path.parent, *shard_place(path)):
         if tree.text_only and not all(VIEWS[view].texts for view in views):
@@ -210,7 +214,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _writing(path: Path, format: Format, columns: pyarrow.Schema) -> Iterator[Callable[[list[Row]], None]]:
-    """A function that adds rows to the file, which is there once it is whole."""
+    """Yield a function that appends rows to the file. The file appears under its name only when it is complete."""
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as file:
         if format == "jsonl":

@@ -1,9 +1,9 @@
-"""Trees as traces that other tools read: chat messages with tool calls, OpenTelemetry GenAI spans, verifiers traces.
+"""Converts trees to traces for other tools: chat messages with tool calls, OpenTelemetry GenAI spans, verifiers traces.
 
-``chat`` has a line for each path from the root to an end, in OpenAI's form, with the tools that TRL and others take.
-``otlp`` has a line for each such path in OTLP's JSON, by the semantic conventions of generative AI: the agent's span,
-below it a span for each turn and each call of a tool. ``verifiers`` has a line for each tree, because its traces are
-graphs of messages whose branches are the paths; tokens, log-probabilities and advantages stand on the sampled messages.
+``chat`` has one line per path from the root to an end: messages in OpenAI's form, with the tools as TRL and others read
+them. ``otlp`` has one line per such path in OTLP's JSON, by the semantic conventions of generative AI: a span of the
+agent, and below it one span per turn and per tool call. ``verifiers`` has one line per tree, because its traces are
+graphs of messages, whose branches are the paths. The sampled messages carry tokens, log-probabilities and advantages.
 """
 
 import json
@@ -32,26 +32,31 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the trace of a tree says beside the tree."""
+    """The facts in a trace that do not come from the tree."""
 
     tools: Sequence[ToolSpec]
-    """By which texts that call a tool are read; empty leaves them texts."""
+    """The environment's tools. Actions that are texts are parsed as calls of these; if empty, they stay texts."""
     model: str
     stage: str
     """Name of the tree's shard."""
     began: int
-    """When the shard was written, in nanoseconds since 1970."""
+    """Time at which the shard was written, in nanoseconds since 1970."""
     advantages: AdvantageConfig
 
 
 def write_traces(
     run: Run, out: Path, format: TraceFormat, source: Literal["trees", "episodes"], tools: Sequence[ToolSpec]
 ) -> int:
-    """Write the traces of a run's training trees or of its evaluation's episodes, a JSON line each, whole or not at
-    all. Marks of reviewers count as in an update. Returns how many there are.
+    """Write the traces of a run's training trees or of its evaluation episodes as JSON lines.
+
+    The file is written completely or not at all. Marks of reviewers change the trees as they do for an update.
+
+    Returns:
+        the number of lines.
 
     Raises:
-        StoreError: the file cannot be written. CorruptShard: a shard is damaged.
+        StoreError: the file cannot be written.
+        CorruptShard: a shard is damaged.
     """
     make: Callable[[Tree, Told], Iterable[Json]] = {"chat": chat_rows, "otlp": otlp_rows, "verifiers": verifiers_rows}[
         format
@@ -72,20 +77,20 @@ def write_traces(
 
 
 def ended_paths(tree: Tree) -> Iterator[tuple[Edge, ...]]:
-    """The paths from the root to where nothing was tried any more; one that broke off included."""
+    """All paths from the root to a node without tried actions, including paths that broke off."""
     for path, node in tree.walk():
         if path and not any(edge.child is not None for edge in node.edges):
             yield path
 
 
 def total_reward(path: Sequence[Edge]) -> float | None:
-    """The sum of the rewards of a path; None where all are withheld."""
+    """The sum of the known rewards of a path; None if all are withheld."""
     known = [edge.reward for edge in path if edge.reward is not None]
     return sum(known) if known else None
 
 
 def chat_rows(tree: Tree, told: Told) -> Iterator[Json]:
-    """A row for each ended path: ``messages`` and ``tools`` in OpenAI's form, and what is known of the path."""
+    """One row per ended path: ``messages`` and ``tools`` in OpenAI's form, with the path's task, reward and origin."""
     tools = openai_tools(told.tools)
     for path in ended_paths(tree):
         messages = [_plain(message) for message in tree.root.state.messages]
@@ -104,11 +109,11 @@ def chat_rows(tree: Tree, told: Told) -> Iterator[Json]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A whole turn, however many actions it took, and what followed."""
+    """A whole turn, which may consist of several actions, and the messages that answered it."""
 
     thought: str
     text: str
-    """What was said, where no tool was called."""
+    """The text of the turn; empty if it calls a tool."""
     call: ToolCall | None
     call_id: str
     answers: tuple[Message, ...]
@@ -137,7 +142,7 @@ def _turns(root: Node, path: Sequence[Edge], told: Told) -> Iterator[_Turn]:
 
 
 def _added(parent: Node, child: Node) -> tuple[Message, ...]:
-    """The messages between a turn and the next one."""
+    """The messages that ``child`` adds to ``parent``'s conversation, without the assistant's."""
     fresh = child.state.messages[len(parent.state.messages) :]
     return tuple(message for message in fresh if message.role != "assistant")
 
@@ -149,7 +154,7 @@ def _plain(message: Message) -> Json:
 def _openai(turn: _Turn) -> list[Json]:
     said: Json = {"role": "assistant", "content": turn.text}
     if turn.thought:
-        said["reasoning_content"] = turn.thought  # as chat templates and servers of reasoning models name it
+        said["reasoning_content"] = turn.thought  # the name that chat templates and servers of reasoning models use
     if turn.call is None:
         return [said, *map(_plain, turn.answers)]
     function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
@@ -163,8 +168,10 @@ def _arguments(call: ToolCall) -> str:
 
 
 def otlp_rows(tree: Tree, told: Told) -> Iterator[Json]:
-    """A line of TracesData for each ended path. Trees hold no clock times: those of the spans give
-    the order, from when the trees were stored."""
+    """One line of TracesData per ended path.
+
+    Trees store no clock times. The times of the spans only express their order, and begin when the shard was stored.
+    """
     for number, path in enumerate(ended_paths(tree)):
         identity = [told.stage, tree.task.id, tree.seed, number]
         trace, clock, spans = _hex(16, *identity), 0, list[Json]()
@@ -296,10 +303,10 @@ def _attributes(values: Mapping[str, object]) -> list[Json]:
 
 
 def verifiers_rows(tree: Tree, told: Told) -> Iterator[Json]:
-    """The tree as one trace of verifiers' version 1: a graph in which each message stands once.
+    """The tree as one trace in version 1 of verifiers' format: a graph with one node per message.
 
-    The tokens that lead to a state stand on its last message. Where no message follows a turn, its state's tokens are
-    dropped, as nothing was sampled behind them.
+    The context tokens of a state are stored with the last message that it adds. They are dropped if it adds no message,
+    because then nothing was sampled after them, and if its prompt starts anew (``Node.left_out``).
     """
     scored = advantages([tree], told.advantages)
     nodes: list[Json] = []

@@ -1,4 +1,5 @@
-"""Transcripts of other agents as trees of one path: OpenAI's messages, or OpenTelemetry GenAI spans in OTLP's JSON."""
+"""Reads transcripts of other agents (OpenAI's messages, or OpenTelemetry GenAI spans in OTLP's JSON) as trees of one
+path."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ Json = dict[str, Any]
 
 
 class _Unreadable(ValueError):
-    """Why a value is no transcript, in words that follow its place."""
+    """A value is no transcript. The message gives the reason; callers put the file and line before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class Said:
     content: str
     thought: str = ""
     calls: tuple[tuple[str, ToolCall], ...] = ()
-    """Id and call of each tool that an assistant calls."""
+    """(id, call) of each tool call in an assistant's message."""
     answers: str = ""
-    """Of a tool's message, the id of the call."""
+    """In a tool's message, the id of the call that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,18 @@ class Transcript:
     task_id: str
     messages: tuple[Said, ...]
     reward: float | None
-    """Return of the episode; None where it is not stated."""
+    """Return of the episode; None if it is not stated."""
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
-    """The transcripts in a file of JSON, or of JSON lines: OpenAI's ``messages`` (an object with them, or the list
-    alone), or OTLP's ``resourceSpans``. ``reward`` (or ``score``) and ``task_id`` (or ``id``) may stand beside
-    ``messages``.
+    """Read the transcripts in a file of JSON or JSON lines.
+
+    Each value is an object with OpenAI's ``messages``, a list of such messages, or an object with OTLP's
+    ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id`` (or ``id``).
 
     Raises:
-        UserError: a line is none of these; it names the line.
-        StoreError: the file is no regular one.
+        UserError: a line is none of these; the message names the line.
+        StoreError: the path is not a regular file.
     """
     found: list[Transcript] = []
     spans: dict[str, list[Json]] = {}
@@ -79,11 +81,13 @@ def read_transcripts(path: Path) -> list[Transcript]:
 
 
 def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
-    """A tree of one path, with texts and without tokens. An assistant's message that calls several tools becomes a step
-    for each call. The last step ends the task and has the reward.
+    """Convert a transcript to a tree of one path, with texts and without token ids.
+
+    A message of the assistant that calls several tools becomes one step per call. The last step ends the task and has
+    the reward.
 
     Raises:
-        UserError: the agent says nothing.
+        UserError: there is no message of the assistant.
     """
     messages = list(transcript.messages)
     first = next((place for place, each in enumerate(messages) if each.role == "assistant"), None)
@@ -121,7 +125,8 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
 
 
 def _follows(message: Said, step: tuple[str, ToolCall] | None, said: Said, *, last: bool) -> bool:
-    """Whether a message answers this step of a turn: by the id of its call, or behind the turn's last one."""
+    """Whether a message follows this step of a turn. A message with the id of one of the turn's calls follows that
+    call; any other message follows the turn's last step."""
     known = {name for name, _ in said.calls}
     if message.answers in known:
         return step is not None and message.answers == step[0]
@@ -129,7 +134,7 @@ def _follows(message: Said, step: tuple[str, ToolCall] | None, said: Said, *, la
 
 
 def _message(said: Said) -> Message:
-    # To the agent a tool's answer is what the environment says.
+    # A tool's answer is an observation, which has the role "user".
     return Message(
         "system" if said.role == "system" else "assistant" if said.role == "assistant" else "user", said.content
     )
@@ -179,7 +184,7 @@ def _openai_message(value: Any) -> Said:
     thought = value.get("reasoning_content", value.get("reasoning"))
     calls = []
     for call in value.get("tool_calls") or ():
-        function = call.get("function", call)  # some tools leave out the level between
+        function = call.get("function", call)  # some programs leave out the level "function"
         calls.append((str(call.get("id", "")), _call(function["name"], function.get("arguments"))))
     return Said(
         role,
@@ -191,7 +196,7 @@ def _openai_message(value: Any) -> Said:
 
 
 def _content(value: object) -> str:
-    """A message's text. Parts that are no text, such as images, leave a note."""
+    """The text of a message. Parts that are no text, such as images, become a note."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -224,14 +229,14 @@ def _spans(value: Json) -> Iterator[Json]:
         for scope in resource.get("scopeSpans", ()):
             for span in scope.get("spans", ()):
                 read = {each["key"]: _value(each["value"]) for each in span.get("attributes", ())}
-                for event in span.get("events", ()):  # where older instrumentation puts the messages
+                for event in span.get("events", ()):  # older instrumentation stores the messages in events
                     for each in event.get("attributes", ()):
                         read.setdefault(each["key"], _value(each["value"]))
                 yield {"traceId": span.get("traceId", ""), "start": int(span.get("startTimeUnixNano", 0)), "read": read}
 
 
 def _value(value: Json) -> object:
-    """An attribute's value."""
+    """The Python value of an attribute in OTLP's JSON."""
     for kind, held in value.items():
         match kind:
             case "intValue":
@@ -246,7 +251,7 @@ def _value(value: Json) -> object:
 
 
 def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
-    """The longest conversation of a trace: what was read before the last turn, and that turn."""
+    """The longest conversation of a trace: the input and output messages of the span with the most messages."""
     talks: list[tuple[int, int, list[Said]]] = []
     answers: dict[str, str] = {}
     reward: object = None
@@ -268,7 +273,7 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
     *_, talk = max(talks, key=lambda each: each[:2])
-    for call_id, _ in talk[-1].calls:  # what the last calls came to is told by their own spans alone
+    for call_id, _ in talk[-1].calls:  # the results of the last calls are only in the spans of these calls
         if call_id in answers:
             talk = [*talk, Said("tool", answers[call_id], answers=call_id)]
     return Transcript(storable(str(name or trace)), tuple(talk), _reward(reward))
@@ -286,7 +291,8 @@ def _parsed(value: object) -> list[Any]:
 
 
 def _otel_messages(value: Any) -> Iterator[Said]:
-    """A message of the semantic conventions, whose parts are texts, thoughts, calls and answers of tools."""
+    """Convert a message of the semantic conventions. Its parts are texts, thoughts, tool calls and tool answers; each
+    tool answer becomes a message of its own."""
     role, parts = _ROLES.get(str(value.get("role"))), value.get("parts", [])
     if role is None:
         raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")

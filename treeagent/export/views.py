@@ -1,4 +1,4 @@
-"""Each view of a tree as rows of plain values, in TRL's dataset formats where TRL has one."""
+"""Converts each view of a tree to rows of plain values, in TRL's dataset format if TRL has one for the view."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -21,26 +21,26 @@ from treeagent.views.values import value_rows
 
 Row = dict[str, Any]
 _IGNORED = -100
-"""The label with which torch and TRL leave a token out of the loss."""
+"""The label by which torch and TRL exclude a token from the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One config of the dataset: its columns, and how a tree becomes rows."""
+    """One config of the dataset: its columns, and the function that converts a tree to rows."""
 
     columns: pyarrow.Schema
     rows: Callable[[Tree, RunConfig], Iterator[Row]]
     section: str = ""
-    """The section of ``update`` that the rows depend on, if any."""
+    """Name of the section of ``update`` that the rows depend on; empty if there is none."""
     texts: bool = False
-    """Whether the rows hold texts only, so that trees without token ids have them too."""
+    """Whether the rows can be made from trees without token ids."""
 
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
     said = _conversations(tree)
     for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
         prompt = said[pair.context_ids]
-        if prompt[-1].partial:  # both sides continue one turn: show it from its beginning
+        if prompt[-1].partial:  # both sides continue a turn: include its beginning in both
             prompt = prompt[:-1]
         sides = (pair.chosen, pair.rejected)
         chosen, rejected = (said[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
@@ -72,9 +72,9 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
     said = _conversations(tree)
     for row in imitation_rows(tree, config.update.imitation):
         messages = said[row.token_ids]
-        if not any(row.mask):  # of a path's end alone, where its prompt starts anew
+        if not any(row.mask):  # the segment after a cut of the prompt may hold no action
             continue
-        while messages[-1].role != "assistant":  # what follows the last action is not imitated
+        while messages[-1].role != "assistant":  # messages after the last action are not imitated
             messages = messages[:-1]
         yield _labelled(row, messages) | {"origin": row.origin}
 
@@ -137,7 +137,7 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
 def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for path, node in tree.walk():
         for mark in node.marks:
-            if mark.seed == tree.seed:  # another tree may hold the same state
+            if mark.seed == tree.seed:  # other trees may contain the same state
                 columns = ("when", "who", "source", "verdict", "choice", "shown", "text", "note")
                 yield {
                     "task_id": tree.task.id,
@@ -201,8 +201,8 @@ def _of_tree(tree: Tree) -> Row:
 
 
 def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
-    """The conversation behind every prompt of the tree, by the prompt's tokens: up to each state, and with each action
-    that was drawn there."""
+    """The conversation of every prompt in the tree, by the prompt's token ids. Prompts end at each state and at each
+    action that was drawn there."""
     found: dict[tuple[int, ...], tuple[Message, ...]] = {}
     for path, node in tree.walk():
         prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
@@ -213,13 +213,13 @@ def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
 
 
 def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
-    """The conversation at the end of a path, as the policy read it."""
+    """The conversation at ``node``, the end of ``path``, as the policy read it. Notes replace left-out observations."""
     *_, (start, _) = tree.segments(path)
     return as_read(node.state.messages, start.left_out)
 
 
 def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
-    """The conversation up to an action and with it. The action may continue a turn."""
+    """The conversation up to and including an action. The action may continue a partial turn."""
     *earlier, last = messages
     begun = last.content if last.partial else ""
     said = Message("assistant", begun + edge.action.text, partial=edge.thought)
@@ -256,7 +256,7 @@ _TYPES = {
     **dict.fromkeys(("context_ids", "action_ids"), _ids),
     **{"seed": pyarrow.int64(), "policy": _text, "action_logps": pyarrow.list_(pyarrow.float32())},
 }
-"""The type of a column, which is the same in every view."""
+"""The type of each column. A column has the same type in every view."""
 
 VIEWS: Mapping[str, View] = {
     "pairs": View(
@@ -318,4 +318,4 @@ VIEWS: Mapping[str, View] = {
     ),
 }
 USUAL = ("pairs", "advantages", "sft", "values", "transitions")
-"""The views that are exported when none is named."""
+"""The views that are exported by default."""

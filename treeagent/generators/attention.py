@@ -1,7 +1,7 @@
-"""What the layers of a transformers model attend to, and which models a mask can control.
+"""Attention windows of the layers of a transformers model, and which models can be controlled by a mask.
 
 A four-dimensional attention mask replaces the masks that the model would make itself, including those for sliding and
-chunked windows. A caller that passes one must therefore draw the windows into it.
+chunked windows. A caller that passes such a mask must therefore include the windows in it.
 """
 
 import inspect
@@ -20,25 +20,25 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from treeagent.types import UserError
 
 _SIZES = {"full_attention": "", "sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-"""Kind of layer to the configuration's setting that holds the size of its window, by transformers' names."""
+"""For each kind of layer, the name of the configuration's setting with the size of its window, as in transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of the past a layer attends to."""
+    """The earlier tokens to which a layer attends."""
 
     size: int
-    """Tokens, the present one included."""
+    """Number of tokens, including the current one."""
     chunked: bool = False
-    """True: the row is cut into chunks of ``size`` tokens, and a token sees its own chunk. False: a token sees the last
-    ``size`` tokens."""
+    """True: the row is cut into chunks of ``size`` tokens, and a token attends only within its own chunk. False: a
+    token attends to the last ``size`` tokens."""
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Whether each key lies within the window of each query, [rows, queries, keys].
 
         Args:
-            queries: positions, [rows, queries].
-            keys: positions, [rows, keys].
+            queries: positions of the queries, [rows, queries].
+            keys: positions of the keys, [rows, keys].
         """
         asking, asked = queries[:, :, None], keys[:, None]
         return asking // self.size == asked // self.size if self.chunked else asked > asking - self.size
@@ -53,7 +53,7 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
     """The module whose last hidden state the language-model head reads."""
     whole = base_model(model)
     decoder = cast(nn.Module, whole.get_decoder())
-    return cast(nn.Module, getattr(whole, "model", whole)) if decoder is whole else decoder  # Llama 4 returns itself
+    return cast(nn.Module, getattr(whole, "model", whole)) if decoder is whole else decoder  # Llama 4 returns ``whole``
 
 
 @contextmanager
@@ -73,7 +73,8 @@ def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tens
 
 
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
-    """Why a mask and positions do not determine what a token of this model depends on; empty if they do."""
+    """The reason why the mask and the positions do not determine which tokens a token of this model depends on, as a
+    clause; empty if they do."""
     whole = base_model(model)
     config = whole.config.get_text_config()
     attention = config._attn_implementation
@@ -89,15 +90,16 @@ def unmasked(model: PreTrainedModel | PeftModel) -> str:
 
 
 def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None]:
-    """The window of each kind of layer that the model has, by transformers' name; None if the layer sees all the past.
+    """The window of each kind of layer in the model, by transformers' name of the kind; None if such layers attend to
+    all earlier tokens.
 
     Raises:
-        UserError: masks and positions do not determine what the model's layers see.
+        UserError: masks and positions do not determine what the model's layers attend to.
     """
     if reason := unmasked(model):
         raise unfit(model, reason)
     config = base_model(model).config.get_text_config()
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]  # if set, a window then holds for all layers
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]  # then a window, if set, holds for all layers
     windows: dict[str, Window | None] = {}
     for kind in kinds:
         if kind not in _SIZES:
@@ -115,7 +117,8 @@ def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:
 
 
 def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``seen`` [rows, queries, keys] as the mask [rows, 1, queries, keys] that is added to attention scores."""
+    """Convert ``seen``, [rows, queries, keys], to the mask that is added to attention scores, [rows, 1, queries,
+    keys]."""
     hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
     return hidden[:, None].to(device)
 
@@ -127,9 +130,9 @@ def windowed(
 
     Args:
         mask: the mask of a layer without a window, ``additive(seen)``.
-        seen: whether a query may see a key if there is no window, [rows, queries, keys].
-        queries: positions, [rows, queries].
-        keys: positions, [rows, keys].
+        seen: whether a query may attend to a key if there is no window, [rows, queries, keys].
+        queries: positions of the queries, [rows, queries].
+        keys: positions of the keys, [rows, keys].
     """
     longest = int(queries.max()) + 1
     masks = {
@@ -144,10 +147,10 @@ def windowed(
 
 
 def context_length(model: PreTrainedModel | PeftModel) -> int:
-    """Most tokens of a row; ``sys.maxsize`` if the configuration does not say.
+    """The most tokens of a row; ``sys.maxsize`` if the configuration gives no limit.
 
-    With LongRoPE the row ends at the length of the first training: in a longer row all keys are rotated differently, so
-    that cached ones would be wrong.
+    With LongRoPE the limit is the length of the original training. In a longer row all keys are rotated differently, so
+    cached keys would be wrong.
     """
     config = base_model(model).config.get_text_config()
     limit: int = getattr(config, "max_position_embeddings", None) or sys.maxsize

@@ -1,7 +1,8 @@
-"""What treeagent asks of a language model: token ids go in, sampled token ids and their log-probabilities come out.
+"""The interface of a language model: it takes prompts as token ids, and returns sampled token ids with their
+log-probabilities.
 
 Three implementations: ``local`` runs a transformers model in this process, ``vllm`` runs a vLLM engine in this process,
-and ``remote`` asks a server. This module imports no torch.
+and ``remote`` sends requests to a server. This module does not import torch.
 """
 
 from abc import ABC, abstractmethod
@@ -27,13 +28,13 @@ class Sample:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each token in nats, under the distribution drawn from (temperature, top-p and min-p
-    applied)."""
+    """Log-probability of each token in nats, under the distribution that it was drawn from (temperature, top-p and
+    min-p applied)."""
     forced: tuple[int, ...] = ()
-    """As of ``Action``."""
+    """As for ``Action``."""
 
     def followed_by(self, token_ids: Sequence[int]) -> "Sample":
-        """This sample and tokens that are written behind it."""
+        """This sample with forced tokens appended."""
         places = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
         zeros = (0.0,) * len(token_ids)
         return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *places))
@@ -41,10 +42,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One prompt could not be answered; the other prompts of the batch were."""
+    """The result for a prompt that could not be answered. The other prompts of the batch have their own results."""
 
     reason: str
-    """One sentence."""
+    """The reason, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Pause:
     """Ends a sample early: after the first token at which ``reached`` holds."""
 
     tokens: frozenset[int]
-    """``reached`` is called only after one of these tokens: no other token can make it true."""
+    """``reached`` is called only after one of these tokens, because no other token can make it true."""
     reached: Callable[[tuple[int, ...]], bool]
     """Called with all token ids sampled so far."""
 
@@ -66,44 +67,44 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A batch of prompts and how to continue them."""
+    """A batch of prompts, with the settings for sampling their continuations."""
 
     prompts: Sequence[tuple[int, ...]]
     """Token ids of each prompt."""
     count: int
     """Samples per prompt; at most 1 at temperature 0, except for ``local``."""
     seeds: Sequence[int]
-    """One per prompt. The samples of ``prompts[i]`` depend on ``seeds[i]`` alone, up to rounding."""
+    """One seed per prompt. The samples of ``prompts[i]`` depend only on ``seeds[i]``, up to rounding."""
     stop_id: int
-    """The token that ends a sample; the sample keeps it."""
+    """The token that ends a sample; the sample includes it."""
     max_new_tokens: int | Sequence[int]
     """Most tokens of a sample: one number for all prompts, or one per prompt."""
     temperature: float = 1.0
-    """0 takes the likeliest token and reports its log-probability at temperature 1."""
+    """Sampling temperature. 0 takes the likeliest token and reports its log-probability at temperature 1."""
     top_p: float = 1.0
     """Only the likeliest tokens that together have this probability are drawn (Holtzman et al. 2020)."""
     min_p: float = 0.0
-    """Only tokens of at least this share of the likeliest one's probability are drawn (Nguyen et al. 2024)."""
+    """Only tokens with at least this fraction of the likeliest token's probability are drawn (Nguyen et al. 2024)."""
     pauses: Sequence[Pause | None] = ()
-    """One per prompt, or none at all."""
+    """One per prompt; empty means no pauses."""
     form: "Form | None" = None
-    """A grammar for the whole turn: only tokens are drawn from which the turn can still satisfy it. ``local`` reports
-    log-probabilities among all tokens, as the learners compute them, unless ``top_p`` or ``min_p`` leaves some out;
-    engines and servers among the allowed ones."""
+    """A grammar for the whole turn. Only tokens are drawn after which the turn can still satisfy it. ``local`` reports
+    log-probabilities among all tokens, as the learners compute them, unless ``top_p`` or ``min_p`` leaves some out.
+    Engines and servers report log-probabilities among the allowed tokens."""
     trees: Sequence[str] = ()
-    """The tree that each prompt belongs to, by a name of its own, or none at all. Prompts of a tree share a beginning,
-    so that one server of a pool answers them all; nothing else depends on it."""
+    """For each prompt a name of its tree; may be empty. Prompts of a tree share a prefix, so one server of a pool
+    answers all of them. Nothing else depends on these names."""
     begun: Sequence[tuple[int, ...]] = ()
-    """The tokens of an unfinished turn with which each prompt ends, which count towards ``form``; none by default."""
+    """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``; empty means none."""
 
     def limits(self, context: int) -> list[int]:
-        """Most new tokens of each prompt in a model whose context holds ``context`` tokens."""
+        """The most new tokens of each prompt, for a model with a context of ``context`` tokens."""
         most = self.max_new_tokens
         wanted = [most] * len(self.prompts) if isinstance(most, int) else most
         return [min(new, context - len(prompt)) for new, prompt in zip(wanted, self.prompts, strict=True)]
 
     def paused(self, drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
-        """Apply the pauses to samples that were drawn without them, as engines and servers draw."""
+        """Apply the pauses to samples that were drawn without them, because engines and servers have no pauses."""
         pauses = self.pauses or [None] * len(self.prompts)
         return [
             samples if isinstance(samples, Failure) else [pause.cut(each) if pause else each for each in samples]
@@ -112,8 +113,8 @@ class SampleRequest:
 
 
 def beginnings(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
-    """The candidates' shared beginnings: each proper beginning once, the empty one first and a shorter one before those
-    that continue it, with the distinct tokens that follow it."""
+    """The trie of the candidates: each proper prefix of a candidate once, with the distinct tokens that follow it. The
+    empty prefix comes first, and every prefix comes before its continuations."""
     following: dict[tuple[int, ...], list[int]] = {(): []}
     for ids in candidates:
         for place, token in enumerate(ids):
@@ -124,7 +125,7 @@ def beginnings(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], l
 
 
 def common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The tokens with which all prompts begin."""
+    """The longest common prefix of all prompts."""
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
     return tuple(ids[0] for ids in alike)
 
@@ -132,30 +133,31 @@ def common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def put_together(
     candidates: Sequence[tuple[int, ...]], told: Mapping[tuple[int, ...], Mapping[int, float]]
 ) -> list[Sample]:
-    """The candidates with their log-probabilities, from those of the tokens after each of their ``beginnings``."""
+    """The candidates as samples, with the log-probabilities of their tokens taken from ``told``: for each prefix
+    (``beginnings``), the log-probability of each token after it."""
     return [Sample(ids, tuple(told[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
 
 
 class Generator(ABC):
-    """A language model that samples. ``refusal`` must have no reason against a prompt."""
+    """A language model that samples. Callers must pass only prompts for which ``refusal`` returns no reason."""
 
     concurrent = False
-    """Whether several threads may call it at once, and are answered side by side."""
+    """Whether several threads may call the generator at the same time and are answered concurrently."""
     usage: Usage
     context: int
-    """Most tokens that prompt and sample may have together."""
+    """Most tokens of a prompt and its sample together."""
 
     @abstractmethod
     def sample(self, request: SampleRequest) -> Sequence[Sequence[Sample] | Failure]:
-        """``count`` samples of each prompt. A sample ends with the stop token, at its limit, at its pause, or where the
-        model's context ends."""
+        """Draw ``count`` samples of each prompt. A sample ends with the stop token, at its limit, at its pause, or at
+        the end of the model's context."""
 
     @abstractmethod
     def next_logprobs(
         self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
     ) -> "Tensor":
         """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
-        [prompts, tokens], on the CPU. ``trees`` are as of ``SampleRequest``."""
+        [prompts, tokens], on the CPU. ``trees`` are as for ``SampleRequest``."""
 
     @abstractmethod
     def score(
@@ -165,19 +167,21 @@ class Generator(ABC):
         temperature: float = 1.0,
         trees: Sequence[str] = (),
     ) -> Sequence[Sequence[Sample] | Failure]:
-        """The given continuations of each prompt, as if they had been sampled there at ``temperature``; 0 stands for
-        1, as in ``SampleRequest``, and so do ``trees``. What candidates of a prompt have in common is computed once."""
+        """Score given continuations of each prompt. Returns them as samples, with the log-probabilities that they would
+        have if they had been sampled at ``temperature``; 0 means 1. The common prefix of the candidates of a prompt is
+        computed once. ``trees`` are as for ``SampleRequest``."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop every cached prefix. Must be called when the weights have changed."""
+        """Drop all cached prefixes. Must be called after the weights have changed."""
 
     async def aside(self, call: Callable[[], Answer]) -> Answer:
-        """What a call of this generator returns. The event loop goes on meanwhile, if the generator is concurrent."""
+        """Run a call of this generator and return its result. If the generator is concurrent, the call runs in a thread
+        and does not block the event loop."""
         return await in_thread(call) if self.concurrent else call()
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
-        """Why the model cannot read this prompt, in one sentence; empty if it can."""
+        """The reason why the model cannot read this prompt, in one sentence; empty if it can."""
         if len(prompt) >= self.context:
             return (
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {self.context}: lower "

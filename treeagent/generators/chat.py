@@ -1,17 +1,16 @@
 """Conversations as token ids, by the tokenizer's own chat template, without ever tokenising a sampled action again.
 
-Why not simply tokenise the whole conversation each time? The same text has many tokenisations. A model may sample "lam"
-+ "p" where the tokenizer writes "lamp". The log-probabilities stored with the action belong to the ids that were
-sampled, so training on other ids would be wrong, and the prefix cache would miss. Therefore sampled ids enter the next
-prompt as they are.
+Why is the whole conversation not tokenised each time? The same text has many tokenisations. A model may sample "lam" +
+"p" where the tokenizer writes "lamp". The log-probabilities stored with the action belong to the ids that were sampled,
+so training on other ids would be wrong, and the prefix cache would miss. Therefore sampled ids enter the next prompt
+unchanged.
 
-To do so, the template is given a stand-in character for each turn of the agent. The rendered text is cut at the
-stand-ins, and only the text between two of them is tokenised, once, when it is added. What the template does to the
-words of a turn, such as trimming them or leaving thoughts out, then does not matter. A template that rewrites the text
-before a turn is refused.
+For this, the template gets a stand-in character for each turn of the agent. The rendered text is cut at the stand-ins,
+and only the text between two of them is tokenised, once, when it is added. So it does not matter whether the template
+trims the text of a turn or leaves thoughts out. A template that rewrites the text before a turn is refused.
 
-Only the template's own marks become special tokens. An observation or a tool's description that spells such a mark
-stays plain text, so that no web page and no tool server can end its turn and speak for the agent.
+Only the template's own marks become special tokens. An observation or a tool's description that contains such a mark
+stays plain text, so no web page and no tool server can end its own message and write a turn of the agent.
 """
 
 import re
@@ -28,12 +27,13 @@ from transformers import PreTrainedTokenizerBase
 from treeagent.types import Message, UserError, as_read
 
 _ESCAPE = "\U000ffffd"
-"""A private character. With the one after it, it stands for the text of a special token in a message, or for itself."""
+"""A private-use character. Together with the character after it, it stands for the text of a special token in a
+message, or for a private-use character itself."""
 _TURN = "\U000ffffc"
-"""A private character. With the one after it, it stands for a turn of the agent."""
+"""A private-use character. Together with the character after it, it stands for a turn of the agent."""
 _DATE = "26 Jul 2024"
-"""Some templates write today's date, so that prompts would change from day to day. They get this date instead, which is
-the one that Llama's templates write without a clock."""
+"""Some templates write today's date, so prompts would change from day to day. They get this date instead, which is the
+one that Llama's templates write without a clock."""
 _TRIAL = (
     Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
@@ -42,7 +42,7 @@ _TRIAL = (
     Message("assistant", "70505", (0,)),
     Message("user", "70606"),
 )
-"""A conversation on which templates are tried."""
+"""A conversation for testing templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Reading:
     messages: tuple[Message, ...]
     """The messages; a short note replaces each observation that was left out."""
     left_out: tuple[int, ...] = ()
-    """Places of the observations that were left out, if the last message made the prompt start anew; else empty."""
+    """Indices of the observations that were left out, if the last message made the prompt start anew; else empty."""
     error: str = ""
-    """Why the conversation cannot be read; empty if it can."""
+    """The reason why the conversation cannot be read; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class _Form:
     """How a conversation is passed to the template."""
 
     tools: bool
-    """The template writes the tools."""
+    """Whether the template writes the tools."""
     answers: str
     """Role of the observations: "tool" or "user"."""
     system: bool
-    """The template has a system role; without one the system text begins the first message."""
+    """Whether the template has a system role; without one, the system text begins the first message."""
 
 
 class ChatFormat:
@@ -74,12 +74,12 @@ class ChatFormat:
 
     Args:
         instructions: system message of every conversation, unless the template writes the tools itself.
-        preface: text before the instructions, which every conversation has.
-        tools: in OpenAI's form, for the template to write. Observations then have the role "tool" if the template has
-            it.
+        preface: text before the instructions, in every conversation.
+        tools: tools in OpenAI's form, which the template writes. Observations then have the role "tool" if the template
+            has it.
         context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
-        shots: demonstrations that every prompt shows as earlier turns, never left out. Each begins with what the agent
-            reads and ends with a turn of the agent, of which only the text counts.
+        shots: demonstrations that every prompt shows as earlier turns; they are never left out. Each begins with a
+            message that the agent reads and ends with a turn of the agent. Only the text of a turn counts.
 
     Attributes:
         stop_id: the special token with which the template ends a turn of the agent; if it writes none, the tokenizer's
@@ -104,12 +104,12 @@ class ChatFormat:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         self.tokenizer = tokenizer
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._special = sorted(special, key=len, reverse=True)  # longest first, in case one begins another
+        self._special = sorted(special, key=len, reverse=True)  # longest first, in case one is a prefix of another
         self._escaped = [_ESCAPE, _TURN, *self._special]
         self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
         self._instructions, self._preface = self._escape(instructions), self._escape(preface)
         self._shots, self._shown = tuple[tuple[Message, ...], ...](), tuple[int, ...]()
-        """The demonstrations, and the ids of all of them."""
+        """The demonstrations, and the token ids of all of them together."""
         self._context_tokens = context_tokens
         self._tools: list[dict[Any, Any] | Callable[..., Any]] = [self._escape_all(dict(tool)) for tool in tools]
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
@@ -128,7 +128,7 @@ class ChatFormat:
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text. No special token is among them, even if the text spells one."""
+        """Ids of plain text. They include no special token, even if the text contains the text of one."""
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     def _encode_action(self, text: str) -> tuple[int, ...]:
@@ -143,17 +143,17 @@ class ChatFormat:
         return str(self.tokenizer.decode(ids))
 
     def encode_marks(self, text: str) -> tuple[int, ...]:
-        """Ids of text that a grammar writes into a turn. What spells a special token becomes that token."""
+        """Ids of text that a grammar writes into a turn. The text of a special token becomes that token."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     @cached_property
     def opens_thought(self) -> bool:
-        """Whether the template begins a turn with the thinking's first mark, which the turn then lacks."""
+        """Whether the template begins a turn with ``<think>``, so that the turn itself lacks this mark."""
         return self.decode(self.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
 
     @cached_property
     def closing(self) -> tuple[int, ...]:
-        """Ids that close a thought which the template has opened, before an answer without one."""
+        """Ids that close a thought that the template has opened, before an answer without a thought."""
         return self.encode_marks("\n</think>\n\n") if self.opens_thought else ()
 
     def tokens_with(self, character: str) -> frozenset[int]:
@@ -161,11 +161,10 @@ class ChatFormat:
         return frozenset(token for token in range(len(self.tokenizer)) if character in self.tokenizer.decode([token]))
 
     def shared_ids(self) -> tuple[int, ...]:
-        """The ids with which every prompt begins: instructions, tools and demonstrations. Empty where there are none of
-        them."""
+        """The ids with which every prompt begins: instructions, tools and demonstrations. Empty if there are none."""
         if not (self._preface or self._instructions or self._tools or self._shots):
             return ()
-        # Openings that begin differently, so that no token of theirs is taken for a shared one.
+        # The first messages differ from their first character on, so that none of their tokens counts as shared.
         openings = [self.context_ids((Message("user", text),)) for text in ("a", "0", "\n")]
         alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*openings, strict=False))
         return tuple(ids[0] for ids in alike)
@@ -179,12 +178,12 @@ class ChatFormat:
         return ids + self.context_ids(messages)
 
     def read(self, messages: tuple[Message, ...]) -> Reading:
-        """The conversation as it is read within ``context_tokens``, a function of the conversation alone.
+        """The conversation as the policy reads it within ``context_tokens``. It depends on the conversation only.
 
         The conversation is replayed turn by turn. When a prompt becomes too long, the oldest observations are left out
-        of it and of all later prompts, until it needs only half of the tokens. So between two such cuts there are many
-        prompts that each continue the one before, as the prefix cache needs it. The opening, the agent's turns and the
-        newest observation always stay. An unfinished turn stays behind the prompt where it began.
+        of it and of all later prompts, until it takes only half of the tokens. So between two such cuts there are many
+        prompts that each continue the one before, which the prefix cache needs. The opening, the agent's turns and the
+        newest observation always stay. While a turn is unfinished, its prompt is not cut.
         """
         most = self._context_tokens
         if most is None:
@@ -210,15 +209,15 @@ class ChatFormat:
         return Reading(told, left_out if anew else ())
 
     def added_ids(self, reading: Reading) -> tuple[int, ...]:
-        """The ids that the last messages add to the prompt: the whole prompt if it starts anew, none if the
-        conversation cannot be read."""
+        """The ids that the messages after the last turn add to the prompt: the whole prompt if it starts anew, none if
+        the conversation cannot be read."""
         if reading.error:
             return ()
         return self.prompt_ids(reading.messages) if reading.left_out else self.context_ids(reading.messages)
 
     def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
-        """``left_out`` and further observations, oldest first, until they save ``surplus`` tokens. The newest one
-        stays."""
+        """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens. The newest
+        observation is never left out."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"] or [0]
         for place in range(turns[0], turns[-1]):
             saved = self._saved(messages[place].content) if messages[place].role == "user" else 0
@@ -232,8 +231,8 @@ class ChatFormat:
         return len(self.encode(observation)) - len(self.encode(note.content))
 
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """The ids that the messages after the agent's last turn add, with the opening of its next turn; none within a
-        turn.
+        """The ids that the messages after the agent's last turn add to the prompt, with the opening of its next turn;
+        none while a turn is unfinished.
 
         Raises:
             UserError: the template rewrites earlier turns, or an assistant message carries no ids.
@@ -242,8 +241,8 @@ class ChatFormat:
         return told if any(message.role == "assistant" for message in messages) else self._shown + told
 
     def _new_ids(self, messages: tuple[Message, ...], shown: int) -> tuple[int, ...]:
-        """What a conversation behind the first ``shown`` demonstrations adds after the last turn, which may be one of
-        theirs."""
+        """The ids that a conversation after the first ``shown`` demonstrations adds after the last turn, which may be a
+        turn of a demonstration."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
         if turns:
             said, before, behind = messages[turns[-1]], messages[: turns[-1]], shown
@@ -265,8 +264,9 @@ class ChatFormat:
         """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
         and the messages ``before``.
 
-        The text before the turn must be what the model read when it wrote the turn. Two differences are allowed: blanks
-        at its end, and a missing part of the generation prompt, such as a ``<think>`` that earlier turns leave out.
+        The text before the turn must be the text that the model read when it wrote the turn. Two differences are
+        allowed: blanks at its end, and a missing part of the generation prompt, such as a ``<think>`` that the template
+        leaves out of earlier turns.
         """
         read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
         turn = sum(message.role == "assistant" for message in earlier)
@@ -284,8 +284,8 @@ class ChatFormat:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
     def _fit_form(self) -> None:
-        """Choose the first form, most informative first, with which the template writes everything and rewrites
-        nothing."""
+        """Choose a form with which the template writes everything and rewrites nothing. Forms are tried from the most
+        informative to the least."""
         told = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
         for form in (told if self._tools else []) + [_Form(False, "user", True)]:
             with suppress(UserError):
@@ -294,10 +294,10 @@ class ChatFormat:
         self._try(_Form(False, "user", False))
 
     def _try(self, form: _Form) -> None:
-        """Set ``_form``.
+        """Set ``_form`` and test the template with it.
 
         Raises:
-            UserError: the template cannot be used with it.
+            UserError: the template cannot be used with this form.
         """
         self._form = form
         self._render.cache_clear()
@@ -313,7 +313,7 @@ class ChatFormat:
             raise self._refused("writes no tools")
 
     def _show(self, shots: Sequence[Sequence[Message]]) -> None:
-        """Set the demonstrations, and try the template with them."""
+        """Set the demonstrations, and test the template with them."""
         self._shots = tuple(
             tuple(
                 replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
@@ -337,8 +337,8 @@ class ChatFormat:
         return str(text), self.tokenizer.get_vocab()[str(text)]
 
     def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
-        """The conversation behind the first ``shown`` demonstrations as the template writes it, with stand-ins for the
-        agent's turns and for text that spells a special token. ``opening`` adds the opening of the next turn."""
+        """The first ``shown`` demonstrations and the conversation as the template writes them, with stand-ins for the
+        agent's turns and for the text of special tokens. ``opening`` adds the opening of the next turn."""
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -378,7 +378,7 @@ class ChatFormat:
         return self._escapable.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
 
     def _escape_all(self, value: Any) -> Any:
-        """A JSON value with its texts and keys escaped: who describes a tool may be a stranger."""
+        """A JSON value with its strings and keys escaped, because the description of a tool may be untrusted."""
         if isinstance(value, str):
             return self._escape(value)
         if isinstance(value, Mapping):
@@ -386,7 +386,7 @@ class ChatFormat:
         return [self._escape_all(each) for each in value] if isinstance(value, list | tuple) else value
 
     def _encode_rendered(self, text: str) -> tuple[int, ...]:
-        """Ids of rendered text: special tokens where the template wrote them, plain text for the stand-ins."""
+        """Ids of rendered text: marks of the template become special tokens, stand-ins become plain text."""
         first, *others = text.split(_ESCAPE)
         ids = list(self.tokenizer(first, add_special_tokens=False)["input_ids"])
         for piece in others:

@@ -1,10 +1,11 @@
-"""Read a turn of the agent as thought and call, and write it: ReAct text, JSON with when/which/how, or a model's own
-tool calls.
+"""Parse and write turns of the agent, which consist of a thought and a call: ReAct text, JSON with when/which/how, or a
+model's own tool calls.
 
-Reading is strict. A malformed or ambiguous turn is data: its action carries the reason, which the agent reads next.
+Parsing is strict. A malformed or ambiguous turn is data, not an exception: its action carries the reason as ``error``,
+which the agent reads next.
 
-A call is either a ``ToolCall`` (a tool's name and arguments) or plain text, which goes to the environment as it is. An
-environment with tools may understand plain text too, such as ``search[red lamp]``, or refuse it.
+A call is either a ``ToolCall`` (a tool's name and arguments) or plain text, which is passed to the environment
+unchanged. An environment with tools may also understand plain text, such as ``search[red lamp]``, or refuse it.
 """
 
 import json
@@ -23,7 +24,7 @@ Syntax = Literal["hermes", "llama", "mistral"]
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
 _ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
-"""Where an action begins: at the start of a line, or directly after a thought in ``<think>`` tags."""
+"""The beginning of an action: at the start of a line, or directly after a thought in ``<think>`` tags."""
 _ANY = "(?s:.*)"
 """Regular expression for any text, line breaks included."""
 _MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name"'}
@@ -32,7 +33,7 @@ _BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
     "mistral": re.compile(r"\[TOOL_CALLS\]"),
     "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
 }
-"""Where a call begins. The last is the least distinctive."""
+"""The beginning of a call in each syntax. The last pattern is the least distinctive, so it is tried last."""
 _SPELLINGS: Mapping[Syntax, tuple[str, str, str]] = {
     "hermes": ('{"name": ', ', "arguments": ', "}"),
     "mistral": ('[{"name": ', ', "arguments": ', "}]"),
@@ -44,14 +45,14 @@ _TASK = (
     "environment's answer to it follows."
 )
 _RESERVED = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
-"""Marks that a turn without a tool call must not hold."""
+"""Marks that a turn without a tool call must not contain."""
 _MOST_NESTED = 100
-"""Deepest nesting of a call's arguments: stored trees cannot hold a deeper one."""
+"""Deepest nesting of a call's arguments; stored trees cannot hold deeper values."""
 _MOST_INTEGER = 2**63 - 1024
-"""Largest integer that fits 64 bits, as stored trees hold them, and that llguidance reads exactly: it takes bounds as
-doubles."""
+"""Largest integer that fits into 64 bits, which stored trees require, and that is exact as a double, which llguidance
+uses for bounds."""
 _BLANKS = "[ \\n]?"
-"""Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks for ever."""
+"""Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks forever."""
 
 
 class Tool(Protocol):
@@ -66,12 +67,12 @@ class Tool(Protocol):
 
 
 class Grammar(Protocol):
-    """How a turn spells a thought and a call."""
+    """The format of a turn: how it writes a thought and a call."""
 
     @property
     def calls(self) -> Literal["text", "named", "native"]:
-        """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in our JSON; "native" is
-        the model's own syntax, whose chat template lists the tools."""
+        """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in treeagent's JSON;
+        "native" is the model's own syntax, where the chat template lists the tools."""
 
     @property
     def mark(self) -> str:
@@ -81,11 +82,11 @@ class Grammar(Protocol):
         """Whether this unfinished turn has ended its thought."""
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        """The text that leads this unfinished turn, whose call has not begun, into its call: up to and with ``mark``.
-        Empty where nothing is to be written, as in a turn that is all text.
+        """The text to append to this unfinished turn, in which no call has begun, so that its call begins: up to and
+        including ``mark``. Empty if nothing needs to be written, as in a turn that consists of text only.
 
         Args:
-            opened: whether the chat template has begun the turn's thinking.
+            opened: whether the chat template has opened the turn's thought.
             calls: whether there are tools to call.
         """
 
@@ -93,25 +94,25 @@ class Grammar(Protocol):
         """The system message that explains the format and the tools to a model that was not trained on them."""
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        """The text of a turn."""
+        """The text of a turn with this thought and call."""
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        """Well-formed turns as rules in llguidance's dialect of Lark; the rule ``turn`` is a whole turn. With tools a
-        turn calls one of them with arguments of its schema, else it says a text.
+        """Rules of well-formed turns in llguidance's dialect of Lark; the rule ``turn`` describes a whole turn. With
+        tools, a turn calls one of them with arguments that match its schema; without tools, it says a text.
 
         Args:
-            spelt: writes a mark as rules spell it: quoted, or as a special token (``<[7]>``).
+            spelt: writes a mark as a term of the rules: quoted, or as a special token (``<[7]>``).
         """
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        """The thought alone, from the start of a turn up to the mark of its call, which is included."""
+        """The thought only, from the start of a turn up to and including the mark of its call."""
 
 
 def make_grammar(name: Format, chat_template: str = "") -> Grammar:
-    """The grammar of a format. For "tools" the chat template decides the syntax; without one it is that of Hermes."""
+    """The grammar of a format. For "tools", the chat template decides the syntax; without a template it is Hermes."""
     if name != "tools":
         return ReAct() if name == "react" else JsonAction()
     if "[TOOL_CALLS]" in chat_template:
@@ -121,7 +122,7 @@ def make_grammar(name: Format, chat_template: str = "") -> Grammar:
 
 
 def written_in(format: Format, turns: Iterable[str]) -> Grammar:
-    """The grammar of existing turns. The first turn that calls a tool shows the syntax, so no chat template is
+    """The grammar of existing turns. The first turn that calls a tool determines the syntax, so no chat template is
     needed."""
     if format != "tools":
         return make_grammar(format)
@@ -165,8 +166,8 @@ class ReAct:
         return "\n".join((_TASK, *turn, *calls))
 
     def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
-        """A thought of one line, if any, and an action of one, which calls a tool as ``_as_text`` shows it, or by
-        JSON."""
+        """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
+        tool in the form of ``_as_text``, or with its arguments as JSON."""
         line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
         rules = [f'turn: ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
@@ -181,7 +182,7 @@ class ReAct:
             if not found:
                 ways.append(json.dumps(tool.name))
             elif inner and all(inner):
-                # One terminal: the brackets may stand in the argument, too.
+                # A single terminal, because the argument itself may contain brackets.
                 said = f'{json.dumps(f"{tool.name}[")} {_COMMA.join(inner)} "]"'
                 rules.append(f"CALL_{place}: ({said}) {line}")
                 ways.append(f"CALL_{place}")
@@ -215,22 +216,22 @@ class ReAct:
 _COMMA = ' ", " '
 _TEXT = r"/[^\n]*[^\s][^\n]*/"
 _WORDS = r"/[^\n,]*[^\s,][^\n,]*/"
-"""Texts between the brackets of a call: a tool's only one, and one of several."""
+"""Text arguments between the brackets of a call: ``_TEXT`` is for a tool with one argument, ``_WORDS`` for several."""
 _SCALARS = {"integer": "/-?(0|[1-9][0-9]{0,14})/", "number": r"/-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,14})?/"}
-"""Numbers between the brackets of a call, as rules spell them."""
+"""Rules of numbers between the brackets of a call."""
 
 
 def _bracketed(schema: object, text: str) -> str:
-    """An argument between the brackets of a call, as rules spell it; empty where it must be written as JSON.
+    """The rule of an argument between the brackets of a call; empty if the argument must be written as JSON.
 
     Args:
-        text: how rules spell a text.
+        text: the rule of a text argument.
     """
     if not isinstance(schema, Mapping):
         return ""
     if isinstance(listed := schema.get("enum"), list | tuple) and listed and all(isinstance(e, str) for e in listed):
         return f"({' | '.join(map(json.dumps, listed))})"
-    if set(schema) - {"type", "title", "description"}:  # such as bounds of a number
+    if set(schema) - {"type", "title", "description"}:  # further constraints, such as bounds of a number
         return ""
     kind = schema.get("type")
     return text if kind == "string" else _SCALARS.get(str(kind), "")
@@ -241,25 +242,25 @@ def _thought(head: str) -> str:
 
 
 class _AfterThinking(ABC):
-    """Reads turns that think, in ``<think>`` tags or in plain text, and then call."""
+    """Base class of grammars in which a turn is a thought, in ``<think>`` tags or in plain text, followed by a call."""
 
     calls: ClassVar[Literal["named", "native"]]
 
     @property
     @abstractmethod
     def mark(self) -> str:
-        """As of ``Grammar``."""
+        """As for ``Grammar``."""
 
     @abstractmethod
     def _begin(self, said: str) -> int:
-        """Where the call begins in the text after the thinking; -1 if there is none."""
+        """The index at which the call begins in the text after the ``<think>`` tags; -1 if there is no call."""
 
     @abstractmethod
     def _call(self, said: str) -> str | ToolCall:
-        """The call in the text after the thinking.
+        """The call in the text after the ``<think>`` tags.
 
         Raises:
-            ValueError: there is not exactly one; the sentence is for the agent.
+            ValueError: there is not exactly one call; the message is shown to the agent.
         """
 
     def begins_action(self, text: str) -> bool:
@@ -282,7 +283,7 @@ class _AfterThinking(ABC):
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         said = _after_thinking(text)
         begin = self._begin(said)
-        if begin < 0:  # JSON without a call is all thought; a native turn without a call is a text
+        if begin < 0:  # without a call, a JSON turn is all thought, and a native turn is a text to say
             begin = len(said) if self.calls == "named" else 0
         thinking = text[: len(text) - len(said) + begin]
         return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
@@ -293,8 +294,8 @@ class JsonAction(_AfterThinking):
     """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
 
     ``when`` says whether a tool is called. If true, ``which`` is the tool's name and ``how`` its arguments. If false,
-    ``which`` is null and ``how`` is ``{"text": ...}``, the text to say. So three decisions can be judged separately: to
-    call at the right time, the right tool, with the right arguments.
+    ``which`` is null and ``how`` is ``{"text": ...}``, the text to say. So three decisions can be judged separately:
+    when to call, which tool, and with which arguments.
     """
 
     calls: ClassVar[Literal["named"]] = "named"
@@ -344,7 +345,7 @@ class JsonAction(_AfterThinking):
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls(_AfterThinking):
-    """A model's own tool calls, one a turn, after what it thinks in ``<think>`` tags or in plain text.
+    """A model's own tool calls, one per turn, after a thought in ``<think>`` tags or in plain text.
 
     ``hermes`` (Qwen and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. ``llama``:
     ``{"name": ..., "parameters": {...}}`` from the start of a line to the end of the turn. ``mistral``:
@@ -359,7 +360,7 @@ class ToolCalls(_AfterThinking):
         return _MARKS[self.syntax]
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """For a chat template that writes no tools."""
+        """As for ``Grammar``, for a chat template that does not write the tools."""
         if not tools:
             return f"{_TASK}\nThink in <think> tags, then say your action."
         call = f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}"
@@ -403,7 +404,7 @@ class ToolCalls(_AfterThinking):
         return -1 if found is None else found.start()
 
     def _call(self, said: str) -> str | ToolCall:
-        """A turn without a tool call says its text."""
+        """As for ``_AfterThinking``. A turn without a tool call says its text."""
         begin = self._begin(said)
         if begin < 0:
             if any(mark in said for mark in _RESERVED):
@@ -425,7 +426,7 @@ def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = ""
 
     Args:
         spelling: as in ``_SPELLINGS``.
-        mark: if given, a call may also be the tool's name, this mark and the arguments.
+        mark: if given, a call may also consist of the tool's name, this mark and the arguments.
     """
     before, between, after = spelling
     ways, schemas = list[str](), list[str]()
@@ -438,10 +439,10 @@ def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = ""
 
 
 def _schema_rule(place: int, tool: Tool, blanks: str) -> str:
-    """The rule of a tool's arguments, whose integers have the 64 bits that a stored tree can hold.
+    """The rule of a tool's arguments. Integers are limited to the 64 bits that a stored tree can hold.
 
     Args:
-        blanks: regular expression of what may stand between the parts.
+        blanks: regular expression of the blanks allowed between the parts.
     """
     schema = {"type": "object", "x-guidance": {"whitespace_pattern": blanks}} | dict(tool.parameters)
     return f"arguments_{place}: %json {_json(_bounded(schema))}"
@@ -452,7 +453,7 @@ def _bounded(schema: object) -> object:
         return [_bounded(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    apart = ("enum", "const", "default", "examples")  # of values, which are no schemas
+    apart = ("enum", "const", "default", "examples")  # these keys hold values, not schemas
     told = {key: each if key in apart else _bounded(each) for key, each in schema.items()}
     kind = told.get("type")
     whole = kind == "integer" or (isinstance(kind, list) and "integer" in kind)
@@ -460,7 +461,7 @@ def _bounded(schema: object) -> object:
 
 
 def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
-    """Rules of a turn that thinks, in plain text or in tags, and then writes its call between ``mark`` and ``end``."""
+    """Rules of a turn that has a thought, in plain text or in tags, and then a call between ``mark`` and ``end``."""
     outside = rf"& ~/\s*<think>{_ANY}/"
     rest = rf"/\n?/ call /\n?/ {spelt(end)}" if end else "/ ?/ call"
     if _is_token(spelt(mark)):
@@ -504,14 +505,14 @@ def _tool_call(name: object, arguments: object) -> ToolCall:
 
 
 def _parts(value: object, *keys: str) -> list[object]:
-    """The values of a JSON object that has these keys and no other."""
+    """The values of a JSON object that must have exactly these keys."""
     if not isinstance(value, dict) or set(value) != set(keys):
         raise ValueError(f"write a JSON object of {', '.join(keys)}")
     return [value[key] for key in keys]
 
 
 def _between(text: str, mark: str, end: str) -> object:
-    """The JSON between a mark and its end, which ends the turn."""
+    """The JSON between ``mark`` and ``end``; nothing may follow ``end``."""
     if text.count(mark) != 1:
         raise ValueError(f"there is more than one {mark}" if mark in text else f"there is no {mark}")
     inner, closed, after = text.partition(mark)[2].partition(end)
@@ -523,10 +524,10 @@ def _between(text: str, mark: str, end: str) -> object:
 
 
 def _value(text: str) -> object:
-    """Read JSON strictly: refuse a key given twice, NaN, and values that a stored tree cannot hold."""
+    """Parse JSON strictly: refuse duplicate keys, NaN, and values that a stored tree cannot hold."""
     try:
         value = json.loads(text, object_pairs_hook=_unique)
-        orjson.dumps(value)  # refuses integers beyond 64 bits and halves of surrogate pairs
+        orjson.dumps(value)  # refuses integers beyond 64 bits and unpaired surrogates
         orjson.loads(text)  # refuses NaN and numbers that are too large
     except json.JSONDecodeError as error:
         raise ValueError(f"the call is no JSON: {error}") from error
@@ -559,14 +560,14 @@ def _listing(tools: Sequence[Tool]) -> list[str]:
 
 
 def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
-    """The schema of each argument by its name, and the names of those that are required."""
+    """The schema of each argument, keyed by its name, and the names of the required arguments."""
     found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
     return found if isinstance(found, dict) else {}, wanted if isinstance(wanted, list | tuple) else ()
 
 
 def _as_text(tool: Tool) -> str:
-    """A line on a tool that is called by a text, as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON where
-    arguments may be left out."""
+    """A line that describes a tool and its call as text, in the form that ``envs/calls.py`` reads: ``name[argument]``,
+    or with JSON if arguments are optional."""
     schemas, required = _arguments(tool)
     if len(schemas) <= 1:
         call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
@@ -579,7 +580,8 @@ def _as_text(tool: Tool) -> str:
 
 
 def _after_thinking(text: str) -> str:
-    """The text after the thinking, empty while it goes on. A call within the thinking is only considered, not made."""
+    """The text after the ``<think>`` tags; empty while the thought is unfinished. A call inside a thought does not
+    count."""
     rest = text.rpartition("</think>")[2]
     return "" if rest.lstrip().startswith("<think>") else rest
 

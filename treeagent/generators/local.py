@@ -1,18 +1,18 @@
-"""Sampling from a transformers model on this machine, reading every prompt token only once.
+"""Sampling from a transformers model on this machine, with every prompt token read only once.
 
 Three ideas carry this module.
 
 *The prefix cache.* The prompts of a search tree share long prefixes: a child's prompt is its parent's prompt, the
 action sampled there, and a new observation. A transformer computes a key and a value for each token in each layer.
-They depend on the token and on those before it alone, so they can be kept and used again.
+They depend only on the token and on the tokens before it, so they can be kept and reused.
 
-*Segments.* Keys and values are kept in segments, runs of tokens such as an observation or an action. A segment points
-to the one before it, so the segments form a trie of the same shape as the search tree. To read a prompt, the longest
-chain of segments that spells its beginning is copied into one buffer, and only the other tokens go through the model.
-This works because ids are never re-tokenised: an action enters the next prompt as the very ids that were sampled, so
-its segment matches token by token.
+*Segments.* Keys and values are kept in segments, which are runs of tokens such as an observation or an action. A
+segment points to the one before it, so the segments form a trie of the same shape as the search tree. To read a prompt,
+the longest chain of segments that matches its beginning is copied into one buffer, and only the remaining tokens go
+through the model. This works because ids are never re-tokenised: an action enters the next prompt with exactly the ids
+that were sampled, so its segment matches token by token.
 
-*Siblings side by side.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
+*Siblings in one row.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
 new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other. Given
 continuations (``score``) share a row in the same way, and all their tokens go through the model together.
 """
@@ -47,21 +47,21 @@ from treeagent.types import UserError
 Row = TypeVar("Row")
 
 _SCORED_LOGITS = 2**28
-"""Most logits that one pass of ``LocalGenerator.score`` computes, 1 GiB in single precision, unless one row has
-more."""
+"""Most logits that one forward pass of ``LocalGenerator.score`` computes (1 GiB in single precision), unless a single
+row has more."""
 
 _NAMES = """
 cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral
 olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2
 """
 TESTED = frozenset(_NAMES.split())
-"""Architectures (``model_type`` of the text configuration) that the tests compare with plain forward passes. A model of
-another architecture may read masks and positions in its own way, so it is used with a warning."""
+"""Architectures (``model_type`` of the text configuration) for which tests compare this module with plain forward
+passes. Another architecture may treat masks and positions differently, so a warning is given."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A run of tokens and their keys and values, behind the tokens of ``parent`` and of its ancestors."""
+    """A run of tokens with their keys and values. It follows the tokens of ``parent`` and of its ancestors."""
 
     parent: "Segment | None"
     token_ids: tuple[int, ...]
@@ -90,7 +90,8 @@ class PrefixCache:
         self._order: OrderedDict[int, Segment] = OrderedDict()
 
     def find(self, token_ids: Sequence[int]) -> list[Segment]:
-        """A chain of segments that spells the beginning of ``token_ids``, by the longest fitting segment each time."""
+        """A chain of segments that matches the beginning of ``token_ids``. Each step takes the longest matching
+        segment."""
         path: list[Segment] = []
         place, options = 0, self._roots
         while place < len(token_ids):
@@ -101,13 +102,13 @@ class PrefixCache:
             ]
             if not fitting:
                 break
-            # One sibling may be the beginning of another. Of two equal ones, the one that was read also has a hidden
-            # state.
+            # One sibling may be a prefix of another. Of two equal segments, prefer the one that was read, because it
+            # also has a hidden state.
             best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
             path.append(best)
             place += len(best.token_ids)
             options = best.children
-        # Children first: an ancestor is then always more recent than its descendants, and the oldest segment is a leaf.
+        # Children first: then an ancestor is always more recent than its descendants, and the oldest segment is a leaf.
         for segment in reversed(path):
             self._order.move_to_end(id(segment))
         return path
@@ -124,7 +125,7 @@ class PrefixCache:
         return segment
 
     def trim(self) -> None:
-        """Drop the least recently used leaves until the capacity holds."""
+        """Drop the least recently used leaves until the cache fits into its capacity."""
         while self.bytes > self.capacity and self._order:
             _, segment = self._order.popitem(last=False)
             siblings = segment.parent.children if segment.parent is not None else self._roots
@@ -138,7 +139,7 @@ class PrefixCache:
 
 
 class _Layer(DynamicLayer):
-    """A layer of transformers' cache that writes into a buffer of full length instead of growing by concatenation."""
+    """A layer of transformers' cache that writes into a preallocated buffer instead of growing by concatenation."""
 
     def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,8 +168,8 @@ class LocalGenerator(Generator):
             max_rows: most prompts that go through the model together.
 
         Raises:
-            UserError: masks and positions do not decide what the model's layers attend to, or its cache holds something
-                other than keys and values of one shape.
+            UserError: masks and positions do not determine what the model's layers attend to, or its cache holds
+                anything other than keys and values of one shape.
         """
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
@@ -177,9 +178,9 @@ class LocalGenerator(Generator):
         self.context = context_length(model)
         self.windows = layer_windows(model)
         self.shared: tuple[int, ...] = ()
-        """Ids with which most prompts begin. They are read once, and all prompts continue them."""
+        """The common prefix of most prompts. It is read once, and prompts continue from it."""
         self._shape = self._cache_shape()
-        """Number of layers, heads of a layer, and width of a key and of a value."""
+        """Number of layers, number of heads per layer, and width of a key or value."""
         kind = base_model(model).config.get_text_config().model_type
         if kind not in TESTED:
             warnings.warn(
@@ -194,7 +195,7 @@ class LocalGenerator(Generator):
 
     @torch.no_grad()
     def _cache_shape(self) -> tuple[int, int, int]:
-        """Measured by reading one token: configurations name these numbers in many ways."""
+        """Measure ``_shape`` by reading one token, because configurations name these numbers in many ways."""
         token = torch.zeros(1, 1, dtype=torch.long, device=self.model.device)
         cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
         plain = (DynamicLayer, DynamicSlidingWindowLayer)  # their subclasses keep more than keys and values
@@ -221,7 +222,8 @@ class LocalGenerator(Generator):
         return logits.log_softmax(-1)[:, list(token_ids)].cpu()
 
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        """The last segment of each prompt. Its ``hidden`` and ``logits`` belong to the prompt's last token."""
+        """Read prompts. Returns the last segment of each; its ``hidden`` and ``logits`` are those at the prompt's last
+        token."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
         self._read_shared(prompts)
@@ -237,7 +239,7 @@ class LocalGenerator(Generator):
         return [known[prompt] for prompt in prompts]
 
     def _read_shared(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Read ``shared`` if a prompt goes on with it and the cache lacks it."""
+        """Read ``shared`` if a prompt continues it and the cache does not hold it."""
         shared = self.shared
         if not shared or not any(prompt[: len(shared)] == shared != prompt for prompt in prompts):
             return
@@ -245,7 +247,7 @@ class LocalGenerator(Generator):
             self._batched(1, lambda rows: self._encode([shared]))
 
     def _batched(self, count: int, work: Callable[[slice], list[Row]]) -> list[Row]:
-        """Do ``work`` on slices of ``count`` rows, each as long as ``max_rows`` and the GPU's memory allow."""
+        """Run ``work`` on slices of ``count`` rows, each as large as ``max_rows`` and the GPU's memory allow."""
         done: list[Row] = []
         while len(done) < count:
             rows = min(self.max_rows, count - len(done))
@@ -257,7 +259,7 @@ class LocalGenerator(Generator):
                         "the GPU's memory does not hold the keys and values of one prompt's samples: lower "
                         "policy.cache_bytes or search.candidates, or use a smaller model"
                     ) from None
-                if rows // 2 < self.max_rows:  # a read within a draw may have halved them already
+                if rows // 2 < self.max_rows:  # a read inside ``sample`` or ``score`` may have halved it already
                     self.max_rows = rows // 2
                     warnings.warn(
                         f"the GPU's memory is full: from now on {self.max_rows} prompts go through the model together",
@@ -266,7 +268,7 @@ class LocalGenerator(Generator):
         return done
 
     def _encode(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        # The last token is always read: only then are its hidden state and its logits computed.
+        # The last token always goes through the model, so that its hidden state and its logits are computed.
         paths = [self.cache.find(prompt[:-1]) for prompt in prompts]
         pasts = [sum(len(segment.token_ids) for segment in path) for path in paths]
         new = [prompt[past:] for prompt, past in zip(prompts, pasts, strict=True)]
@@ -278,7 +280,7 @@ class LocalGenerator(Generator):
         keys = torch.zeros(len(new), past + width, dtype=torch.long)
         seen = torch.zeros(len(new), width, past + width, dtype=torch.bool)
         for row, (tokens, known) in enumerate(zip(new, pasts, strict=True)):
-            pad = width - len(tokens)  # padding is on the left, so that the last column is each prompt's last token
+            pad = width - len(tokens)  # padding is on the left, so that the last column holds each prompt's last token
             ids[row, pad:] = torch.tensor(tokens)
             positions[row, pad:] = torch.arange(known, known + len(tokens))
             keys[row, past - known : past] = torch.arange(known)
@@ -299,7 +301,7 @@ class LocalGenerator(Generator):
         for row, (path, tokens) in enumerate(zip(paths, new, strict=True)):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
             parent = path[-1] if path else None
-            # Cloned, because a view would keep the whole batch in memory for as long as the segment lives.
+            # Cloned, because a view would keep the whole batch in memory as long as the segment exists.
             kept = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
             segments.append(self.cache.add(kept))
         self.usage.encoded_tokens += sum(map(len, new))
@@ -312,7 +314,7 @@ class LocalGenerator(Generator):
 
         def draw(rows: slice) -> list[list[Sample]]:
             leaves = self._read(request.prompts[rows])
-            # One row of numbers per token, so that a prompt's draws do not depend on how long the others become.
+            # One row of random numbers per token, so that the draws of a prompt do not depend on the lengths of others.
             draws = [
                 np.random.default_rng(seed).random((max(limits[rows]), request.count)) for seed in request.seeds[rows]
             ]
@@ -340,8 +342,8 @@ class LocalGenerator(Generator):
     def _score(
         self, leaves: Sequence[Segment], candidates: Sequence[Sequence[tuple[int, ...]]], temperature: float
     ) -> list[list[Sample]]:
-        """Score ``candidates`` behind ``leaves``. Their keys and values are not cached: search goes on behind few of
-        them, whose tokens are then read together with the observation that follows."""
+        """Score ``candidates`` as continuations of ``leaves``. Their keys and values are not cached, because search
+        continues only a few of them; the tokens of these are read later, with the observation that follows."""
         tries = [beginnings(each) for each in candidates]
         width = max(map(len, tries)) - 1
         most = max(_SCORED_LOGITS // (max(width, 1) * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
@@ -363,15 +365,16 @@ class LocalGenerator(Generator):
     def _after(
         self, leaves: Sequence[Segment], tries: Sequence[dict[tuple[int, ...], list[int]]], width: int
     ) -> Tensor:
-        """The logits after each beginning that is not empty, in the order of its trie: [rows, width, vocabulary].
+        """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].
 
-        A beginning is a column, which holds its last token and sees the prefix, the beginnings of itself, and itself.
+        Each prefix is a column. The column holds the last token of the prefix, and attends to the prompt, to the
+        columns of its own shorter prefixes, and to itself.
         """
         rows, paths = len(leaves), [_chain(leaf) for leaf in leaves]
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
         buffer = self._buffer(paths, past, width)
-        # Filled as arrays: setting single elements of a tensor would take longer than a small model.
+        # Filled as NumPy arrays: setting single elements of a tensor would take longer than the pass of a small model.
         ids, depths = np.zeros((rows, width), dtype=np.int64), np.zeros((rows, width), dtype=np.int64)
         above = np.zeros((rows, width, width), dtype=np.bool_)
         for row, trie in enumerate(tries):
@@ -400,10 +403,10 @@ class LocalGenerator(Generator):
     def _decode(
         self, request: SampleRequest, part: slice, leaves: Sequence[Segment], draws: Tensor, limits: Sequence[int]
     ) -> list[list[Sample]]:
-        """Sample behind ``leaves``, which are the ``part`` of the request's prompts.
+        """Sample continuations of ``leaves``, the last segments of the slice ``part`` of the request's prompts.
 
         Args:
-            draws: uniform numbers, one per token to be sampled: [prompts, new tokens, siblings].
+            draws: uniform random numbers, one per token to be sampled: [prompts, new tokens, siblings].
         """
         rows, steps, count = draws.shape
         paths = [_chain(leaf) for leaf in leaves]
@@ -411,7 +414,7 @@ class LocalGenerator(Generator):
         past = int(pasts.max())
         buffer = self._buffer(paths, past, steps * count)
         # The columns of a row: its prefix, padded on the left, then ``count`` columns per step, one for each sibling.
-        # Column past + step * count + k belongs to sibling k, which sees the prefix and its own columns alone.
+        # Column past + step * count + k belongs to sibling k, which attends only to the prefix and its own columns.
         own = torch.eye(count, dtype=torch.bool).repeat(1, steps).expand(rows, count, steps * count)
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, count, past)
         seen = torch.cat([prefix, own], dim=-1)
@@ -451,8 +454,8 @@ class LocalGenerator(Generator):
         ]
 
     def _keep(self, leaf: Segment, drawn: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor) -> list[Sample]:
-        """The samples of one prompt. Their keys and values are cached, except the last token's: it was drawn, but did
-        not go through the model."""
+        """The samples of one prompt. Their keys and values are cached, except those of the last token, which was drawn
+        but did not go through the model."""
         samples, count = [], tokens.shape[1]
         for sibling in range(count):
             length = int(lengths[sibling])
@@ -465,8 +468,8 @@ class LocalGenerator(Generator):
         return samples
 
     def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
-        """A buffer for keys and values, [layers, 2, rows, heads, past + new, head width]. Those of the ``paths`` end at
-        column ``past``; the columns behind it are free."""
+        """A buffer of keys and values, [layers, 2, rows, heads, past + new, head width]. The keys and values of
+        ``paths`` end at column ``past``; the ``new`` columns after it are free."""
         layers, heads, width = self._shape
         shape = (layers, 2, len(paths), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)
@@ -494,7 +497,7 @@ def _chain(segment: Segment) -> list[Segment]:
 
 
 def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> None:
-    """Shorten ``lengths``, [rows, siblings], where a sample reaches its pause with the last of ``tokens``, [rows,
+    """Shorten ``lengths``, [rows, siblings], of the samples that reach their pause with the last of ``tokens``, [rows,
     tokens, siblings]."""
     length = tokens.shape[1]
     for row, (pause, latest) in enumerate(zip(pauses, tokens[:, -1].tolist(), strict=True)):
@@ -507,8 +510,8 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
 
 
 def truncated(logprobs: Tensor, top_p: float, min_p: float) -> Tensor:
-    """The distribution over the tokens that ``top_p`` and then ``min_p`` keep, as ``SampleRequest`` says, the likeliest
-    one in any case: log-probabilities, [..., vocabulary], -inf at the others."""
+    """The distribution over the tokens that remain after ``top_p`` and then ``min_p`` (see ``SampleRequest``); the
+    likeliest token always remains. Returns log-probabilities, [..., vocabulary], -inf for all other tokens."""
     if top_p < 1:
         ranked, order = logprobs.sort(dim=-1)
         dropped = ranked.exp().cumsum(dim=-1) <= 1 - top_p
@@ -522,13 +525,14 @@ def truncated(logprobs: Tensor, top_p: float, min_p: float) -> Tensor:
 def _draw(
     logits: Tensor, uniform: Tensor, request: SampleRequest, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Tokens, drawn by inverting the cumulative distribution, and their log-probabilities: [rows, siblings] each.
+    """Draw tokens by inverting the cumulative distribution. Returns them and their log-probabilities, [rows, siblings]
+    each.
 
     Args:
         logits: [rows, siblings, vocabulary].
         uniform: random numbers in [0, 1), [rows, siblings].
         allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens,
-            unless ``top_p`` or ``min_p`` leaves some out: then they are among those that are left.
+            unless ``top_p`` or ``min_p`` leaves some out: then they are among those that remain.
     """
     temperature = request.temperature
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
@@ -537,7 +541,7 @@ def _draw(
         logprobs = held = truncated(held, request.top_p, request.min_p)
     if temperature > 0:
         cumulative = held.exp().cumsum(dim=-1)
-        # A number that rounds to 1 would choose the vocabulary's last token, however unlikely it is.
+        # A number that rounds to 1 would choose the last token of the vocabulary, however unlikely it is.
         below = uniform[..., None].float().clamp(max=1 - 2**-24) * cumulative[..., -1:]
         chosen = torch.searchsorted(cumulative, below.contiguous(), right=True)
         chosen = chosen.clamp(max=logits.shape[-1] - 1)

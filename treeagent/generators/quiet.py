@@ -1,4 +1,5 @@
-"""transformers without its own progress bars, which would break ours, and without warnings that are not for users."""
+"""Run transformers without its own progress bars, which would break ours, and without warnings that do not concern
+users."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from transformers.utils import logging
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Loading and saving draw one each and take no option against it."""
+    """Switch off transformers' progress bars. Loading and saving each draw one, and no argument prevents it."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -21,7 +22,7 @@ def no_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def no_old_names() -> Iterator[None]:
-    """PEFT and TRL still use names that transformers 5.23 deprecates."""
+    """Suppress warnings about names that transformers 5.23 deprecates and that PEFT and TRL still use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".(is_)?gradient_checkpointing. is deprecated", FutureWarning)
         yield

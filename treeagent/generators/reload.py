@@ -1,4 +1,4 @@
-"""New weights on running servers, by a command of the user's own."""
+"""Load new weights on running servers with a command that the user provides."""
 
 import subprocess
 import time
@@ -12,7 +12,7 @@ from treeagent.threads import side_by_side
 from treeagent.types import UserError, storable
 
 _MOST_SECONDS = 900.0
-"""Most seconds in which the command must end, and again in which the server must then serve the weights."""
+"""Seconds within which the command must end, and again seconds within which the server must then serve the weights."""
 _POLL_SECONDS = 1.0
 _CHECK_SECONDS = 10.0
 
@@ -21,16 +21,15 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
     """Run ``command`` for each server that does not serve ``checkpoint``, and wait until it does.
 
     Args:
-        checkpoint: a folder or a name on the model hub. A server that serves another folder of the same name is
-            reloaded too.
+        checkpoint: a folder or a name on the model hub. A server of another folder with the same name is reloaded, too.
         command: a program and its arguments, in which ``{checkpoint}`` and ``{url}`` are replaced. Without ``{url}``
             it runs once for all servers.
 
     Returns:
-        why servers still do not serve it, a sentence each.
+        one sentence for each server that still does not serve the checkpoint, with the reason.
 
     Raises:
-        UserError: none of them does.
+        UserError: no server serves the checkpoint.
     """
     place = str(Path(checkpoint).resolve()) if Path(checkpoint).exists() else checkpoint
     stale = [url for url in config.urls if not {place, checkpoint} & _served(url)]
@@ -48,9 +47,9 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
 
 
 def _run(command: Sequence[str], checkpoint: str, url: str) -> str:
-    """Why the command failed; empty if it did not."""
+    """Run the command. Returns the reason why it failed; empty if it succeeded."""
     words = [word.replace("{checkpoint}", checkpoint).replace("{url}", url) for word in command]
-    with TemporaryFile() as told:  # a pipe would stay open as long as a server that the command starts
+    with TemporaryFile() as told:  # a pipe would stay open as long as a server runs that the command has started
         try:
             code = subprocess.run(
                 words, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, timeout=_MOST_SECONDS
@@ -66,7 +65,7 @@ def _run(command: Sequence[str], checkpoint: str, url: str) -> str:
 
 
 def _wait(url: str, checkpoint: str) -> str:
-    """Why the server does not serve the checkpoint in time; empty if it does."""
+    """Wait until the server serves the checkpoint. Returns the reason why it does not in time; empty if it does."""
     until = time.monotonic() + _MOST_SECONDS
     while True:
         served = _served(url)
@@ -79,9 +78,9 @@ def _wait(url: str, checkpoint: str) -> str:
 
 
 def _served(url: str) -> set[str]:
-    """Names of what a server serves; none where it does not answer."""
+    """Names of the models that a server serves; empty if it does not answer."""
     try:
         with connect(url, retries=0, timeout=_CHECK_SECONDS) as client:
             return {name for model in client.models.list() for name in named(model)}
-    except Exception:  # whatever a server says while it starts
+    except Exception:  # a server that is starting may answer anything
         return set()

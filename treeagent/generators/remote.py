@@ -1,6 +1,6 @@
-"""Servers that speak the OpenAI protocol: by token ids (vLLM, SGLang), or by text alone (hosted models).
+"""Clients of servers with the OpenAI protocol: with token ids (vLLM, SGLang), or with text only (hosted models).
 
-``servers`` says which server of a pool a request goes to, and what becomes of a request that fails.
+``servers`` decides which server of a pool gets a request, and handles requests that fail.
 """
 
 import math
@@ -14,13 +14,13 @@ from treeagent.generators.config import RemoteConfig
 from treeagent.generators.servers import REFUSED, Server, Servers
 from treeagent.types import Message, UserError, storable
 
-if TYPE_CHECKING:  # the import of ``servers`` tells what is missing
+if TYPE_CHECKING:  # importing ``servers`` reports a missing package
     from openai.types import Completion
     from openai.types.chat import ChatCompletion
     from torch import Tensor
 
 _PROBE = tuple(range(8))
-"""A prompt of token ids that every vocabulary has."""
+"""A prompt of token ids that exist in every vocabulary."""
 _FORCED = (7, 5, 6, 7)
 """Tokens that a server must draw if the grammar allows nothing else."""
 
@@ -30,13 +30,14 @@ class Replies(NamedTuple):
 
     texts: list[str]
     generated_tokens: int
-    """Tokens of all replies together, as the server counts them; 0 if it does not."""
+    """Tokens of all replies together, as the server counts them; 0 if it does not count them."""
     prompt_tokens: int = 0
     """Tokens of all prompts together, cached ones included."""
 
 
 class RemoteGenerator(Servers, Generator):
-    """Prompts and samples as token ids, by the protocol's completions with the extensions of vLLM and SGLang."""
+    """A generator that uses the protocol's completions with the extensions of vLLM and SGLang, so that prompts and
+    samples are token ids."""
 
     concurrent = True
 
@@ -53,16 +54,16 @@ class RemoteGenerator(Servers, Generator):
     ) -> None:
         """
         Args:
-            temperature: the policy's, at which the server is tested.
+            temperature: the policy's temperature, at which the server is tested.
             structured: whether requests may have a ``form``.
-            scores: the setting under which ``score`` would not be called; empty if it is not.
-            adapter: as of ``Servers``.
-            versioned: whether weights change between checkpoints: every answer must then name the model that was
-                asked for.
+            scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
+            adapter: as for ``Servers``.
+            versioned: whether the server's weights change during the run. Every answer must then name the model that
+                was asked for.
 
         Raises:
-            UserError: as for every server; or it gives no token ids, its log-probabilities leave out the temperature,
-                it ignores a form, or it knows no ``logprob_token_ids``, which scoring needs.
+            UserError: as ``Servers``; or a server gives no token ids, its log-probabilities ignore the temperature, it
+                ignores a form, or it does not support ``logprob_token_ids``, which scoring needs.
         """
         self._temperature, self._structured, self._scores = temperature, structured, scores
         self._versioned = versioned
@@ -80,7 +81,7 @@ class RemoteGenerator(Servers, Generator):
                 "it draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
             )
-        if self._structured:  # a server without grammars ignores them silently
+        if self._structured:  # a server without support for grammars ignores them silently
             fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
             drawn, _ = self._probe(server, temperature, fix, structured_outputs={"grammar": rules})
@@ -92,7 +93,7 @@ class RemoteGenerator(Servers, Generator):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {self._scores}")
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """A server has no pauses: it draws the whole turn, which is cut afterwards."""
+        """As for ``Generator``. Servers have no pauses, so whole turns are sampled and cut afterwards."""
         each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
         draws = [partial(self._draw, request, *one) for one in each]
         return request.paused(self._gather(list(zip(_keys(request.prompts, request.trees), draws, strict=True))))
@@ -100,9 +101,10 @@ class RemoteGenerator(Servers, Generator):
     def next_logprobs(
         self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
     ) -> "Tensor":
-        """
+        """As for ``Generator``.
+
         Raises:
-            UserError: a request fails, or the server knows no ``logprob_token_ids``.
+            UserError: a request fails, or the server does not support ``logprob_token_ids``.
         """
         import torch
 
@@ -127,7 +129,8 @@ class RemoteGenerator(Servers, Generator):
         temperature: float = 1.0,
         trees: Sequence[str] = (),
     ) -> list[list[Sample] | Failure]:
-        """Each beginning is a request of its own, so that the server's prefix cache serves it."""
+        """As for ``Generator``. Each prefix of a candidate is a separate request, so that the server's prefix cache
+        helps."""
         tries = [{begun: tokens for begun, tokens in beginnings(each).items() if tokens} for each in candidates]
         rows = iter(
             self._gather(
@@ -195,7 +198,7 @@ class RemoteGenerator(Servers, Generator):
         likeliest first token, in nats.
 
         Raises:
-            UserError: the server cannot answer this with token ids and log-probabilities; ``fix`` says what to do.
+            UserError: the server cannot answer with token ids and log-probabilities. The message ends with ``fix``.
         """
 
         def ask(server: Server) -> tuple[tuple[int, ...], float]:
@@ -225,8 +228,8 @@ class RemoteGenerator(Servers, Generator):
         seed: int = 0,
         **asked: Any,
     ) -> "Completion":
-        # Without these, the checkpoint's generation_config.json may choose others, and the server would draw
-        # from another distribution than the learners compute.
+        # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
+        # another distribution than the learners compute.
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
         answer: Completion = server.client.completions.create(
             model=server.model,
@@ -246,10 +249,11 @@ class RemoteGenerator(Servers, Generator):
 
 
 class RemoteChat(Servers):
-    """Conversations and replies as text, by the protocol's chat completions: no token ids and no log-probabilities."""
+    """A client that uses the protocol's chat completions: conversations and replies are text, without token ids and
+    log-probabilities."""
 
     _spelling = 0
-    """Place of the first spelling in ``reply`` that the servers take, as far as is known."""
+    """Index of the first spelling of a request (see ``reply``) that the servers have accepted so far."""
 
     def reply(
         self,
@@ -261,11 +265,11 @@ class RemoteChat(Servers):
         temperature: float,
         trees: Sequence[str] = (),
     ) -> list[Replies | Failure]:
-        """``count`` replies to each conversation. ``trees`` are as of ``SampleRequest``.
+        """Get ``count`` replies to each conversation. ``trees`` are as for ``SampleRequest``.
 
-        OpenAI's reasoning models refuse ``max_tokens`` and every temperature but 1. If a server refuses one spelling of
-        a request, the next is tried. A temperature of 0 or 1 may be left out: 1 is the protocol's default, and a
-        greedy reply is never learned from.
+        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1. If a server refuses one spelling
+        of a request, the next one is tried. The last spelling leaves out a temperature of 0 or 1: 1 is the protocol's
+        default, and a greedy reply is never learnt from.
         """
         old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
         drawn = {"temperature": temperature}
@@ -285,7 +289,7 @@ class RemoteChat(Servers):
         rows = [{"role": message.role, "content": message.content} for message in conversation]
         replies: list[str] = []
         generated_tokens = prompt_tokens = 0
-        while len(replies) < count:  # a server may return fewer replies than were asked for
+        while len(replies) < count:  # a server may return fewer replies than requested
             asked = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
             answer = self._answer(server, spellings, asked)
             if not answer.choices:
@@ -315,14 +319,15 @@ class RemoteChat(Servers):
 
 
 def _keys(prompts: Sequence[object], trees: Sequence[str]) -> Sequence[str]:
-    """What decides which server a prompt goes to: its tree, or else all of it."""
+    """The keys by which prompts are assigned to servers: the names of their trees, or else the prompts themselves."""
     return trees or [repr(prompt) for prompt in prompts]
 
 
 def _sample(choice: Any) -> Sample:
-    """
+    """Convert a choice of an answer.
+
     Raises:
-        ValueError: there is not one log-probability for each token id.
+        ValueError: there are no token ids, or not one log-probability for each.
     """
     ids, logprobs = tuple(map(int, choice.token_ids)), tuple(map(float, choice.logprobs.token_logprobs))
     if not ids or len(ids) != len(logprobs):
@@ -331,6 +336,6 @@ def _sample(choice: Any) -> Sample:
 
 
 def _first_logprobs(answer: Any) -> dict[str, float]:
-    """Log-probabilities of the first token's alternatives, by name."""
+    """Log-probabilities of the alternatives of the first token, by the server's name of the token."""
     told: dict[str, float] = answer.choices[0].logprobs.top_logprobs[0]
     return told

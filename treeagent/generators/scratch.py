@@ -1,6 +1,8 @@
-"""A small language model made on the spot: byte-pair tokenizer from given texts, Qwen3 with random weights.
+"""A small language model from scratch: a byte-pair tokenizer trained on given texts, and a Qwen3 model with random
+weights.
 
-For machines without a model hub. Both parts are stock Hugging Face objects: once saved, they load like any checkpoint.
+It serves machines without access to a model hub. Both parts are standard Hugging Face objects; once saved, they load
+like any checkpoint.
 """
 
 from collections.abc import Iterable
@@ -14,8 +16,8 @@ from treeagent.generators.config import ScratchConfig
 STOP, PAD = "<|end|>", "<|pad|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 PIECES = r"\s?[A-Za-z]+\d*[:\[]?|\s?\d+|\s?[^\w\s]+|\s"
-"""What byte pairs may be merged within: a word or identifier with an opening mark (``Thought:``, ``click[``), a number,
-a run of punctuation. Fewer tokens a step is time on a CPU."""
+"""Byte pairs are merged only within one of these pieces: a word or identifier with an opening mark (``Thought:``,
+``click[``), a number, or a run of punctuation. Such pieces give fewer tokens per step, which saves time on a CPU."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -23,7 +25,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTokenizerFast:
-    """A byte-level byte-pair tokenizer with a chat template."""
+    """Train a byte-level byte-pair tokenizer on texts, and give it a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -52,7 +54,7 @@ def train_tokenizer(texts: Iterable[str], config: ScratchConfig) -> PreTrainedTo
 
 
 def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3 with random weights that depend on ``seed`` alone."""
+    """A Qwen3 model with random weights that depend only on ``seed``."""
     shape = scratch_shape(config)
     shape.vocab_size = len(tokenizer)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
@@ -62,7 +64,7 @@ def random_model(tokenizer: PreTrainedTokenizerBase, config: ScratchConfig, seed
 
 
 def scratch_shape(config: ScratchConfig) -> Qwen3Config:
-    """The configuration of a model from scratch, with the most tokens that its tokenizer may have."""
+    """The configuration of a model from scratch, with the largest vocabulary that its tokenizer may have."""
     return Qwen3Config(
         vocab_size=config.vocabulary,
         hidden_size=config.width,
@@ -73,7 +75,7 @@ def scratch_shape(config: ScratchConfig) -> Qwen3Config:
         head_dim=config.width // config.heads,
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
-        # Unit-variance activations from the first step: a narrow model at the usual 0.02 learns at half the pace.
+        # Gives activations of unit variance from the first step; a narrow model learns half as fast with the usual 0.02
         initializer_range=config.width**-0.5,
         bos_token_id=None,
         eos_token_id=None,

@@ -1,11 +1,12 @@
-"""A pool of servers that speak the OpenAI protocol: which of them a request goes to, and what becomes of it there.
+"""A pool of servers with the OpenAI protocol: it chooses the server of each request, and handles failures.
 
-Requests of one tree go to one server, whose prefix cache then holds what they share (rendezvous hashing, Thaler and
-Ravishankar 1998). Where a server refuses, times out or is full, the request goes to the next in the tree's own order.
+All requests of a tree go to the same server, so that its prefix cache holds their common prefix (rendezvous hashing,
+Thaler and Ravishankar 1998). If that server cannot be reached, times out or is full, the request goes to the next
+server in an order that depends on the tree.
 
-Alone, a server is asked again after a timeout, a 429 or a 5xx, in growing intervals or when its Retry-After says; in a
-pool all servers are. A request that still fails costs only its own prompt. An error that every other request would
-meet, such as a wrong key, stops the run with one sentence, and ``--resume`` continues it.
+A single server is asked again after a timeout, a 429 or a 5xx, at growing intervals or when its Retry-After header
+says; a pool retries all its servers. A request that still fails costs only its own prompt. An error that would affect
+every other request, such as a wrong key, stops the run with one sentence, and ``--resume`` continues it.
 """
 
 import os
@@ -34,14 +35,14 @@ except ImportError as error:
 
 Answer = TypeVar("Answer")
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
-"""Seconds before each repeat of a request that no server of a pool has answered: enough for servers that are full for a
-while. The client of a single server waits about as long, unless the server says how long."""
+"""Seconds before each retry of a request that no server of a pool has answered; long enough for servers that are
+temporarily full. The client of a single server waits about as long, unless the server says how long."""
 _LEFT_OUT_SECONDS = 30.0
-"""How long a server that did not answer is left out before it is asked again."""
+"""Seconds for which a server that did not answer is left out before it is asked again."""
 _CHECK_SECONDS = 10.0
-"""Most seconds in which a server of a pool must say what it serves."""
+"""Seconds within which a server of a pool must list the models that it serves."""
 _LOAD_SECONDS = 120.0
-"""Most seconds in which a server must have loaded an adapter, unless ``remote.timeout`` is longer."""
+"""Seconds within which a server must load an adapter, unless ``remote.timeout`` is longer."""
 _FIXES = {
     401: "set OPENAI_API_KEY",
     402: "see to the account",
@@ -49,29 +50,29 @@ _FIXES = {
     404: "correct the url, or set policy.text_only=true if the server completes chats alone",
     429: "lower remote.concurrency, or see to the account's quota",
 }
-"""Statuses that every request would meet, and what the user can do."""
+"""HTTP statuses that every other request would get, too, and what the user can do."""
 _GONE = (404, 502, 503, 504)
-"""Statuses of a server that another one may stand in for: of a proxy before a dead one, or of one that was started
-again on another model."""
+"""HTTP statuses after which a server is left out and others replace it: those of a proxy in front of a dead server, and
+that of a server that was restarted with another model."""
 _BUSY = (408, 409, 429)
 REFUSED = (openai.BadRequestError, openai.UnprocessableEntityError)
-"""Of a request that has a parameter which the server does not take."""
+"""Errors of a request with a parameter that the server does not accept."""
 _FAILURES = (
     *(openai.APIConnectionError, openai.APIStatusError),
-    *(AttributeError, IndexError, KeyError, TypeError, ValueError),  # of an answer that has not the protocol's form
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),  # the answer does not follow the protocol
 )
 
 
 @dataclass(slots=True)
 class Server:
-    """A server of the pool, as far as it is known."""
+    """A server of the pool and its state."""
 
     url: str
     client: openai.OpenAI
     model: str = ""
-    """The checkpoint's name there; empty where it is not known to serve it."""
+    """The name under which the server serves the checkpoint; empty if it is not known to serve it."""
     left_out_until: float = 0.0
-    """On the monotonic clock; 0 while the server answers."""
+    """Time on the monotonic clock until which the server is left out; 0 while it answers."""
 
     def __str__(self) -> str:
         return f"the server at {self.url}"
@@ -83,17 +84,18 @@ class Unreachable(UserError):
 
 def connect(url: str, *, retries: int, timeout: float) -> openai.OpenAI:
     """A client of the server at ``url``."""
-    key = os.environ.get("OPENAI_API_KEY") or "none"  # your own server needs none, but the client does
+    key = os.environ.get("OPENAI_API_KEY") or "none"  # a user's own server needs no key, but the client does
     return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
 
 
 def named(model: Model) -> set[str]:
-    """The names of a served model: its own, and the folder that it was loaded from where the server tells it."""
+    """The names of a served model: its id, and the folder from which it was loaded, if the server reports that."""
     return {str(name) for name in (model.id, (model.model_extra or {}).get("root")) if name}
 
 
 def adapter_name(folder: Path) -> str:
-    """The folder's name and a digest of the weights in it, so that no other adapter is taken for this one."""
+    """The name under which servers load an adapter: the folder's name and a digest of its weights, so that different
+    adapters never have the same name."""
     try:
         weights = (folder / "adapter_model.safetensors").read_bytes()
     except OSError as error:
@@ -102,13 +104,13 @@ def adapter_name(folder: Path) -> str:
 
 
 def in_order(key: str, urls: Sequence[str]) -> list[int]:
-    """The places of the servers in the order in which they are asked about ``key``. Each is first for an equal share of
-    keys, and one that is left out changes the first of its own keys alone."""
+    """The indices of the servers in the order in which they are asked for ``key``. Each server is first for an equal
+    share of the keys, and leaving one out changes only the keys for which it was first."""
     return sorted(range(len(urls)), key=lambda place: blake2b(f"{urls[place]}\n{key}".encode(), digest_size=8).digest())
 
 
 class Servers:
-    """Connections that bound the requests in flight and count tokens and price."""
+    """Connections to a pool of servers. They limit the requests in flight, and count tokens and their price."""
 
     def __init__(
         self,
@@ -122,27 +124,27 @@ class Servers:
         """
         Args:
             checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
-            section: the table of the model's settings, which error sentences name.
-            requests: the table of the settings of requests, which error sentences name.
-            retries: how often a server that is alone is asked again.
-            adapter: the folder of a LoRA adapter that servers of its base load, under a name that tells its weights.
+            section: the table of the model's settings, for error messages.
+            requests: the table of the request settings, for error messages.
+            retries: number of retries, if there is a single server.
+            adapter: the folder of a LoRA adapter that servers of its base model load (see ``adapter_name``).
 
         Raises:
-            UserError: no server can be reached, or one refuses the key or does not serve ``checkpoint``.
+            UserError: no server can be reached, or a server refuses the key or does not serve ``checkpoint``.
         """
         self.config, self.checkpoint = config, checkpoint
         self.usage = Usage()
         self.context = sys.maxsize
-        """Length of the shortest context of the servers, in tokens, as far as they report it."""
+        """The shortest context length among the servers that report one, in tokens."""
         self._section, self._requests = section, requests
         self._adapter = adapter
         self._adapter_name = "" if adapter is None else adapter_name(adapter)
         self._state = threading.Lock()
         self._room = threading.Semaphore(config.concurrency)
-        """For requests in flight, of all threads that call."""
-        repeats = retries if len(config.urls) == 1 else 0  # in a pool the next server is asked instead
+        """Limits the requests in flight over all calling threads."""
+        repeats = retries if len(config.urls) == 1 else 0  # in a pool, the next server is asked instead
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
-        # A client would be collected with its connections, in any order: one of them first would be an open socket.
+        # Without this, a connection may be garbage-collected before its client closes it, which leaves an open socket.
         weakref.finalize(self, _close, [server.client for server in self.servers])
         admitted = side_by_side(self._first_admitted, self.servers, len(self.servers))
         lost = [error for error in admitted if error is not None]
@@ -155,7 +157,7 @@ class Servers:
         """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
 
     def _check(self, server: Server) -> None:
-        """Check that the server can do what will be asked of it. Raises ``UserError`` if not."""
+        """Check that the server supports the requests that will be made. Raises ``UserError`` if not."""
 
     def _first_admitted(self, server: Server) -> Unreachable | None:
         try:
@@ -166,7 +168,7 @@ class Servers:
         return None
 
     def _admit(self, server: Server) -> None:
-        """Ask a server what it serves, and check it."""
+        """Look up the checkpoint's name on a server, and check the server."""
         try:
             server.model, context = self._find(server)
             self._check(server)
@@ -181,7 +183,7 @@ class Servers:
     def _find(self, server: Server) -> tuple[str, int]:
         """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
         most = self.config.timeout if len(self.servers) == 1 else min(self.config.timeout, _CHECK_SECONDS)
-        client = server.client.with_options(max_retries=1, timeout=most)  # a wrong address shows at once
+        client = server.client.with_options(max_retries=1, timeout=most)  # so that a wrong address fails quickly
         served, wanted = self._listed(server, client), PurePath(self.checkpoint).name
         if self._adapter is not None:
             why, wanted = "", self._adapter_name
@@ -195,7 +197,7 @@ class Servers:
                 )
         for model in served:
             if wanted in {PurePath(name).name for name in named(model)}:
-                base = (model.model_extra or {}).get("parent")  # vLLM tells the context of an adapter's base alone
+                base = (model.model_extra or {}).get("parent")  # vLLM reports the context length of the base model only
                 told = [each.model_extra or {} for each in served if each.id in (model.id, base)]
                 contexts = [int(each["max_model_len"]) for each in told if each.get("max_model_len")]
                 return model.id, min(contexts, default=sys.maxsize)
@@ -212,7 +214,8 @@ class Servers:
         return served
 
     def _load(self, server: Server, client: openai.OpenAI, adapter: Path) -> str:
-        """Have a server load an adapter. Returns why it refused: another worker may have asked it before."""
+        """Make a server load an adapter. Returns the reason if it refuses, which is no error yet: another worker may
+        already have made it load the adapter."""
         body = {"lora_name": self._adapter_name, "lora_path": str(adapter.resolve())}
         slow = client.with_options(timeout=max(self.config.timeout, _LOAD_SECONDS))
         try:
@@ -224,7 +227,7 @@ class Servers:
         return loaded.reason if isinstance(loaded, Failure) else ""
 
     def _gather(self, requests: Sequence[tuple[str, Callable[[Server], Answer]]]) -> list[Answer | Failure]:
-        """The answers, in order. Each request has a key; those of one key go to one server as long as it answers.
+        """The answers, in order. Requests with the same key go to the same server as long as it answers.
 
         Raises:
             UserError: as ``_attempt``.
@@ -255,17 +258,17 @@ class Servers:
                     self._leave_out(server, error)
                     last, failed = server, error
                 else:
-                    if left_out:  # else the answer may have been under way when the server was left out since
+                    if left_out:  # otherwise the server may have been left out while this request was in flight
                         server.left_out_until = 0.0
                     return answer
-            if wait is None or isinstance(failed, openai.APITimeoutError):  # no server is fast enough for it
+            if wait is None or isinstance(failed, openai.APITimeoutError):  # no server is fast enough for this request
                 break
             time.sleep(wait)
         return self._failure(last, failed)
 
     def _in_turn(self, order: Sequence[Server]) -> Iterator[tuple[Server, bool]]:
-        """The servers that are not left out; where all are, those that have answered once. With each, whether it is
-        left out."""
+        """Yield the servers that are not left out, each with False. If all are left out, yield those that are known to
+        serve the checkpoint, each with True."""
         found = False
         for server in order:
             if self._answers(server):
@@ -275,7 +278,7 @@ class Servers:
             yield from ((server, True) for server in order if server.model)
 
     def _answers(self, server: Server) -> bool:
-        """Whether a server is not left out. After its time one thread checks it as at the start."""
+        """Whether a server is not left out. When its time is over, one thread checks the server again."""
         with self._state:
             if not server.left_out_until:
                 return True
@@ -290,7 +293,7 @@ class Servers:
         return True
 
     def _leave_out(self, server: Server, error: Exception) -> None:
-        """Leave a server out that may be gone. One that is merely full, or fails this request, stays."""
+        """Leave out a server that may be gone. A server that is only full, or that fails only this request, stays."""
         if isinstance(error, openai.APIStatusError) and error.status_code not in _GONE:
             return
         with self._state:
@@ -303,14 +306,14 @@ class Servers:
             )
 
     def _attempt(self, server: Server, request: Callable[[Server], Answer]) -> Answer | Failure:
-        """The answer, or why this request has none. Raises as ``_failure``."""
+        """Make a request to a server. Returns the answer, or a ``Failure`` with the reason. Raises as ``_failure``."""
         try:
             return request(server)
         except _FAILURES as error:
             return self._failure(server, error)
 
     def _failure(self, server: Server, error: Exception) -> Failure:
-        """What an error means to this request.
+        """The ``Failure`` of a request that met ``error``.
 
         Raises:
             UserError: every other request would fail for the same reason.
@@ -332,7 +335,7 @@ class Servers:
                 if error.status_code in _FIXES:
                     raise UserError(f"{said}: {_FIXES[error.status_code]}") from None
                 return Failure(said)
-            case _:  # not the protocol's form
+            case _:  # the answer does not follow the protocol
                 return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
 
     def _count(self, usage: CompletionUsage | None) -> None:

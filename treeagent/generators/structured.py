@@ -1,6 +1,6 @@
-"""Turns held to a form while they are sampled: of all tokens only those with which it can still be reached are drawn.
+"""Constrained decoding: while a turn is sampled, only tokens are drawn after which the turn can still satisfy a form.
 
-The form is a context-free grammar in llguidance's dialect of Lark, which vLLM reads too.
+The form is a context-free grammar in llguidance's dialect of Lark, which vLLM also reads.
 """
 
 import json
@@ -26,22 +26,22 @@ except ImportError as error:
 
 
 _MOST_TRIED = 400
-"""Continuations that a search for the rest of a turn looks at. An argument that is cut off takes about ten."""
+"""Most continuations that a search for the rest of a turn expands. An argument that was cut off takes about ten."""
 _FEW = 8
-"""Tokens that are tried where no short one is allowed."""
+"""Number of tokens that are tried if no short token is allowed."""
 _BRIDGE = 4
-"""Most tokens that are written before the lead into a call."""
+"""Most tokens that may be written before the lead into a call."""
 
 
 class Form:
-    """What a turn has to come to, its stop token included.
+    """The grammar that a whole turn must satisfy, including its stop token.
 
     Args:
-        rules: given how to spell a mark (quoted, or as the special token that it is), the rules of a turn; ``turn``
-            is the rule of the whole turn.
+        rules: returns the rules of a turn (``Grammar.rules``); the rule ``turn`` describes the whole turn. It gets a
+            function that writes a mark as a term of the rules: quoted, or as a special token.
 
     Attributes:
-        lark: the rules, from ``start`` on.
+        lark: the complete rules, beginning with ``start``.
 
     Raises:
         UserError: llguidance refuses the rules, for example because of a tool's schema.
@@ -50,18 +50,18 @@ class Form:
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
         self._stop = chat.stop_id
-        known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large one takes a second
+        known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large tokenizer takes a second
         vocabulary = tokenizer.get_vocab()
 
         def spelt(mark: str) -> str:
             token = vocabulary.get(mark)
-            special = token is not None and known.is_special_token(token)  # also some that transformers calls plain
+            special = token is not None and known.is_special_token(token)  # includes some that transformers calls plain
             return f"<[{token}]>" if special else json.dumps(mark)
 
         end = spelt("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
         start = f"opened turn <[{chat.stop_id}]>\n{opened}" if chat.opens_thought else f"turn <[{chat.stop_id}]>"
-        # The first line says whose dialect it is, which others might take for theirs: vLLM's xgrammar does.
+        # The first line names the dialect; without it, vLLM's xgrammar would read the rules as its own dialect.
         self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
@@ -73,24 +73,26 @@ class Form:
         self._short = _short_tokens(chat)
 
     def led(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
-        """``lead``, where a turn that begins with ``token_ids`` may go on with it, behind a token or two that complete
-        an unfinished character or word. Empty where it may not."""
+        """The tokens to append to a turn that begins with ``token_ids``: ``lead``, after at most a few tokens that
+        complete an unfinished character or word. Empty if the form does not allow ``lead`` there."""
         found = self._search(
             token_ids, lambda matcher: lead if matcher.validate_tokens(list(lead)) == len(lead) else ()
         )
         return found if len(found) <= len(lead) + _BRIDGE else ()
 
     def ending(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """Few tokens, the stop token included, with which a turn that began with ``token_ids`` is well-formed. Empty
-        where none are found."""
+        """A few tokens, including the stop token, that complete a turn that begins with ``token_ids`` so that it is
+        well-formed. Empty if none are found."""
         return self._search(token_ids, lambda matcher: (self._stop,) if _bits(matcher)[self._stop] else ())
 
     def _search(self, token_ids: Sequence[int], goal: Callable[[LLMatcher], tuple[int, ...]]) -> tuple[int, ...]:
-        """The tokens behind ``token_ids`` up to where ``goal`` gives the last of them; empty where none are found.
+        """Search for a continuation of ``token_ids``. ``goal`` returns its last tokens, or none while the goal is not
+        reached. Returns the whole continuation; empty if none is found.
 
-        Best-first search: first where the grammar leaves least choice, since a closed quote leaves less than an open
-        one. Tokens without a choice are taken at once; of the others only those of one punctuation mark, digit or
-        letter are tried, or the first few if the grammar allows none of these.
+        This is a best-first search. It first expands the continuation after which the grammar allows the fewest tokens,
+        because a closed quote allows fewer than an open one. Tokens without an alternative are taken at once. Otherwise
+        only tokens of a single punctuation mark, digit or letter are tried, or the first few allowed tokens if none of
+        these is allowed.
         """
         begun = self._start.deep_copy()
         if not begun.consume_tokens(list(token_ids)):
@@ -119,7 +121,8 @@ class Form:
         return ()
 
     def follow(self, begun: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "Followed":
-        """``count`` samples for each turn that has come so far, drawn from logits of that many tokens."""
+        """Track ``count`` samples for each turn in ``begun``, which holds the existing tokens of the turns.
+        ``vocabulary`` is the number of logits."""
         matchers: list[list[LLMatcher]] = []
         for ids in begun:
             matcher = self._start.deep_copy()
@@ -129,26 +132,28 @@ class Form:
 
 
 def _bits(matcher: LLMatcher) -> NDArray[np.uint8]:
-    """1 for each token with which the turn can go on, [vocabulary]."""
+    """1 for each token that may come next, else 0, [vocabulary]."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
 
 
 def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
-    """Ids of the tokens that are one character of a call's syntax, a digit or a letter."""
+    """Ids of tokens that are a single character: punctuation of a call's syntax, a digit or a letter."""
     found = (chat.encode(each) for each in '"}],: \n{[0x')
     return np.array([ids[0] for ids in found if len(ids) == 1], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Samples that are being drawn."""
+    """The grammar states of samples that are being drawn."""
 
     matchers: Sequence[Sequence[LLMatcher]]
     """[rows, siblings]"""
     vocabulary: int
+    """Number of logits."""
 
     def allowed(self) -> NDArray[np.bool_]:
-        """The tokens with which each can go on, [rows, siblings, vocabulary]; the stop token alone where none can."""
+        """Whether each token may come next in each sample, [rows, siblings, vocabulary]. If a sample allows no further
+        token, it allows the stop token."""
         masks = [[matcher.compute_bitmask() for matcher in siblings] for siblings in self.matchers]
         words = np.frombuffer(b"".join(chain.from_iterable(masks)), np.uint8)
         bits = np.unpackbits(words, bitorder="little").reshape(len(masks), len(masks[0]), -1)
@@ -158,7 +163,7 @@ class Followed:
         return allowed
 
     def take(self, tokens: Sequence[Sequence[int]]) -> None:
-        """The tokens drawn, [rows, siblings]; what comes after a turn's end does not matter."""
+        """Advance by the drawn tokens, [rows, siblings]. Tokens after the end of a turn are ignored."""
         for siblings, drawn in zip(self.matchers, tokens, strict=True):
             for matcher, token in zip(siblings, drawn, strict=True):
                 if not matcher.is_stopped():

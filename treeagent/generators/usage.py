@@ -1,4 +1,5 @@
-"""What sampling has cost, counted by every generator. Imports nothing, so that a run's metrics can read it."""
+"""Counters of the cost of sampling, which every generator keeps. This module imports nothing heavy, so that a run's
+metrics can import it."""
 
 from dataclasses import dataclass
 
@@ -8,9 +9,9 @@ class Usage:
     """Tokens that went through the model."""
 
     encoded_tokens: int = 0
-    """Prompt tokens fed."""
+    """Prompt tokens fed to the model."""
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     generated_tokens: int = 0
     price: float = 0.0
-    """What a server charged for them, by the prices of the configuration."""
+    """Price of a server's tokens, by the prices in the configuration."""

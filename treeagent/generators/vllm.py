@@ -1,4 +1,4 @@
-"""A vLLM engine in this process, for many GPUs and many prompts. The engine itself caches shared prefixes."""
+"""A vLLM engine in this process, for several GPUs and many prompts. The engine caches shared prefixes itself."""
 
 import gc
 import json
@@ -24,7 +24,7 @@ except ImportError as error:
 
 
 class VllmGenerator(Generator):
-    """Runs a whole model, or an adapter on its base model; ``load`` switches it to another checkpoint."""
+    """Runs a whole model, or an adapter on its base model; ``load`` switches to another checkpoint."""
 
     def __init__(
         self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto", *, structured: bool = False
@@ -47,11 +47,11 @@ class VllmGenerator(Generator):
             tensor_parallel_size=config.tensor_parallel_size,
             gpu_memory_utilization=config.gpu_memory_utilization,
             max_model_len=config.max_model_len,
-            logprobs_mode="processed_logprobs",  # of the distribution drawn from, temperature applied
+            logprobs_mode="processed_logprobs",  # those of the distribution drawn from, with the temperature applied
             enable_prefix_caching=True,
             enable_sleep_mode=current_platform.is_sleep_mode_available(),
             enable_lora=adapter is not None,
-            max_lora_rank=1 << (max(rank, 8) - 1).bit_length(),  # vLLM takes powers of 2 from 8 to 512
+            max_lora_rank=1 << (max(rank, 8) - 1).bit_length(),  # vLLM accepts powers of 2 from 8 to 512
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
@@ -60,8 +60,9 @@ class VllmGenerator(Generator):
         """Adapters loaded so far; vLLM identifies an adapter by its number."""
 
     def load(self, base: str, adapter: Path | None) -> bool:
-        """Switch to another checkpoint, which takes about a second. False if that needs a new engine: one with room
-        for adapters, one on another base model, or one for a model whose output layer is its embedding."""
+        """Switch to another checkpoint, which takes about a second. Returns False if that needs a new engine: to begin
+        or stop using adapters, to change the base model of an adapter, or to reload a model whose output layer is its
+        embedding."""
         if (base, adapter) == (self.base, self.adapter):
             return True
         if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
@@ -77,7 +78,7 @@ class VllmGenerator(Generator):
         return True
 
     def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """The engine has no pauses: it draws the whole turn, which is cut afterwards."""
+        """As for ``Generator``. The engine has no pauses, so whole turns are sampled and cut afterwards."""
         limits, grammar = request.limits(self.context), request.form and request.form.lark
         if not request.count:
             return [[] for _ in request.prompts]
@@ -119,8 +120,9 @@ class VllmGenerator(Generator):
         temperature: float = 1.0,
         trees: Sequence[str] = (),
     ) -> list[list[Sample] | Failure]:
-        """Each beginning is a prompt of its own, so that the engine's prefix cache serves it. The engine computes the
-        log-probabilities of whole prompts without its cache, and at temperature 1."""
+        """As for ``Generator``. Each prefix of a candidate is a separate prompt, so that the engine's prefix cache
+        helps. The engine's own log-probabilities of prompts are not used, because it computes them without its cache
+        and at temperature 1."""
         tries = [beginnings(each) for each in candidates]
         settings = [
             SamplingParams(
@@ -139,7 +141,8 @@ class VllmGenerator(Generator):
         return scored
 
     def forget(self) -> None:
-        """Also free the GPUs for training: the weights stay in the CPU's memory until the engine is called again."""
+        """As for ``Generator``. Also frees the GPUs for training: the weights are kept in the CPU's memory until the
+        engine is called again."""
         if self._asleep:
             return
         self._llm.reset_prefix_cache()
@@ -179,7 +182,7 @@ def _sample(drawn: CompletionOutput) -> Sample:
 _running: VllmGenerator | None = None
 """This process's engine. It takes nearly all of the GPUs' memory, so a process has only one."""
 _user = ""
-"""Which model the engine runs: the policy's or the world model's."""
+"""The user of the engine: "policy" or "world"; empty before the first call."""
 
 
 def engine(
@@ -191,10 +194,11 @@ def engine(
     *,
     structured: bool = False,
 ) -> VllmGenerator:
-    """This process's engine, switched to a checkpoint; a new one is started if there is none or it cannot switch.
+    """This process's engine, switched to a checkpoint. A new engine is started if there is none, or if it cannot
+    switch.
 
     Raises:
-        UserError: the engine already runs the other model (``user``), which would silently get these weights.
+        UserError: the engine already runs the model of the other ``user``, which would silently get these weights.
     """
     global _running, _user
     if _running is not None and user != _user:

@@ -1,11 +1,11 @@
-"""Search in a world model, and replay in the environment of what the imagined trees promise.
+"""Search in a world model, and check the imagined trees by replaying paths in the environment.
 
-``dynamics.Imagination`` is the dynamics of such a search: tasks open in the environment, and all later steps are
-imagined. ``verify`` replays the best imagined paths, so that no imagined success is believed unchecked. ``load`` opens
-the world model of a run. ``env.WorldEnv`` offers it as the environment named "imagined".
+``dynamics.Imagination`` is the dynamics of such a search: tasks start in the environment, and all later steps are
+imagined. ``verify`` replays the best imagined paths, so that no imagined success is used without a check. ``load``
+opens the world model of a run. ``env.WorldEnv`` offers it as the environment named "imagined".
 """
 
 from treeagent.envs import BUILT_IN
 
-# Registered here, because no environment may import this room.
+# Registered here, because ``treeagent.envs`` must not import this package.
 BUILT_IN["imagined"] = "treeagent.imagination.env:WorldEnv"

@@ -1,4 +1,4 @@
-"""A dynamics that opens tasks in the environment and continues them in a world model."""
+"""A dynamics that starts tasks in the environment and continues them in a world model."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from treeagent.types import Action, Dynamics, State, Task, Transition
 
 @dataclass(frozen=True, slots=True)
 class Imagination:
-    """Tasks open in the environment, by a reset, which costs no step. All later steps are imagined."""
+    """Starts each task by a reset of the environment, which costs no step. The world model imagines all later steps."""
 
     environment: Dynamics
     model: Dynamics

@@ -1,4 +1,4 @@
-"""A run's world model as an environment by name, for every command that takes one."""
+"""A run's world model as a named environment, for every command that takes an environment."""
 
 import random
 from collections.abc import Sequence
@@ -19,30 +19,30 @@ class WorldEnvOptions:
     """Settings of ``WorldEnv``."""
 
     run: str
-    """Folder of a run with a world model. That of ``treeagent world fit`` is taken, else the last round's."""
+    """Folder of a run with a world model: the one from ``treeagent world fit``, or else from the last round."""
 
 
 class WorldEnv(ImaginedEnv):
-    """The world model of a run in place of its environment. Tasks and tools are the environment's own, all else is
+    """The world model of a run instead of its environment. Tasks and tools come from the environment; the rest is
     imagined.
 
-    It imagines one step at a time; ``adapt.imagined`` batches the steps of many trees.
+    It imagines one step at a time, while ``adapt.imagined`` batches the steps of many trees.
 
     Raises:
-        RunError: the folder holds no run.
-        UserError: the run has no world model, or its environment was imagined itself.
+        RunError: the folder does not hold a run.
+        UserError: the run has no world model, or its own environment is imagined.
     """
 
     options_type = WorldEnvOptions
 
     def __init__(self, options: WorldEnvOptions) -> None:
-        # Imported late: these load torch, which listing the environments should not.
+        # Imported here, because these modules load torch, which is not needed to list the environments.
         from treeagent.imagination.load import world_model, world_of
         from treeagent.run.folder import Run
 
         run = Run.open(Path(options.run))
         config, world = world_of(run)
-        if config.environment.name == "imagined":  # told before it is made: a run may name itself
+        if config.environment.name == "imagined":  # checked before it is built, since a run may name itself
             raise UserError(f"the environment of {options.run} is imagined itself: give the run of a real one")
         self._real = make_env(config.environment.name, config.environment.options)
         self._opened = ExitStack()

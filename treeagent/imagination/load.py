@@ -1,4 +1,4 @@
-"""Open what belongs to a run's world model: its settings, its memory, its encoder, and the model itself."""
+"""Load the parts of a run's world model: its settings, its memory, its encoder, and the model itself."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -31,18 +31,19 @@ if TYPE_CHECKING:
     from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
 
 _TEACHER_TOKENS = 256
-"""Longest explanation of a step, thinking included where the server counts it; one line is asked for."""
+"""Most tokens of a teacher's explanation of a step, including its thinking if the server counts that. The prompt asks
+for one line."""
 _loaded = lru_cache(maxsize=1)(load_checkpoint)
-"""Keeps the last world model in memory, for the next batch of trees."""
+"""Load a checkpoint, and keep the last one in memory for the next batch of trees."""
 
 
 def memory_path(world: Path) -> Path:
-    """The database that holds the memory of the world model in the folder ``world``."""
+    """Return the path of the memory (a SQLite database) of the world model in the folder ``world``."""
     return world.with_suffix(".sqlite")
 
 
 def open_memory(config: RunConfig, world: Path, *, create: bool = False) -> ReplayBuffer:
-    """The memory of the world model in the folder ``world``. The caller closes it.
+    """Open the memory of the world model in the folder ``world``. The caller must close it.
 
     Raises:
         UserError: as ``make_encoder`` and ``ReplayBuffer``.
@@ -51,7 +52,7 @@ def open_memory(config: RunConfig, world: Path, *, create: bool = False) -> Repl
 
 
 def make_encoder(config: RunConfig, world: Path) -> Encoder:
-    """The encoder that embeds the steps in the memory of the world model in the folder ``world``.
+    """Return the encoder for the memory of the world model in the folder ``world``.
 
     Raises:
         UserError: its model cannot be loaded, or its package is not installed.
@@ -70,7 +71,7 @@ def make_encoder(config: RunConfig, world: Path) -> Encoder:
 
 @lru_cache(maxsize=1)
 def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = None) -> Encoder:
-    """An encoder with a model, which runs where the world model does.
+    """Load an encoder that has a model. It runs on the device of the world model.
 
     Raises:
         UserError: the model cannot be loaded, or its package is not installed.
@@ -84,12 +85,13 @@ def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = No
 
 
 def settings_path(run: Run) -> Path:
-    """The file with the settings of the world model that ``treeagent world fit`` made for a run."""
+    """Return the path of the settings with which ``treeagent world fit`` made a run's world model."""
     return run.path / "world.toml"
 
 
 def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
-    """The settings and the folder of a run's world model: that of ``treeagent world fit``, else the last round's.
+    """Return the settings and the folder of a run's world model: of the one from ``treeagent world fit``, or else of
+    the one from the last round.
 
     Raises:
         UserError: the run has no world model.
@@ -103,14 +105,14 @@ def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
 
 
 def wording(config: RunConfig) -> Wording:
-    """The prompts and answers of these settings. A model trained from scratch gets no instructions: it learns the form
-    of an answer from its training."""
+    """Return the form of prompts and answers for these settings. A model trained from scratch gets no instructions,
+    since it learns the form from its training data."""
     settings = config.world
     return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
 
 
 def require_world(config: RunConfig) -> None:
-    """Check early that everything a world model of these settings needs is there.
+    """Check early that everything is available that a world model with these settings needs.
 
     Raises:
         UserError: a server cannot be reached or does not serve the model, a model or an encoder cannot be loaded, or a
@@ -133,11 +135,11 @@ def require_world(config: RunConfig) -> None:
 def world_model(
     config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
 ) -> Iterator[ExperienceModel]:
-    """The world model in the folder ``world`` as a dynamics, with its memory open.
+    """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
 
     Args:
-        env: its shield, if it has one, also forbids calls in imagination.
-        calls_alone: the agent's turns are bare calls; else they are written in ``policy.format``.
+        env: an environment whose shield, if it has one, also forbids calls in imagination.
+        calls_alone: whether the agent's turns are bare calls; otherwise they are written in ``policy.format``.
     """
 
     def forbids(call: str | ToolCall) -> str | None:
@@ -159,16 +161,16 @@ def world_model(
             )
         finally:
             if isinstance(writer, LocalWriter):
-                writer.generator.forget()  # an engine frees the GPUs
+                writer.generator.forget()  # a vLLM engine frees its GPUs
 
 
 def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
-    """The settings of ``config`` with the [world] section of the run ``evaluate.world``, and the folder of its world
+    """Return ``config`` with the section [world] of the run ``evaluate.world``, and the folder of that run's world
     model.
 
     Raises:
-        UserError: the run has no world model, is of another environment or of other options of it, or its settings
-            contradict those of ``config``.
+        UserError: the run has no world model, has another environment or other options, or its settings contradict
+            those of ``config``.
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
@@ -208,7 +210,7 @@ def _remote_world(config: RunConfig) -> "RemoteWriter":
 
 
 def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
-    """The model on a server that explains real steps (R* of DreamGym's equation 5).
+    """Return the teacher: a model on a server that explains real steps (R* of DreamGym's equation 5).
 
     Raises:
         UserError: the server cannot be reached, or does not serve the model.

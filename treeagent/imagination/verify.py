@@ -1,4 +1,4 @@
-"""Replay the promises of imagined trees in the environment before anything learns from them."""
+"""Replay the best paths of imagined trees in the environment before anything learns from the trees."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,16 +10,16 @@ from treeagent.types import Dynamics
 from treeagent.world_model.transition import answered
 
 _ROUNDING = 0.0015
-"""Returns that differ by no more than this are equal: a world model writes rewards with three decimals."""
+"""Largest difference of two returns that count as equal, because a world model writes rewards with three decimals."""
 
 
 async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
     """Mark freshly grown trees as imagined and verify them.
 
     Args:
-        environment: the environment that opened their tasks.
-        steps: most environment steps per tree; a replay that has begun is finished. 0 verifies nothing.
-        seconds: most wall time of one step.
+        environment: the environment in which the tasks were started.
+        steps: environment steps per tree after which no further replay starts. 0 verifies nothing.
+        seconds: most wall-clock time of one step.
     """
     call_imagined(trees)
     for tree in trees if steps else ():
@@ -34,17 +34,17 @@ def call_imagined(trees: Iterable[Tree]) -> None:
 
 
 async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float | None = None) -> None:
-    """Replay the tree's finished paths in the environment, best first, and remove what cannot be believed.
+    """Replay the tree's finished paths in the environment, best first, and remove what these replays did not confirm.
 
-    Paths are replayed until none promises more than the best replay has returned. While the environment answers as
-    imagined, nodes of the path become real. Its first different answer replaces the imagined node and all below it. The
-    rest of the path is then played only for its return: these actions were drawn behind prompts that never occurred.
-    The value of a replayed action is the best return of its replays.
+    Paths are replayed until no imagined return exceeds the best return of a replay. While the environment answers as
+    imagined, the path's nodes become real. The environment's first different answer replaces the imagined node and its
+    subtree. The rest of the path is then played only for its return, because its actions were sampled after prompts
+    that never occurred. The value of a replayed action is the best return of its replays.
 
-    A sibling that promises as much as a replayed action, or more, is dropped, because it was not checked. The other
-    siblings stay, without their subtrees, as worse alternatives. So the best action of each state and the best path of
-    the tree have been replayed, and an imagined success that failed is stored as a failure. If the environment raises
-    an error, the tree keeps the error and no edges.
+    A sibling with an imagined value at least as high as the best replayed action's value is dropped, because it was not
+    checked. The other siblings stay as worse alternatives, without their subtrees. The best action of each state and
+    the best path of the tree have therefore been replayed, and an imagined success that failed is stored as a failure.
+    If the environment raises an error, the tree keeps the error and no edges.
     """
     growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
@@ -65,8 +65,8 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
 
 
 def _best_promise(tree: Tree) -> Sequence[Edge]:
-    """The finished path with an imagined end and the highest return; among equals the likeliest, then the shortest.
-    Empty if there is none."""
+    """Return the finished path with the highest return among those with an imagined end; empty if there is none. Ties
+    are broken by the higher log-probability, then by the shorter path."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
@@ -78,7 +78,8 @@ def _best_promise(tree: Tree) -> Sequence[Edge]:
 async def _replay(
     growth: Growth, plan: Sequence[Edge], environment: Dynamics, seconds: float | None
 ) -> Sequence[Edge] | None:
-    """The path as the environment plays it; None after an error of the environment, which the tree keeps."""
+    """Play a path in the environment. Returns the path with the environment's answers; None after an error of the
+    environment, which the tree keeps."""
     discount = growth.tree.discount
     known = next(place for place, edge in enumerate(plan) if _end([edge]).origin == "imagined")
     path = list(plan[:known])
@@ -105,14 +106,14 @@ async def _replay(
 
 
 async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, seconds: float | None) -> bool:
-    """Play the last edge of ``path``, which is imagined, in the environment, and replace the imagined node by the real
-    one. Returns whether the two are the same. After an error of the environment the edge stays as it was."""
+    """Play the last edge of ``path`` in the environment and replace its imagined node by the real one. Returns whether
+    the two are the same. After an error of the environment, the edge stays as it was."""
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
     if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
         return False
-    # The actions below were drawn behind exactly these messages and ids.
+    # The actions below were sampled after exactly these messages and token ids.
     real.state = replace(real.state, messages=imagined.state.messages)
     real.value, real.edges = imagined.value, imagined.edges
     real.context_ids, real.left_out = imagined.context_ids, imagined.left_out
@@ -120,8 +121,8 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
 
 
 def _same(imagined: Node, real: Node) -> bool:
-    """Whether the agent reads the same text, up to white space at its end (a served model's answers lack it), and the
-    episode is in the same state."""
+    """Whether two nodes have the same observation and the same flags. White space at the end of the observation is
+    ignored, since a remote model's answers are stripped there."""
     told, heard = answered(imagined.state.messages), answered(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
     return told.rstrip() == heard.rstrip() and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
@@ -137,7 +138,7 @@ def _keep_believable(node: Node, discount: float) -> None:
         if edge in replayed:
             _keep_believable(_end([edge]), discount)
         elif edge.child is not None and edge.child.edges:
-            # The subtree goes, and its value is kept: what the visits found.
+            # The subtree is removed, but the value that its visits found is kept.
             edge.child.value = (edge.value - (edge.reward or 0.0)) / (1.0 if edge.thought else discount)
             edge.child.edges = []
 

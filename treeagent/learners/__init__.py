@@ -1,4 +1,4 @@
-"""Training from what trees teach: supervised fine-tuning, policy distillation, DPO, GRPO, value heads, reward models.
+"""Training on the rows of trees: supervised fine-tuning, policy distillation, DPO, GRPO, value heads, reward models.
 
 Each learner takes the rows of one view of ``treeagent.views`` and changes a model in place:
 
@@ -9,7 +9,7 @@ Each learner takes the rows of one view of ``treeagent.views`` and changes a mod
     fit_value(model, head, value rows, ValueConfig())
     train_reward(model, tokenizer, head, comparisons, RewardModelConfig())
 
-The settings are light; the learners load torch and TRL on first use.
+Importing this package does not load torch or TRL; a learner loads them when it is first used.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""From rows to padded batches, in an order that a resumed training finds again."""
+"""Padded batches of rows, in an order that a resumed training reproduces."""
 
 import math
 import random
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 _POOL = 8
-"""Rows of so many batches are sorted by length together, which saves padding but keeps batches different in every
-epoch."""
+"""Number of batches whose rows are sorted by length together. This saves padding, and batches still differ between
+epochs."""
 
 
 class OfTask(Protocol):
@@ -26,7 +26,8 @@ class OfTask(Protocol):
 
 
 class Batches(Sampler[list[int]]):
-    """Batches of rows that belong together, in an order that depends on the seed and the epoch alone."""
+    """Batches of rows that belong together, by length or by group, in an order that depends only on the seed and the
+    epoch."""
 
     drop_last = False  # accelerate reads it
 
@@ -42,23 +43,24 @@ class Batches(Sampler[list[int]]):
     ) -> None:
         """Args:
         lengths: tokens of each row; rows of similar length share a batch.
-        batch_size: rows per batch; the last batch of an epoch's pool may be smaller.
-        repeats: times in a row that each process draws a batch.
+        batch_size: rows per batch; the last rows of an epoch may make a smaller one.
+        repeats: how many times in a row each process draws a batch.
         groups: the group of each row, if given; then rows of one group share a batch, whatever their length.
-        full: several processes draw batches of one size; the last rows are joined by the first.
+        full: with several processes, all batches have the same size; the first rows fill up the last batch.
         """
         self.lengths = lengths
-        self.size = batch_size  # under the name batch_size, accelerate would drop turns that end in a smaller batch
+        self.size = batch_size  # if named batch_size, accelerate would drop turns that end in a smaller batch
         self.seed = seed
         self.repeats = repeats
         self.groups = groups
         self.full = full
         self.processes = 1
-        """How many processes take turns at drawing. Each gets as many batches; the first ones may be drawn twice."""
+        """Number of processes, which draw batches in turn. All get the same number of batches, so the first batches may
+        be drawn twice."""
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by transformers and accelerate as each epoch begins."""
+        """Set the epoch. transformers and accelerate call this at the beginning of each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -95,21 +97,22 @@ class Batches(Sampler[list[int]]):
 
 
 def row_numbers(count: int) -> Dataset:
-    """The data set that TRL gets: numbers of rows, which the collator looks up. Nothing is copied or tokenised."""
+    """The data set for TRL: only the indices of rows, which the collator looks up. Nothing is copied or tokenised."""
     return Dataset.from_dict({"row": np.arange(count)})
 
 
 def lengths_of(lengths: Iterable[int]) -> Sequence[int]:
-    """Numbers of tokens, in 8 bytes each."""
+    """Lengths as an array of 8 bytes each."""
     return array("q", lengths)
 
 
 def tasks_of(rows: Sequence[OfTask]) -> Sequence[str]:
-    """The task of each row; rows of one task share one string."""
+    """The task id of each row. Rows of one task share one string in memory."""
     return [sys.intern(row.task_id) for row in rows]
 
 
 def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:
-    """Rows to a (rows, longest) tensor, padded on the right. Any token will do for ids: padding is never attended."""
+    """Stack rows into a (rows, longest) tensor, padded on the right with ``value``. Token ids may be padded with any
+    id, because padding is never attended to."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=dtype)

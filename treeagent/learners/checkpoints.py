@@ -1,4 +1,4 @@
-"""Which checkpoints of a training are complete, whose they are, and how far they got."""
+"""Checkpoints of a training: which are complete, to which training they belong, and its progress."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _BEST = "best.safetensors"
 
 @dataclass(slots=True)
 class Progress:
-    """What a resumed training needs beyond the trainer's own checkpoint."""
+    """State that a resumed training needs in addition to the trainer's own checkpoint."""
 
     step: int = 0
     finished: bool = False
@@ -29,11 +29,11 @@ class Progress:
     best_validation: float | None = None
     best_step: int | None = None
     stale: int = 0
-    """Validations since the best one."""
+    """Number of validations since the best one."""
 
 
 def fingerprint(config: object, rows: Sequence[object]) -> str:
-    """Tells one training from another by its configuration and its rows."""
+    """A hash of the configuration and the rows, which identifies a training."""
     digest = hashlib.sha256(repr(config).encode())
     for row in rows:
         digest.update(repr(row).encode())
@@ -41,7 +41,7 @@ def fingerprint(config: object, rows: Sequence[object]) -> str:
 
 
 def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[str, Tensor]) -> None:
-    """Complete the checkpoint that transformers wrote at ``step``."""
+    """Mark the checkpoint that transformers wrote at ``step`` as complete, with its progress and the best weights."""
     checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
     if best:
         save_file(dict(best), checkpoint / _BEST)
@@ -49,10 +49,10 @@ def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[st
 
 
 def newest(folder: Path, run: str) -> Path | None:
-    """The newest complete checkpoint in a folder, if any; incomplete ones are removed.
+    """The newest complete checkpoint in a folder, if any. Incomplete checkpoints are removed.
 
     Raises:
-        ValueError: it belongs to another run.
+        UserError: it belongs to a training with another configuration or other rows.
     """
     latest = None
     for checkpoint in sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=lambda path: int(path.name.split("-")[1])):
@@ -71,7 +71,7 @@ def newest(folder: Path, run: str) -> Path | None:
 
 
 def read(checkpoint: Path, device: torch.device) -> tuple[Progress, dict[str, Tensor]]:
-    """The progress of a complete checkpoint, and the best weights until then (empty where nothing was validated)."""
+    """The progress of a complete checkpoint, and the best weights so far (empty without a validation)."""
     progress = Progress(**json.loads(regular(checkpoint / _SEAL).read_text())["progress"])
     best = checkpoint / _BEST
     return progress, load_file(best, device=str(device)) if best.exists() else {}

@@ -1,4 +1,5 @@
-"""What the learners on TRL share: lending the model to a trainer, crash-safe checkpoints, running it to its end."""
+"""Code that all learners based on TRL share: lend a model to a trainer, run the trainer, and write crash-safe
+checkpoints."""
 
 import gc
 import tempfile
@@ -30,12 +31,12 @@ from treeagent.types import UserError
 
 Model = PreTrainedModel | PeftModel
 _ROUTER = ("output_router_logits", "router_aux_loss_coef")
-"""What TRL's supervised trainer sets in the configuration of a mixture of experts."""
+"""Names that TRL's supervised trainer sets in the configuration of a mixture of experts."""
 
 
 def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
-    """The arguments of ``transformers.TrainingArguments``, quiet and offline. A Trainer insists on a folder: ``spare``
-    is the one without checkpoints."""
+    """Arguments for ``transformers.TrainingArguments``, without console output or network access. A Trainer needs an
+    output folder: without ``checkpoint_dir`` it is ``spare``."""
     schedule = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
     return {
         "output_dir": str(hooks.get("checkpoint_dir") or spare),
@@ -48,9 +49,9 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "warmup_steps": config.warmup_steps,
         "weight_decay": config.weight_decay,
         "bf16": config.precision == "bfloat16",
-        "gradient_checkpointing": config.gradient_checkpointing or None,  # TRL turns it on; False is deprecated
+        "gradient_checkpointing": config.gradient_checkpointing or None,  # TRL's default is on; False is deprecated
         "logging_steps": config.log_every,
-        "logging_nan_inf_filter": False,  # it would hide a divergence
+        "logging_nan_inf_filter": False,  # the filter would hide a divergence
         "save_strategy": "steps" if hooks.get("checkpoint_dir") else "no",
         "save_steps": config.save_every,
         "save_total_limit": 2,  # the newest may be half-written
@@ -58,7 +59,7 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "use_cpu": trains_on_cpu(model),
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,
-        "accelerator_config": {"even_batches": False},  # ``Batches`` makes them even
+        "accelerator_config": {"even_batches": False},  # ``Batches`` gives each process as many
         "remove_unused_columns": False,
         "report_to": "none",
         "disable_tqdm": True,
@@ -69,15 +70,15 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
 def lent(
     model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Lend a model to a trainer; yields the trainer's arguments.
+    """Lend a model to a trainer. Yields the trainer's arguments.
 
-    Within, the value head is a submodule of the model (one optimiser, one gradient norm), and the attention is as
-    configured. Weights that are all trained are in float32: in bfloat16 most steps are smaller than half of a weight's
-    last digit, and would be lost.
+    Inside the context, the value head is a submodule of the model (one optimiser, one gradient norm), and the attention
+    implementation is the configured one. If all weights are trained, they are in float32: in bfloat16 most steps are
+    smaller than half of a weight's last digit, and would be lost.
 
-    Afterwards everything that trainers change is undone: a patched ``forward`` (each round would wrap it once more),
-    ``use_cache`` off, dropout set to 0, gradient checkpointing, the auxiliary loss of routers, float32 in place of
-    shorter weights.
+    On exit, everything that trainers change is undone: a patched ``forward`` (otherwise each round would wrap it once
+    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, the auxiliary loss of routers, and the float32
+    copy of weights in a shorter format.
     """
     modules: set[nn.Module] = {model, base_model(model)}
     forwards = [module.__dict__.get("forward") for module in modules]
@@ -95,13 +96,14 @@ def lent(
         base_model(model).set_attn_implementation(config.attention)
     if head is not None:
         model.value_head = head.to(model.device)
-    if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT keeps adapters so itself
+    if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT's adapters are in float32
         nn.Module.to(model, torch.float32)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="treeagent-") as spare,
             # Without Triton, TRL runs the language-model head over every position, labelled or not, because Neuron
-            # needs fixed shapes. On a CPU this takes 30 % of a step if a quarter of the tokens is trained.
+            # needs fixed shapes. On a CPU this takes 30 % of a step if a quarter of the tokens is trained. The patch
+            # makes TRL run it over labelled positions only.
             patch.object(trl_utils, "_use_triton", lambda device: True),
             no_old_names(),
         ):
@@ -127,22 +129,23 @@ def lent(
 
 
 class Learner(Trainer):
-    """What all learners change in a Trainer; it stands before TRL's class among the bases."""
+    """Base class with the changes to a Trainer that all learners share. It must precede TRL's trainer among the base
+    classes."""
 
-    args: Any  # TRL's own subclass, which differs by trainer
-    model: Any  # never None or a bare module, which the base class allows
+    args: Any  # a subclass of TrainingArguments, which differs by trainer
+    model: Any  # the base class also allows None or a bare module, which never occur here
     train_dataset: Any
     batches: Batches
     watch: Watch
     run: str
-    """Fingerprint of configuration and rows."""
+    """Fingerprint of the configuration and the rows."""
     head: ValueHead | None = None
     optimiser: str = "adamw"
     aux_loss_enabled: bool
     largest: int
     """Rows of a whole batch."""
     parts: int = 1
-    """Parts in which a batch goes through the model, since the whole of it did not fit into memory."""
+    """Parts in which a batch goes through the model; more than 1 if a whole batch did not fit into memory."""
     _total_train_tokens: int = 0
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -171,7 +174,7 @@ class Learner(Trainer):
                 loss = super().training_step(model, inputs, num_items_in_batch)
             except torch.OutOfMemoryError as error:
                 self._halve(str(error).partition("\n")[0])
-            if loss is None:  # here nothing holds the activations any more, as the error's traceback did
+            if loss is None:  # outside the handler: until here, the error's traceback kept the activations in memory
                 self._total_train_tokens = counted
                 model.zero_grad(set_to_none=True)
                 gc.collect()
@@ -179,7 +182,7 @@ class Learner(Trainer):
                     torch.cuda.empty_cache()
         if aside is not None:
             aside.add()
-        everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
+        everywhere = self.accelerator.gather(loss.detach())  # all processes must stop together; none may wait for one
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
@@ -187,7 +190,8 @@ class Learner(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: Inputs, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The loss of a batch; where memory is short, from its parts, whose losses add up to it."""
+        """The loss of a batch. If memory is short, it is computed part by part; the losses of the parts add up to
+        it."""
         if self.parts == 1:
             return self.batch_loss(model, inputs, num_items_in_batch)
         return in_parts(self.model, self.part_losses(model, inputs, num_items_in_batch))
@@ -196,20 +200,21 @@ class Learner(Trainer):
         return cast(Tensor, super().compute_loss(model, inputs, False, num_items_in_batch))
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """The loss of each of ``parts`` parts of a batch, weighted so that their sum is the loss of the batch."""
+        """Functions that compute the loss of each of the ``parts`` parts of a batch, weighted so that their sum is the
+        loss of the batch."""
         raise NotImplementedError
 
     @property
     def separable(self) -> bool:
-        """Whether the loss of a batch is a sum over its rows. The balance of experts is not."""
+        """Whether the loss of a batch is a sum over its rows. The auxiliary loss that balances experts is not."""
         return not self.aux_loss_enabled
 
     def _halve(self, error: str) -> None:
-        """Have the batches go through the model in twice as many parts.
+        """Split batches into twice as many parts.
 
         Raises:
-            UserError: they are single rows already, or their loss is no sum over rows, or other processes, which had no
-                such error, would wait.
+            UserError: the parts are single rows already, the loss is not a sum over rows, or several processes train
+                together: those without this error would wait forever.
         """
         if self.accelerator.num_processes > 1 or self.parts >= self.largest or not self.separable:
             raise UserError(
@@ -223,7 +228,7 @@ class Learner(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         with no_progress_bars():
             super()._save(output_dir, state_dict)
-        if self.head is not None and output_dir is not None:  # a checkpoint of an adapter holds nothing else
+        if self.head is not None and output_dir is not None:  # a checkpoint of an adapter holds the adapter only
             self.head.save(Path(output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -235,22 +240,22 @@ class Learner(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         best = gathered(self.watch.best)
-        self.accelerator.wait_for_everyone()  # each process writes its random state
+        self.accelerator.wait_for_everyone()  # until each process has written its random state
         if self.accelerator.is_main_process:
             folder = Path(self.args.output_dir)
             checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no model card."""
+        """Do nothing: no model card is written."""
 
     def _send_telemetry(self) -> None:
-        """Send nothing."""
+        """Do nothing: no telemetry is sent."""
 
 
 def fit(
     trainer: Learner, config: OptimiserConfig, rows: Sequence[object], batches: Batches, hooks: Hooks
 ) -> TrainResult:
-    """Run a trainer to its end, resuming where an earlier run of the same call was cut short.
+    """Run a trainer to its end. If an earlier run of the same call was cut short, resume from its last checkpoint.
 
     Raises:
         TrainingDiverged: a loss or a gradient is NaN or infinite.
@@ -265,13 +270,13 @@ def fit(
     trainer.add_callback(watch)
     folder = hooks.get("checkpoint_dir")
     trainer.run = checkpoints.fingerprint(config, rows) if folder else ""
-    with trainer.accelerator.main_process_first():  # it removes what was cut short
+    with trainer.accelerator.main_process_first():  # ``newest`` removes incomplete checkpoints
         checkpoint = checkpoints.newest(folder, trainer.run) if folder else None
     if checkpoint:
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
         trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again
     if checkpoint and watch.progress.finished:
-        if sharing():  # weights are shared out when a training begins
+        if sharing():  # weights are sharded only when a training begins
             trainer._prepare_for_training(watch.progress.step, trainer.get_train_dataloader(), str(checkpoint))  # type: ignore[no-untyped-call]
         else:
             trainer._load_from_checkpoint(str(checkpoint))

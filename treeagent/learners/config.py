@@ -1,4 +1,4 @@
-"""Settings of every learner. Imports neither torch nor TRL, so that a command line can read them at once."""
+"""Settings of every learner. This module imports neither torch nor TRL, so that a command line reads them quickly."""
 
 from typing import Annotated, Literal, Self
 
@@ -10,7 +10,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""NumPy, which training seeds too, takes no other."""
+"""The range of seeds that NumPy accepts; training seeds NumPy, too."""
 
 PreferenceLoss = Literal[
     "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down",
@@ -24,49 +24,49 @@ Optimiser = Literal["adamw", "muon"]
 
 @dataclass(frozen=True, config=_STRICT)
 class TrainingConfig:
-    """What all trainings of a run share; a stage's own table holds what differs."""
+    """Settings that all trainings of a run share. The table of each training holds its other settings."""
 
     schedule: Schedule = "linear"
-    """Course of the learning rate after the warm-up steps, in every training."""
+    """Schedule of the learning rate after the warm-up steps, in every training."""
     epochs: Positive = 1.0
-    """Passes over the training rows in every training whose own ``max_steps`` is unset."""
+    """Passes over the training rows, in every training that leaves its own ``max_steps`` unset."""
     accumulation: Count = 1
-    """Forward passes of one optimiser step; raise it where a smaller batch_size must fit the memory."""
+    """Forward passes per optimiser step (gradient accumulation). If memory is short, raise it and lower batch_size."""
     precision: Precision = "float32"
-    """Arithmetic of the forward pass in training; "bfloat16" means mixed precision."""
+    """Number format of the forward pass in training; "bfloat16" means mixed precision."""
     gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass, which saves memory and takes about 20 % more time."""
+    """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time."""
     save_every: Count = 100
     """Optimiser steps between two checkpoints from which an interrupted training resumes."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class OptimiserConfig(TrainingConfig):
-    """How a learner takes gradient steps, watches them and saves them. A run composes it from ``[training]`` and the
-    stage's own table."""
+    """Settings of a learner's optimiser, validation and checkpoints. A run combines them from ``[training]`` and the
+    table of the training."""
 
     schedule: Schedule = "constant"
     optimiser: Optimiser = "adamw"
-    """"adamw", or "muon": Muon for weight matrices with AdamW for the rest, which learns from scratch in about half the
-    steps."""
+    """"adamw", or "muon": Muon for weight matrices and AdamW for all other weights. Training from scratch takes about
+    half as many steps with "muon"."""
     learning_rate: Positive = 1e-3
     """Peak learning rate."""
     max_steps: Count | None = None
-    """Optimiser steps; unset means as many as ``epochs`` take."""
+    """Optimiser steps; unset means the steps of ``epochs`` passes over the rows."""
     batch_size: Count = 32
     """Rows (or pairs) of one forward pass."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
-    """AdamW's weight decay; at 0 a zero gradient leaves the weights exactly as they are."""
+    """Weight decay, decoupled as in AdamW. At 0, a zero gradient leaves the weights exactly as they are."""
     attention: Literal["sdpa", "eager"] | None = None
-    """Attention implementation while the model trains, by transformers' names; unset means the model's own."""
+    """Attention implementation during training, by its name in transformers; unset keeps the model's own."""
     log_every: Count = 10
-    """Optimiser steps between two rows of a training's metrics."""
+    """Optimiser steps between two rows of the training's metrics."""
     validate_every: Count = 50
-    """Optimiser steps between two validations, where a validation is given."""
+    """Optimiser steps between two validations, if the training validates."""
     patience: Annotated[int, Field(ge=0)] = 0
-    """Validations in a row without a new best after which training stops; 0 never stops early."""
+    """Training stops after this many validations in a row without a new best; 0 never stops early."""
     seed: Seed = 0
     """Seed of the order of rows and of dropout."""
 
@@ -78,7 +78,7 @@ class SFTConfig(OptimiserConfig):
 
 @dataclass(frozen=True, config=_STRICT)
 class DistilConfig(OptimiserConfig):
-    """Distillation of the search's policy over the candidates of each state."""
+    """Distillation of the policy that search computes over the candidates of each state."""
 
     batch_size: Count = 32
     """States of one forward pass."""
@@ -89,13 +89,13 @@ class DPOLoss:
     """The loss of direct preference optimisation."""
 
     loss_type: tuple[PreferenceLoss, ...] = ("sigmoid", "sft")
-    """Terms of DPO's loss, by TRL's names. "sigmoid" alone may lower the likelihood of the chosen actions too
-    (likelihood displacement, Razin et al. 2024); "sft", the mean negative log-likelihood of all chosen tokens in nats,
-    prevents it."""
+    """Terms of DPO's loss, by their names in TRL. "sigmoid" alone may also lower the likelihood of the chosen actions
+    (likelihood displacement, Razin et al. 2024). Adding "sft", the mean negative log-likelihood of all chosen tokens in
+    nats, prevents this."""
     loss_weights: tuple[NonNegative, ...] = (1.0, 0.5)
     """Weight of each term of ``loss_type``."""
     beta: Positive = 0.3
-    """Strength with which DPO holds the policy close to the policy that sampled the trees."""
+    """Strength β with which DPO keeps the policy close to the policy that sampled the trees."""
 
     @model_validator(mode="after")
     def _weights_match(self) -> Self:
@@ -116,24 +116,24 @@ class GRPOLoss:
     """The loss of the clipped policy gradient."""
 
     loss_type: PolicyLoss = "dapo"
-    """Surrogate and normalisation of the policy-gradient loss, by TRL's names; "dapo" divides by the trained tokens of
-    the batch, "bnpo" by those of one forward pass; "grpo" takes the mean over the tokens of each row, "luspo" their
-    sum, and then the mean over rows."""
+    """Surrogate and normalisation of the policy-gradient loss, by its name in TRL. "dapo" divides by the trained tokens
+    of the batch, "bnpo" by the trained tokens of one forward pass. "grpo" takes the mean over the tokens of each row
+    and "luspo" their sum; both then take the mean over rows."""
     epsilon_high: Positive | None = None
     """Probability ratios above 1 + epsilon_high are clipped; under "cispo" the ratio itself is capped at epsilon_high.
     Unset means 0.28 (DAPO's clip-higher), or 5.0 under "cispo"."""
     delta: Annotated[float, Field(gt=1)] | None = None
-    """Cap of the probability ratio where the advantage is negative, which the clipping leaves open: a stale token that
-    has become likely since weighs no more (two-sided clipping, INTELLECT-2). Unset caps nothing; "cispo", "sapo" and
-    "vespo" need none."""
+    """Cap of the probability ratio of tokens with a negative advantage, which the usual clipping does not bound. It
+    limits the weight of stale tokens that have become much likelier since (two-sided clipping, INTELLECT-2). Unset
+    means no cap; "cispo", "sapo" and "vespo" do not accept one."""
     beta: NonNegative = 0.0
-    """Weight of KL(policy || behaviour), in nats per token: the k3 estimate times the importance ratio, whose gradient
-    is unbiased (DeepSeek-V3.2)."""
+    """Weight of KL(policy || behaviour), in nats per token. The estimate is k3 times the importance ratio, so that its
+    gradient is unbiased (DeepSeek-V3.2)."""
     anchor: NonNegative = 0.0
-    """Weight of the mean negative log-likelihood of tokens with a positive advantage."""
+    """Weight of an extra loss: the mean negative log-likelihood of tokens with a positive advantage."""
     packed: bool = True
-    """Computes the common beginning of a batch's rows once, and draws the rows of a task into one batch; the loss of a
-    batch is the same."""
+    """Draws the rows of a task into one batch, and computes the common prefix of the rows of a batch only once. The
+    loss of a batch stays the same."""
 
     @model_validator(mode="after")
     def _cap_is_a_ratio(self) -> Self:
@@ -158,12 +158,12 @@ class GRPOConfig(GRPOLoss, OptimiserConfig):
 
     learning_rate: Positive = 2e-4
     batch_size: Annotated[int, Field(ge=2)] = 32
-    """Rows of one forward pass; TRL needs two or more."""
+    """Rows of one forward pass; TRL needs at least two."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class ValueConfig:
-    """Fitting the value head alone, on frozen hidden states."""
+    """Settings for fitting the value head alone, on the frozen policy."""
 
     learning_rate: Positive = 1e-3
     """Learning rate of AdamW."""
@@ -174,16 +174,16 @@ class ValueConfig:
     forward_batch_size: Count = 32
     """Rows of one forward pass of the frozen policy."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the tasks kept for early stopping and for the reported numbers."""
+    """Share of the tasks held out for early stopping and for the reported figures."""
     patience: Count = 5
-    """Epochs in a row without a lower held-out loss after which training stops."""
+    """Training stops after this many epochs in a row without a lower held-out loss."""
     seed: Seed = 0
     """Seed of the split of the tasks and of the order of positions."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class RewardModelConfig(OptimiserConfig):
-    """A reward model by Bradley-Terry."""
+    """Training of a reward model with the Bradley-Terry loss."""
 
     centre: NonNegative = 0.01
-    """Weight of (u(chosen) + u(rejected))², which keeps the scores of a reward model around 0."""
+    """Weight of the term (u(chosen) + u(rejected))², which keeps the scores u of a reward model around 0."""

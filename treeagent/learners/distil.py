@@ -1,4 +1,4 @@
-"""Policy distillation: the policy learns the distribution that a search gave to the candidates of each state."""
+"""Policy distillation: the policy learns the distribution that search computed over the candidates of each state."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from treeagent.types import NothingToLearn
 from treeagent.views.policy import PolicyRow
 
 _PACK_TOKENS = 2048
-"""Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
+"""Most tokens of a pack. The memory of its attention mask grows with their square. A longer row is a separate pack."""
 
 
 def train_distil(
@@ -38,16 +38,16 @@ def train_distil(
 
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
-    where log π(a|s) sums over the |a| sampled tokens of candidate a. Where π' is certain, it is the loss of
-    ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together,
+    where log π(a|s) is the sum over the |a| sampled tokens of candidate a. If π' puts all weight on one candidate of
+    each state, this is the loss of ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together,
 
         -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z
 
-    The first term alone is AlphaZero's loss: its candidates are all legal moves, so that Z = 1. A language model has
-    other actions, too, and would move its probability to them.
+    The first term alone is AlphaZero's loss: there the candidates are all legal moves, so that Z = 1. A language model
+    has other actions, too; without the second term, probability could move to them.
 
-    States of a task share a batch, and what their prompts have in common goes through the model once, if the model can
-    be packed (``treeagent.learners.packed``).
+    States of a task share a batch, and the common prefix of their prompts goes through the model only once, if the
+    model can be packed (``treeagent.learners.packed``).
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats a token); ``kl`` (KL(π' || π), in nats a
     state); ``entropy`` (nats a token); ``num_tokens`` (tokens read so far); ``grad_norm`` (before clipping).
@@ -76,7 +76,7 @@ def train_distil(
                 **arguments,
                 max_length=None,
                 dataset_kwargs={"skip_prepare_dataset": True},
-                router_aux_loss_coef=0.0,  # the load of experts is measured on whole rows, not on packs
+                router_aux_loss_coef=0.0,  # the load of experts is defined on whole rows, not on packs
             ),
             train_dataset=row_numbers(len(rows)),
             processing_class=tokenizer,
@@ -89,14 +89,14 @@ def train_distil(
 
 
 def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
-    """States to what the model reads, and a vector for each of four columns of the candidates' tokens.
+    """Collate states into the inputs of the model and the targets of the loss.
 
-    ``tokens`` are their ids, ``places`` the flat positions from which they are predicted, ``targets`` π' of their
-    candidates. ``floor`` holds the entropy of π' of each state, in nats; ``count`` is the number of tokens read.
-    Candidates with π' = 0 add nothing to the loss, and are left out.
+    For each sampled token of the candidates, ``tokens`` holds its id, ``places`` the flat position from which it is
+    predicted, and ``targets`` π' of its candidate. ``floor`` holds the entropy of π' of each state, in nats; ``count``
+    is the number of tokens that the model reads. Candidates with π' = 0 add nothing to the loss, and are left out.
 
     Args:
-        hidden_size: the model's, which decides on the width of packs; 0 for one padded row a candidate.
+        hidden_size: hidden size of the model, which decides the width of packs; 0 makes one padded row per candidate.
     """
     kept = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
     sequences = [(*prompt, *each.token_ids) for prompt, each in kept]
@@ -130,10 +130,10 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
 
 class _DistilTrainer(Learner, SFTTrainer):
     hidden_size: int
-    """As of ``_collate``."""
+    """As for ``_collate``."""
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """A part's loss counts by its states, each of which has targets that sum to 1."""
+        """As in ``Learner``. The loss of a part is weighted by its share of the targets."""
         rows, whole = inputs["rows"], inputs["targets"].sum()
 
         def loss(first: int, last: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Direct preference optimisation on pairs from trees, the stored behaviour log-probabilities being the reference."""
+"""Direct preference optimisation on pairs from trees, with the stored behaviour log-probabilities as the reference."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -38,9 +38,9 @@ def train_dpo(
     place.
 
     The sigmoid loss of a pair is -log σ(h) with h = β [log π(chosen) - log μ(chosen) - log π(rejected) +
-    log μ(rejected)]. π is the model; μ, the policy that sampled the pair, takes the place of the reference policy, by
-    the log-probabilities stored with the pair, so that no reference model is in memory. Log-probabilities are summed
-    over the tokens that the policy sampled; observations between them do not count.
+    log μ(rejected)]. π is the model. μ is the policy that sampled the pair; it replaces the reference policy. Its
+    log-probabilities are stored with the pair, so no reference model is in memory. Log-probabilities are summed over
+    the tokens that the policy sampled; observations between them do not count.
 
     Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
     ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
@@ -65,8 +65,8 @@ def train_dpo(
         raise NothingToLearn(
             "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
         )
-    # TRL would load a reference model where weights are shared out, and hash the policy for the log-probabilities that
-    # it would compute.
+    # TRL would load a reference model if weights are sharded, and would hash the policy as a cache key for the
+    # reference log-probabilities that it computes. Neither is needed here.
     without_reference = patch.multiple(
         dpo_trainer, create_model_from_path=lambda *args, **kwargs: None, hash_module=lambda module: ""
     )
@@ -86,8 +86,8 @@ def train_dpo(
             data_collator=lambda items: _collate([pairs[item["row"]] for item in items]),
         )
         if isinstance(model, PeftModel):
-            model.delete_adapter("ref")  # the copy that TRL takes for its reference
-        if temperature != 1:  # TRL scores DPO at 1, where the stored log-probabilities would not match
+            model.delete_adapter("ref")  # TRL's copy of the adapter, made for its reference
+        if temperature != 1:  # TRL scores at temperature 1, to which the stored log-probabilities would not correspond
             outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=outputs)
         lengths = lengths_of(
@@ -98,7 +98,8 @@ def train_dpo(
 
 
 def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
-    """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) references."""
+    """Collate pairs into (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) reference
+    log-probabilities."""
     sides = [(pair.context_ids, pair.chosen) for pair in pairs] + [(pair.context_ids, pair.rejected) for pair in pairs]
     rows = [(*context, *side.token_ids) for context, side in sides]
     completion = [[*[False] * len(context), *side.mask] for context, side in sides]
@@ -116,11 +117,12 @@ class _DPOTrainer(Learner, DPOTrainer):
 
     @property
     def separable(self) -> bool:
-        """The terms "aot" and "aot_unpaired" compare sorted batches."""
+        """As in ``Learner``, and False with the terms "aot" and "aot_unpaired", which sort the pairs of a batch."""
         return super().separable and not any(kind.startswith("aot") for kind in self.loss_types)
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """A part's loss counts by its pairs; the mean over chosen tokens ("sft") by these tokens."""
+        """As in ``Learner``. The loss of a part is weighted by its share of the pairs; the term "sft", a mean over
+        chosen tokens, by its share of these tokens."""
         pairs = len(inputs["ref_chosen_logps"])
         chosen = inputs["completion_mask"][:pairs, 1:].sum(dim=1)
         sides = [cut(inputs, 0, pairs, 2 * pairs), cut(inputs, pairs, 2 * pairs, 2 * pairs)]
@@ -142,7 +144,7 @@ class _DPOTrainer(Learner, DPOTrainer):
         return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
-        return dataset  # tokenised when it was sampled
+        return dataset  # the pairs were tokenised when they were sampled
 
     def _precompute_ref_logps(self, dataset: Dataset, *args: Any) -> Dataset:
-        return dataset  # stored when it was sampled
+        return dataset  # the log-probabilities were stored when the pairs were sampled

@@ -1,8 +1,8 @@
 """Clipped policy gradient (PPO, GRPO and their variants) on stored actions. Advantages come from trees; nothing is
 generated.
 
-TRL's GRPOTrainer computes the loss. Its earlier stage, which generates, rewards and compares, is replaced: stored rows
-are collated.
+TRL's GRPOTrainer computes the loss. Its stage before that, which generates completions, rewards and advantages, is
+replaced by one that collates stored rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from treeagent.views.advantages import AdvantageRow
 from treeagent.views.spilled import where
 
 _PACK_TOKENS = 2048
-"""Most tokens of a pack, whose attention mask takes their square in memory; a longer row is a pack of its own."""
+"""Most tokens of a pack. The memory of its attention mask grows with their square. A longer row is a separate pack."""
 
 
 def train_grpo(
@@ -44,15 +44,15 @@ def train_grpo(
     changes ``model`` in place.
 
     The loss of a token with advantage A is -min(ρ A, clip(ρ, 0.8, 1 + ε_high) A), where ρ = π / μ. μ is the behaviour
-    policy, by the log-probabilities stored when the token was sampled; it is also the reference of the KL term. The
-    first ρ is at most ``config.delta``, if that is set (two-sided clipping, INTELLECT-2 2025). How
-    tokens are averaged depends on ``config.loss_type``. Tokens outside the mask get exactly no gradient, and rows
-    without any masked token are left out.
+    policy, given by the log-probabilities stored when the token was sampled; it is also the reference of the KL term.
+    If ``config.delta`` is set, it caps the first ρ (two-sided clipping, INTELLECT-2 2025). ``config.loss_type`` decides
+    how tokens are averaged. Tokens outside the mask get exactly no gradient, and rows without any masked token are left
+    out.
 
     Metrics, means over the steps since the last row: ``loss`` (advantage units); ``entropy`` (nats a token); ``kl``
-    (nats a token, if ``config.beta`` is set); ``logp_difference`` (|log ρ| of a trained token, in nats: before the
-    first step it tells how stale the rows are); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of tokens that are
-    clipped); ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
+    (nats a token, if ``config.beta`` is set); ``logp_difference`` (mean |log ρ| of trained tokens, in nats: before the
+    first step it measures how stale the rows are); ``clip_ratio/*`` and ``cispo_clip_ratio`` (share of clipped tokens);
+    ``anchor`` (nats a token, if ``config.anchor`` is set); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
@@ -89,8 +89,8 @@ def train_grpo(
                 use_bias_correction_kl=True,
                 temperature=temperature,
                 max_completion_length=longest,
-                num_generations=config.batch_size,  # rows are not repeated; TRL only wants a divisor of the batch
-                disable_dropout=True,  # behaviour log-probabilities were taken without
+                num_generations=config.batch_size,  # unused, but TRL checks that it divides the batch
+                disable_dropout=True,  # the behaviour log-probabilities were computed without dropout
             ),
             train_dataset=row_numbers(len(rows)),
             processing_class=tokenizer,
@@ -98,8 +98,8 @@ def train_grpo(
         trainer.rows = rows
         trainer.anchor = config.anchor
         trainer.packed = config.packed
-        trainer.beta = config.beta  # given to the constructor, TRL would load a reference model
-        # TRL draws `accumulation` batches at once, and draws them anew for every forward pass.
+        trainer.beta = config.beta  # set here, because TRL's constructor would load a reference model
+        # TRL draws `accumulation` batches at once, and draws the same ones again for every forward pass.
         batches = Batches(
             lengths_of(len(row.prompt_ids) + len(row.completion_ids) for row in rows),
             config.batch_size * config.accumulation,
@@ -111,15 +111,15 @@ def train_grpo(
 
 
 def _no_reward(completions: Sequence[object], **columns: object) -> list[float | None]:
-    """TRL asks for a reward; the stage that would call it is replaced."""
+    """A placeholder: TRL requires a reward function, but the stage that would call it is replaced."""
     return [0.0] * len(completions)
 
 
 def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
-    """Rows to the dictionary that TRL's loss reads; every tensor is (rows, tokens).
+    """Collate rows into the dictionary that TRL's loss reads; every tensor is (rows, tokens).
 
-    The "prompt" of each row has the length of the shortest prompt; the rest of a longer prompt begins its "completion"
-    and is not trained. So nothing is padded on the left, which would shift absolute positions.
+    The "prompt" of every row has the length of the shortest prompt. The rest of a longer prompt goes to the beginning
+    of its "completion" and is not trained. So nothing is padded on the left, which would shift absolute positions.
     """
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
@@ -130,7 +130,7 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 
     mask = aligned("mask", torch.bool)
     prompts = torch.tensor([row.prompt_ids[:shared] for row in rows])
-    # Values at untrained tokens must not reach the loss, where 0 * NaN is NaN.
+    # Values at untrained tokens must not reach the loss, because 0 * NaN is NaN.
     behaviour = aligned("logprobs", torch.float).where(mask, 0.0)
     return {
         "prompt_ids": prompts,
@@ -148,10 +148,10 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     rows: Sequence[AdvantageRow]
     anchor: float
     packed: bool
-    _buffered_inputs: Any  # TRL's, which it declares as None alone
+    _buffered_inputs: Any  # TRL declares it with the type None
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
-        """TRL's buffer without its shuffling, which would separate rows that share a prefix."""
+        """As TRL's method, but without its shuffling, which would separate rows that share a prefix."""
         parts = self.args.steps_per_generation
         if self._buffered_inputs is None or self._step % parts == 0:
             whole = self._generate_and_score_completions(generation_batch)
@@ -161,8 +161,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         rows = [self.rows[item["row"]] for item in inputs]
-        # TRL splits a batch into equal parts, drops the rest, and expects as many rows from every process. So the batch
-        # is filled up with rows that train nothing.
+        # TRL splits a batch into equal parts, drops the remainder, and expects as many rows from every process. So the
+        # batch is filled up with rows that train nothing.
         most = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
         while len(rows) < most or len(rows) % self.args.steps_per_generation:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
@@ -171,8 +171,9 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         return batch
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """Losses that divide by the tokens of all accumulated batches add up; "bnpo" and the anchor count by their
-        tokens, the others by rows."""
+        """As in ``Learner``. Losses that divide by the tokens of all accumulated batches add up without a weight. A
+        part is weighted by its share of the trained tokens for "bnpo", and by its share of the rows for other losses;
+        the anchor by its share of the tokens with a positive advantage."""
         rows, trained = len(inputs["prompt_ids"]), inputs["tool_mask"].bool()
         liked = trained & (inputs["advantages"] > 0)
 
@@ -216,12 +217,12 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         compute_aux_loss: bool = False,
         **unused: object,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Log-probabilities and entropies (rows, logits_to_keep), 0 where nothing is trained.
+        """Log-probabilities and entropies (rows, logits_to_keep), 0 at untrained tokens.
 
-        TRL would score untrained tokens as well: wasted, and a KL term of exp(0 - log π) overflows at an observation
-        that the policy finds unlikely.
+        TRL would also score untrained tokens. That wastes time, and the KL term exp(0 - log π) overflows at an
+        observation that is unlikely under the policy.
         """
-        trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # of all but first tokens
+        trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # all but first tokens
         router = {"output_router_logits": True} if compute_aux_loss else {}
         with self.accelerator.autocast():
             if not self.packed:
@@ -238,7 +239,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
 
     def _packed_forward(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor) -> Any:
-        """TRL's ``FusedCausalLMOutput`` (1, trained tokens) in the order of ``trained``, (rows, tokens - 1)."""
+        """A forward pass on packed rows. Returns TRL's ``FusedCausalLMOutput`` (1, trained tokens) for the True entries
+        of ``trained`` (rows, tokens - 1), in their order."""
         lengths = attention_mask.sum(1).tolist()
         rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
         packed = pack(rows, _PACK_TOKENS, self.model.config.get_text_config().hidden_size)

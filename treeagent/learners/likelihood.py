@@ -1,4 +1,4 @@
-"""How likely a model finds tokens that are given."""
+"""Log-probabilities of given tokens under a model."""
 
 import math
 import random
@@ -12,14 +12,15 @@ from treeagent.learners.common import Model
 from treeagent.views.tokens import TokenRow
 
 _BATCH = 16
-"""Rows at a time."""
+"""Rows of one forward pass."""
 
 
 @torch.no_grad()
 def token_logprobs(
     model: Model, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float = 1.0
 ) -> list[list[float]]:
-    """Log-probabilities, in nats, of each pair's second tokens behind its first ones."""
+    """For each pair (prompt, completion), the log-probability in nats of each token of the completion, given all tokens
+    before it."""
     model.eval()
     found: list[list[float]] = [[] for _ in pairs]
     order = sorted(range(len(pairs)), key=lambda place: sum(map(len, pairs[place])))
@@ -28,7 +29,7 @@ def token_logprobs(
         batch = [pairs[place] for place in places]
         ids = pad([(*prompt, *said) for prompt, said in batch], torch.long).to(model.device)
         mask = pad([[1] * (len(prompt) + len(said)) for prompt, said in batch], torch.long).to(model.device)
-        # Logits are dear where vocabularies are large: of the first token that is asked for here, and of all after it.
+        # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
         first = min(len(prompt) for prompt, _ in batch)
         kept = ids.shape[1] - first + 1
         logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits[:, :-1].float() / temperature
@@ -40,11 +41,11 @@ def token_logprobs(
 
 
 def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> list[TokenRow]:
-    """``count`` rows drawn, with repetitions, in proportion to 1 - p, p being the probability of the least likely of
-    their tokens to imitate: from above 1/2 on, greedy decoding writes all of them.
+    """Draw ``count`` rows with replacement, in proportion to 1 - p, where p is the lowest probability among the row's
+    tokens to imitate. If p is above 1/2, greedy decoding writes all of these tokens.
 
     Args:
-        rows: what is to be imitated is their end.
+        rows: rows with the tokens to imitate at their end.
     """
     starts = [row.mask.index(True) for row in rows]
     pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]

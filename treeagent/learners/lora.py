@@ -1,4 +1,5 @@
-"""Low-rank adapters: trained in place of a model's own weights, and small enough to be kept for every round."""
+"""Low-rank adapters (LoRA). They are trained instead of a model's own weights, and are small enough to keep one for
+every round."""
 
 import peft
 import torch
@@ -12,13 +13,13 @@ from treeagent.types import UserError
 
 
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
-    """The model with an adapter, which alone is trained; without a ``config`` the model itself.
+    """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself.
 
-    A model that has an adapter keeps it. A new adapter changes no output before it is trained; its first weights depend
-    on ``seed`` alone.
+    A model that has an adapter keeps it. A new adapter changes no output before it is trained. Its initial weights
+    depend only on ``seed``.
 
     Raises:
-        ValueError: the model's adapter is another one than ``config`` asks for, or a target cannot have one.
+        UserError: the model's adapter differs from ``config``, or a target cannot have an adapter.
     """
     if config is None:
         return model
@@ -36,7 +37,7 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
         torch.manual_seed(seed)
         try:
             adapted = peft.get_peft_model(model, settings)
-        except ValueError as error:  # no layer has this name, or LoRA cannot adapt it
+        except ValueError as error:  # no layer has this name, or LoRA cannot adapt such a layer
             raise UserError(f"lora.targets {targets} do not fit {name}: {error}") from error
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
@@ -47,7 +48,8 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
 
 
 def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
-    """Refuse settings of another shape: a later update cannot change the shape of an adapter."""
+    """Raise UserError if ``config`` has another rank or other targets than the model's adapter. An update cannot change
+    the shape of an adapter."""
     own = model.active_peft_config
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
     if own.r != config.rank or targets not in ("all-linear", own.target_modules):

@@ -1,6 +1,7 @@
-"""Out of memory in a training step: the batch goes through the model in parts, which changes no gradient.
+"""Recovery from running out of memory in a training step: the batch goes through the model in parts, with the same
+gradients.
 
-That is what half of the micro-batch and twice the accumulation would do, without another order of the rows.
+The effect is that of half the micro-batch and twice the accumulation, but the order of the rows stays the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +15,14 @@ Inputs = dict[str, Any]
 
 
 def bounds(rows: int, parts: int) -> list[tuple[int, int]]:
-    """Where the parts of ``rows`` rows begin and end: about equal ones, at most as many as rows."""
+    """The (begin, end) of each part of ``rows`` rows: ``parts`` parts of about equal size, but at most one per row."""
     parts = min(parts, rows)
     cuts = [rows * part // parts for part in range(parts + 1)]
     return list(pairwise(cuts))
 
 
 def cut(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
-    """The rows from ``first`` to before ``last`` of tensors that have ``rows`` rows; everything else as it is."""
+    """Slice ``first:last`` of every tensor with ``rows`` rows; everything else is kept."""
     return {
         name: value[first:last] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
         for name, value in inputs.items()
@@ -29,9 +30,9 @@ def cut(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
 
 
 def in_parts(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor:
-    """The sum of losses, as one tensor whose backward pass adds gradients that are known already. Those of each loss
-    are computed before the next one, so that the activations of one at a time are in memory, and one more copy of the
-    gradients."""
+    """The sum of losses, as one tensor. Its gradients are computed here already, and its backward pass only adds them.
+    The gradients of each loss are computed before the next loss, so only the activations of one loss are in memory at a
+    time, and one more copy of the gradients."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     sums = list[Tensor | None]([None] * len(trained))
     total: Tensor | None = None
@@ -49,7 +50,7 @@ def in_parts(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor
 
 
 class _Known(torch.autograd.Function):
-    """A value whose gradients by some weights are given."""
+    """A value with given gradients with respect to some weights."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *weights: Tensor) -> Tensor:
@@ -62,8 +63,8 @@ class _Known(torch.autograd.Function):
 
 
 class GradientsAside:
-    """The gradients of the micro-batches before, out of the way of one that may fail half-way through its backward
-    pass."""
+    """Sets aside the gradients of earlier micro-batches, because the next micro-batch may fail in the middle of its
+    backward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self._weights = [weight for weight in model.parameters() if weight.grad is not None]
@@ -72,7 +73,7 @@ class GradientsAside:
             weight.grad = None
 
     def add(self) -> None:
-        """Add them to those that the model has by now."""
+        """Add the gradients set aside to those that the model has now."""
         for weight, kept in zip(self._weights, self._kept, strict=True):
             assert kept is not None
             weight.grad = kept if weight.grad is None else kept.add_(weight.grad)

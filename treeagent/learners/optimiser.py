@@ -1,4 +1,4 @@
-"""Muon for the matrices of a model and AdamW for everything else, as one optimiser that a Trainer can hold."""
+"""Muon for the weight matrices of a model and AdamW for all other weights, as one optimiser for a Trainer."""
 
 import math
 from typing import Any
@@ -10,12 +10,12 @@ from transformers import PreTrainedModel
 
 
 class MuonAdamW(Optimizer):
-    """Muon (Jordan et al. 2024), which makes the update of a weight matrix orthogonal, and AdamW for embeddings, norms
-    and vectors. Embeddings are the input's and the output's (``lm_head``), tied or not, as in both papers. Muon's step
-    is scaled to the size that AdamW's would have (Liu et al. 2025), so that one learning rate serves both."""
+    """Muon (Jordan et al. 2024), which orthogonalises the update of each weight matrix, and AdamW for embeddings, norms
+    and vectors. Embeddings are those of the input and of the output (``lm_head``), tied or not, as in both papers. The
+    step of Muon is scaled to the size of a step of AdamW (Liu et al. 2025), so that both use one learning rate."""
 
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
-        """All parameters of ``model`` that are trained."""
+        """Optimise all trainable parameters of ``model``."""
         embeddings = _embeddings(model)
         trained = {id(one): one for one in model.parameters() if one.requires_grad}.values()
         matrices = [one for one in trained if one.ndim == 2 and id(one) not in embeddings]
@@ -29,8 +29,8 @@ class MuonAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Use one state and the same groups here and in the parts, so that a change by a schedule, a checkpoint or FSDP
-        reaches the parts."""
+        """Share the state and the parameter groups with the two optimisers inside, so that changes by a schedule, a
+        checkpoint or FSDP reach them."""
         for part, group in zip(self._parts, self.param_groups, strict=True):
             part.param_groups, part.state = [group], self.state
 
@@ -44,15 +44,16 @@ class MuonAdamW(Optimizer):
 
 
 def _embeddings(model: nn.Module) -> set[int]:
-    """The ``id`` of the weight of every input and output embedding; a bare module names no output embedding."""
+    """The ``id`` of the weight of every input and output embedding. Only a ``PreTrainedModel`` names its output
+    embedding."""
     outputs = [module.get_output_embeddings() for module in model.modules() if isinstance(module, PreTrainedModel)]
     inputs = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     return {id(module.weight) for module in (*inputs, *outputs) if module is not None}
 
 
 class _Muon(Muon):
-    """torch's Muon orthogonalises in bfloat16 on every device. On a CPU without instructions for bfloat16 this takes
-    three quarters of a training step; here a CPU computes in the precision of the weights."""
+    """Muon that orthogonalises in the precision of the weights on a CPU. torch's Muon does so in bfloat16 on every
+    device, which takes three quarters of a training step on a CPU without instructions for bfloat16."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -66,13 +67,14 @@ class _Muon(Muon):
                 momentum = kept["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
                 update = orthogonal(weight.grad.lerp(momentum, group["momentum"]), group["ns_coefficients"])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
-                # The size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.
+                # Scale to the size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.
                 weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
 
 
 def orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], iterations: int = 5) -> Tensor:
-    """A matrix with nearly the same singular vectors and singular values of about 1, by Newton and Schulz's iteration
-    X ← a X + (b A + c A²) X with A = X Xᵀ (Jordan et al. 2024), in bfloat16 on any device but a CPU."""
+    """Orthogonalise a matrix: keep its singular vectors, approximately, and set its singular values to about 1. Uses
+    the Newton-Schulz iteration X ← a X + (b A + c A²) X with A = X Xᵀ (Jordan et al. 2024), in bfloat16 on any device
+    except a CPU."""
     a, b, c = coefficients
     x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
     if tall := matrix.shape[0] > matrix.shape[1]:

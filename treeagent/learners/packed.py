@@ -1,8 +1,8 @@
-"""Rows of a tree trained as one trie: tokens that several rows begin with go through the model once, forward and
+"""Train the rows of a tree as one trie: the common prefix of several rows goes through the model once, forward and
 backward.
 
-A token stands at its depth in the trie and attends to its ancestors alone. So its hidden state and every gradient are
-those of the row by itself.
+The position of a token is its depth in the trie, and it attends only to itself and its ancestors. So its hidden state
+and all gradients are the same as if each row went through the model alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,31 +20,32 @@ from treeagent.learners.common import Model
 from treeagent.types import UserError
 
 _WIDTH_STEP = 16
-"""Tokens between the widths of packs that are compared."""
+"""Difference, in tokens, between the widths of packs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows as tries; a pack holds one trie or several."""
+    """Rows merged into tries. A pack holds one or several tries."""
 
     input_ids: Tensor
     """(packs, width)"""
     position_ids: Tensor
-    """(packs, width), the depth in the trie."""
+    """(packs, width): the depth of each token in its trie."""
     attention_mask: Tensor
-    """(packs, 1, width, width), 0 where a token (third axis) sees another (fourth), -inf elsewhere."""
+    """(packs, 1, width, width): 0 if a token (third axis) attends to another (fourth axis), else -inf."""
     places: Tensor
-    """(rows, longest - 1): where each token of a row but its last, which nothing is predicted from, stands in the
-    flattened packs; 0 beyond the row."""
+    """(rows, longest - 1): the index of each token of a row in the flattened packs; 0 beyond the row. The last token of
+    a row is left out, because nothing is predicted from it."""
 
 
 def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> Packed:
-    """Merge rows, each of one token id or more, into packs of at most ``most_tokens`` or of one longer row.
+    """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens. A longer row is a
+    separate pack.
 
-    In lexicographic order a row shares with the one before it all that it shares with any earlier one, so a pack is a
-    run of that order. Of several widths up to the bound the cheapest is taken: a transformer layer multiplies about
-    12 d² times a token, and 2 d times for each token of the pack that attention compares it with (d is
-    ``hidden_size``).
+    In lexicographic order, the longest prefix that a row shares with any earlier row is the one that it shares with the
+    row just before it. So each pack takes consecutive rows of that order. Of several widths up to the bound, the
+    cheapest is taken: a transformer layer takes about 12 d² multiplications per token, and 2 d for each token of the
+    pack that attention compares it with (d is ``hidden_size``).
     """
     inputs = [tuple(row[: max(len(row) - 1, 1)]) for row in rows]
     order = sorted(range(len(rows)), key=lambda row: inputs[row])
@@ -58,7 +59,7 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
     )
     ids = torch.zeros(len(starts), width, dtype=torch.long)
     positions = torch.zeros(len(starts), width, dtype=torch.long)
-    seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself: a softmax needs a value
+    seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself, or softmax gives NaN
     places = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
     for place, row in enumerate(order):
@@ -77,13 +78,14 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two rows begin with in common."""
+    """The length of the common prefix of two rows."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _fill(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[list[int], int]:
-    """Which rows open a pack if packs are filled up to ``width`` tokens in turn, and the tokens of the fullest."""
+    """Fill packs one after the other with up to ``width`` tokens. Returns the indices of the rows that begin a pack,
+    and the number of tokens of the fullest pack."""
     starts, used, fullest = list[int](), width, 0
     for place, (length, common) in enumerate(zip(lengths, shared, strict=True)):
         if place == 0 or used + length - common > width:
@@ -97,7 +99,8 @@ def _fill(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[li
 
 @contextmanager
 def states_at(model: Model, places: Tensor) -> Iterator[None]:
-    """Within, the language-model head of ``model`` reads (1, states, hidden_size): those at the flat ``places``."""
+    """A context in which the language-model head of ``model`` reads only the hidden states at the flat indices
+    ``places``, as (1, states, hidden_size)."""
 
     def pick(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
         assert output.last_hidden_state is not None
@@ -112,8 +115,8 @@ def states_at(model: Model, places: Tensor) -> Iterator[None]:
 
 
 def why_unpackable(model: Model) -> str:
-    """Why a token's hidden state depends on more than its ancestors and its depth, or the mask is not heeded, as what
-    follows "it"; empty if ``model`` can be packed."""
+    """The reason why ``model`` cannot be packed, as a clause that follows "it"; empty if it can. A model cannot be
+    packed if a hidden state depends on more than the token's ancestors and depth, or if it ignores the mask."""
     whole = base_model(model)
     config = whole.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
@@ -128,7 +131,11 @@ def why_unpackable(model: Model) -> str:
 
 
 def refuse_unpackable(model: Model) -> None:
-    """Raises ``UserError`` if ``model`` cannot be packed."""
+    """Check that ``model`` can be packed.
+
+    Raises:
+        UserError: it cannot.
+    """
     if reason := why_unpackable(model):
         whole = base_model(model)
         raise UserError(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")

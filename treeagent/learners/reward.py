@@ -1,7 +1,8 @@
-"""A reward model by Bradley-Terry: TRL's ``RewardTrainer`` on pairs of token ids, the value head as its score.
+"""Train a reward model with a Bradley-Terry loss: TRL's ``RewardTrainer`` on pairs of token ids, with the value head's
+logit as the score.
 
-TRL's own model class for classification would not load as a policy's checkpoint. Here the score is that of the value
-head, so that a reward model is a checkpoint with a head, which search reads as it reads the policy's.
+TRL's own model class, a sequence classifier, would not load as a policy's checkpoint. With the value head as the score,
+a reward model is a checkpoint with a head, and search uses it like the policy's value head.
 """
 
 import math
@@ -38,7 +39,7 @@ def train_reward(
     config: RewardModelConfig,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
-    """Train a score u of conversations by Bradley-Terry; changes ``model`` and ``head`` in place.
+    """Train a score u of conversations with a Bradley-Terry loss; changes ``model`` and ``head`` in place.
 
     The loss of a pair is -log σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², in nats, where u is the
     head's logit at the last token, m the pair's margin as a share of the head's reward range (Touvron et al. 2023,
@@ -60,7 +61,7 @@ def train_reward(
     low, high = head.reward_range
     text = model.config.get_text_config()
     padding, labels = text.pad_token_id, model.config.num_labels
-    model.config.num_labels = 1  # TRL insists on it
+    model.config.num_labels = 1  # TRL requires it
     try:
         with lent(model, config, hooks, head) as arguments:
             trainer = _RewardTrainer(
@@ -79,7 +80,7 @@ def train_reward(
 
 
 def _collate(pairs: Sequence[Comparison], span: float) -> dict[str, Tensor]:
-    """Pairs to (2 * pairs, longest) tensors, chosen rows first as TRL wants them, and (pairs,) margins."""
+    """Collate pairs into (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) margins."""
     rows = [pair.chosen_ids for pair in pairs] + [pair.rejected_ids for pair in pairs]
     return {
         "input_ids": pad(rows, torch.long),
@@ -114,7 +115,7 @@ class _RewardTrainer(Learner, RewardTrainer):
         return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
-        return dataset  # tokenised when it was sampled
+        return dataset  # the pairs were tokenised when they were sampled
 
 
 def _logits(whole: Model, called: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
@@ -146,24 +147,25 @@ def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_s
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """σ(slope · u + shift) is the return of an end whose score is u, rescaled to [0, 1]."""
+    """σ(slope · u + shift) predicts the return, rescaled to [0, 1], of an end with score u."""
 
     slope: float
     shift: float
 
 
 def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> Calibration:
-    """Change the head's last layer so that V = σ(slope · u + shift) predicts returns (Platt 1999); the order of scores
-    stays. Bradley-Terry leaves the shift of u open, and its scale tells preferences, not returns.
+    """Change the head's last layer so that V = σ(slope · u + shift) predicts returns (Platt 1999). The order of scores
+    does not change. Calibration is needed because the Bradley-Terry loss leaves the shift of u undetermined, and the
+    scale of u fits preferences, not returns.
 
     Args:
-        found: u of ends that training has not seen.
-        returns: their returns, in reward units.
+        found: scores u of ends that were not used in training.
+        returns: the returns of these ends, in reward units.
     """
     scores_, targets = torch.tensor(found, dtype=torch.float64), head.rescale(torch.tensor(returns)).double()
     wide = max(scores_.std(correction=0).item(), 1e-6) if len(found) else 1.0
     fitted = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log(slope * wide), shift
-    # As Platt does: targets short of 0 and 1 keep a perfect order from an endless slope.
+    # As in Platt: targets are kept off 0 and 1, or else perfectly ordered scores would give an infinite slope.
     smooth = (targets * len(found) + 1) / (len(found) + 2)
     optimiser = torch.optim.LBFGS([fitted], max_iter=200, line_search_fn="strong_wolfe")
 

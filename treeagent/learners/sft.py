@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the agent's own tokens, and of the value head from the same forward pass."""
+"""Supervised fine-tuning on the agent's own tokens; a value head can learn from the same forward pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from treeagent.views.tokens import TokenRow
 _IGNORED = -100
 """The label of a token that carries no loss, to torch and TRL alike."""
 _VALUE_WEIGHT = 0.5
-"""Weight c of the value head's cross-entropy beside the mean token loss."""
+"""Weight c of the value head's cross-entropy, relative to the mean token loss."""
 
 
 def train_sft(
@@ -40,7 +40,7 @@ def train_sft(
 
     The loss of a batch is L = -(1/M) Σ_{t masked} log π(y_t | y_<t) + c L_value: the mean over its M masked tokens, in
     nats, plus the head's mean binary cross-entropy over the value positions of the batch, in nats, times c = 0.5. The
-    second term is there if a head is given and rows carry value positions.
+    second term is added only if a head is given and rows have value positions.
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats); ``value_loss`` (L_value, in nats);
     ``mean_token_accuracy`` (share of masked tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
@@ -51,7 +51,8 @@ def train_sft(
         tokenizer: saved with checkpoints; nothing is tokenised.
         rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out.
         config: the optimiser.
-        head: a value head to train along, in one process; its gradient reaches the policy too.
+        head: a value head to train together with the policy; its gradient also reaches the policy. It needs a single
+            process.
         hooks: observers of the training; see ``Hooks``.
 
     Raises:
@@ -84,8 +85,8 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Rows to ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_places`` (positions, 2: row and
-    column) and ``value_targets`` (positions)."""
+    """Collate rows into ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_places`` (positions,
+    2: row and column) and ``value_targets`` (positions)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {

@@ -1,7 +1,7 @@
-"""Weights that are shared out among the processes of an update (FSDP2, ``fully_shard``). Each process holds a part of
-every weight and gathers the weights of a layer only while it computes the layer.
+"""Sharding of weights among the processes of an update (FSDP2, ``fully_shard``). Each process holds a shard of every
+weight, and gathers the weights of a layer only while it computes that layer.
 
-Accelerate shares the weights out when a training begins. From then on all processes must take part in a forward pass
+Accelerate shards the weights when a training begins. From then on, all processes must take part in every forward pass
 and in everything else that needs whole weights.
 """
 
@@ -22,35 +22,36 @@ T = TypeVar("T")
 
 
 def sharing() -> bool:
-    """Whether this process was started to share weights with others."""
+    """Whether this process was started to hold shards of the weights."""
     return bool(parse_flag_from_env("ACCELERATE_USE_FSDP"))
 
 
 def trains_on_cpu(model: PreTrainedModel | PeftModel) -> bool:
-    """Whether training runs on a CPU: where the model is, or where the processes are if weights are shared out."""
+    """Whether training runs on a CPU: by the device of the process if weights are sharded, else by that of the
+    model."""
     return (PartialState().device if sharing() else model.device).type == "cpu"
 
 
 def allow_cpu(state: PartialState) -> None:
-    """Let accelerate share weights out among processes of a CPU, as it does among processes that have devices."""
+    """Make accelerate shard weights among processes on a CPU, too, as it does among processes with GPUs."""
     if sharing() and state.distributed_type is DistributedType.MULTI_CPU:
         state.distributed_type = DistributedType.MULTI_GPU
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, also if this process holds only a part of it; all processes must call this."""
+    """The whole tensor, even if this process holds only a shard of it. All processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """This process's part of a whole tensor, cut as ``other`` is."""
+    """This process's shard of a whole tensor, sharded like ``other``."""
     if not isinstance(other, DTensor) or isinstance(tensor, DTensor):
         return tensor
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
 def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole weights for the first process to save, empty in the others; all processes must call this."""
+    """Whole weights in the first process, which saves them; empty in the others. All processes must call this."""
     leads, kept = PartialState().is_main_process, dict[str, Tensor]()
     for name, weight in weights.items():  # one at a time: no GPU holds them all
         gathered_weight = whole(weight)
@@ -60,23 +61,23 @@ def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def whole_weights(model: PreTrainedModel | PeftModel) -> dict[str, Tensor] | None:
-    """What a checkpoint of ``model`` holds, for the first process to save, empty in the others; all processes must call
-    this. None where weights are not shared out."""
+    """The weights that a checkpoint of ``model`` holds: whole in the first process, which saves them, and empty in the
+    others. None if weights are not sharded. All processes must call this."""
     if not isinstance(model, FSDPModule):
         return None
     adapter_alone = isinstance(model, PeftModel)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapter_alone)
     weights: dict[str, Any] = get_model_state_dict(model, options=options)
     for tied in () if adapter_alone else model.all_tied_weights_keys:
-        weights.pop(tied, None)  # by now a copy, which nothing would read
+        weights.pop(tied, None)  # sharding has made it a separate copy, which nothing would read
     return weights
 
 
 def led(model: nn.Module, work: Callable[[], T], *, leads: bool) -> T | None:
-    """What ``work`` returns in the process that leads; None in the others.
+    """Run ``work`` in the leading process and return its result; None in the others.
 
-    The others take part in its forward passes, each on a token of its own: which weights are gathered, and in which
-    order, depends on the layers alone.
+    The other processes take part in its forward passes, each with a single dummy token: the weights that are gathered,
+    and their order, depend only on the layers.
     """
     if not isinstance(model, FSDPModule):
         return work() if leads else None
@@ -89,18 +90,18 @@ def led(model: nn.Module, work: Callable[[], T], *, leads: bool) -> T | None:
 
     done: T | None = None
     if leads:
-        # It runs before the hook that gathers weights.
+        # This hook runs before the one that gathers weights.
         hook = model.register_forward_pre_hook(lambda *forward: told(True) and None, prepend=True)
         try:
             done = work()
         finally:
             hook.remove()
-        told(False)  # not if ``work`` failed: the others may be waiting within a layer, and end with this process
+        told(False)  # not if ``work`` failed: the others may then wait inside a layer, and end with this process
     else:
         with torch.no_grad():
             while told(False):
                 model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.reshard()  # the last layers stay whole for a backward pass, which does not come
+            module.reshard()  # the last layers stay gathered for a backward pass, but none follows
     return done

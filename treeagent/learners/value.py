@@ -1,4 +1,4 @@
-"""Fitting the value head alone: what it reads of the policy is computed once, then a small regression runs on it."""
+"""Fit the value head alone: its inputs from the policy are computed once, and then a small regression runs on them."""
 
 import math
 import random
@@ -19,28 +19,29 @@ from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
 
 _NO_SPREAD = 1e-10
-"""Variance of rescaled targets below which they count as equal; it is the square of 1e-5."""
+"""Rescaled targets with a variance below this count as equal; it is the square of 1e-5."""
 _CHOSEN_BY = 512
-"""States by whose log-probabilities a ``LogprobHead`` chooses its tokens."""
+"""Number of states by whose log-probabilities a ``LogprobHead`` chooses its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueResult:
-    """How well the head predicts the returns of held-out tasks; targets and values rescaled to [0, 1]."""
+    """How well the head predicts the returns of held-out tasks. Targets and values are rescaled to [0, 1]."""
 
     epochs: int
     """Passes taken over the training positions."""
     best_epoch: int
-    """The pass whose head was kept; 0 is the head as it came."""
+    """The epoch of the head that was kept; 0 is the initial head."""
     train_loss: float
-    """Mean cross-entropy of the last pass, in nats."""
+    """Mean cross-entropy on the training positions in the last epoch, in nats."""
     held_out_loss: float
-    """Mean cross-entropy of the head kept, in nats."""
+    """Mean cross-entropy of the kept head on the held-out positions, in nats."""
     constant_loss: float
-    """The same for a predictor that always gives the training mean: a head above it has learnt nothing."""
+    """The held-out loss of a predictor that always gives the training mean. A head with a higher loss has learnt
+    nothing."""
     explained_variance: float
-    """1 - Var(g - v) / Var(g) over held-out targets g: 1 is perfect, 0 what any constant has. Unlike the losses, it
-    does not depend on the head's range. 1 where all targets are equal."""
+    """1 - Var(g - v) / Var(g) over held-out targets g and values v: 1 is perfect, and any constant has 0. Unlike the
+    losses, it does not depend on the head's range. It is 1 if all targets are equal."""
     train_positions: int
     held_out_positions: int
 
@@ -54,19 +55,19 @@ def fit_value(
     on_metrics: Callable[[Mapping[str, float]], None] = lambda row: None,
     on_progress: Callable[[int, int], None] = lambda done, most: None,
 ) -> ValueResult:
-    """Fit ``head`` to the value targets of rows, in place; ``model`` is only read.
+    """Fit ``head`` to the value targets of rows, in place; ``model`` does not change.
 
     The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the head's value v against the
     target g, both rescaled to [0, 1], averaged over positions. Whole tasks are held out, and the head of the epoch with
     the lowest held-out loss is kept; the initial head counts as epoch 0.
 
     Args:
-        model: the policy that the head reads.
+        model: the policy whose hidden states or log-probabilities the head reads.
         head: the head to fit. A new ``LogprobHead`` chooses its tokens first.
-        rows: rows with value positions and targets in reward units, as of ``value_rows``.
-        config: the optimiser and the share of tasks held out.
+        rows: rows with value positions and targets in reward units, as ``value_rows`` gives them.
+        config: the optimiser and the share of held-out tasks.
         on_metrics: receives ``epoch``, ``loss`` and ``held_out_loss`` (both in nats a position) after every epoch.
-        on_progress: receives the epochs done and the most epochs.
+        on_progress: receives the number of epochs done and the most epochs.
 
     Raises:
         NothingToLearn: fewer than two tasks have value targets.
@@ -119,7 +120,7 @@ def _pass(
     order: Tensor,
     config: ValueConfig,
 ) -> float:
-    """One epoch; returns the mean loss."""
+    """Train for one epoch. Returns the mean loss."""
     total = 0.0
     for start in range(0, len(order), config.batch_size):
         batch = order[start : start + config.batch_size].to(targets.device)
@@ -134,16 +135,18 @@ def _pass(
 
 
 def check_value_rows(head: ValueHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
-    """
+    """Check that ``fit_value`` can learn from rows.
+
     Raises:
-        UserError: ``fit_value`` would refuse them.
+        NothingToLearn: fewer than two tasks have value targets.
+        UserError: a target lies outside the head's range.
     """
     _split([row for row in rows if row.value_positions], config)
     head.rescale(torch.tensor([target for row in rows for target in row.value_targets]))
 
 
 def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow], list[TokenRow]]:
-    """Rows to train on and rows of the tasks held out."""
+    """Split rows by task. Returns the rows to train on and the rows of held-out tasks."""
     tasks = sorted({row.task_id for row in rows})
     if len(tasks) < 2:
         raise NothingToLearn(
@@ -157,7 +160,8 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 
 @torch.no_grad()
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
-    """What the head reads (positions, hidden_size) and rescaled targets (positions) of rows."""
+    """The inputs of the head, (positions, features), and the rescaled targets, (positions,), of rows. The features are
+    hidden states, or the log-probabilities of a ``LogprobHead``'s tokens."""
     device, training = model.device, model.training
     head.to(device)
     model.eval()
@@ -187,7 +191,7 @@ def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size:
 
 @torch.no_grad()
 def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], seed: int) -> None:
-    """Have a head choose its tokens by some states of ``rows``."""
+    """Make a head choose its tokens by the log-probabilities at some states of ``rows``."""
     training, found = model.training, list[Tensor]()
     model.eval()
     for row in random.Random(seed).sample(rows, len(rows)):
@@ -199,7 +203,7 @@ def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], seed: int
 
 
 def _logprobs(model: Model, row: TokenRow) -> Tensor:
-    """Log-probabilities of every token after the value positions of a row, [positions, vocabulary]."""
+    """Log-probabilities of the next token at the value positions of a row, (positions, vocabulary)."""
     device = model.device
     output = model(
         input_ids=torch.tensor([row.token_ids], device=device),

@@ -1,4 +1,4 @@
-"""What is observed while a trainer runs: metrics, progress, validation, the best weights, divergence."""
+"""Observe a running trainer: metrics, progress, validation, the best weights, divergence."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,40 +17,40 @@ from treeagent.learners.sharding import led, shared_as, whole
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss or a gradient is NaN or infinite; the model holds the last weights whose loss and gradient were finite,
-    or the best ones where they were validated."""
+    """A loss or a gradient is NaN or infinite. The model then holds its best weights by validation; without a
+    validation, the last weights with a finite loss and gradient."""
 
 
 class Hooks(TypedDict, total=False):
-    """What a caller may attach to a training; each may also be ``None``."""
+    """Hooks that a caller may attach to a training; each may also be ``None``."""
 
     on_metrics: Callable[[Mapping[str, float]], None] | None
-    """Receives every row of metrics: step, loss, grad_norm, learning_rate and the trainer's own."""
+    """Receives every row of metrics: step, loss, grad_norm, learning_rate and the metrics of the trainer."""
     on_progress: Callable[[int, int], None] | None
-    """Receives steps done and steps in all."""
+    """Receives the number of steps done and the total number of steps."""
     validate: Callable[[], float] | None
-    """Scores the model's current weights, higher is better; called before the first step too. Of processes that train
-    together only the first one calls it."""
+    """Scores the model's current weights, higher is better. It is also called before the first step. If several
+    processes train together, only the first one calls it."""
     checkpoint_dir: Path | None
-    """Where checkpoints go; a rerun of the same call resumes from the newest complete one."""
+    """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """How a training went."""
+    """The result of a training."""
 
     steps: int
-    """Optimiser steps taken, those before a resumption included."""
+    """Optimiser steps taken, including those before a resumption."""
     metrics: Mapping[str, float]
     """The last row of metrics."""
     best_validation: float | None
-    """``None`` where nothing was validated."""
+    """The highest validation score; ``None`` without a validation."""
     best_step: int | None
-    """The step whose weights the model holds; 0 are the weights it came with."""
+    """The step of the best validation, whose weights the model holds; 0 means the initial weights."""
     seconds: float
     """Wall time of this call."""
     parts: int = 1
-    """Parts in which the batches went through the model in the end; more than 1 where memory was short."""
+    """Parts in which each batch finally went through the model; more than 1 if memory was short."""
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put copied weights back; none changes nothing."""
+    """Put copied weights back into the model. Weights without a copy stay as they are."""
     for name, parameter in model.named_parameters():
         if name in weights:
             parameter.copy_(shared_as(weights[name], parameter))
@@ -79,7 +79,7 @@ class Watch(TrainerCallback):
         self.best: dict[str, Tensor] = {}
         """The best weights that were validated; empty without a validation."""
         self.finite: dict[str, Tensor] = {}
-        """The weights before the latest step, the last known to give a finite loss and gradient: one more copy in
+        """The weights before the latest step, the last ones with a finite loss and gradient. They take one more copy in
         memory."""
 
     def on_train_begin(
@@ -110,7 +110,8 @@ class Watch(TrainerCallback):
         if control.should_training_stop:
             self.progress.finished = control.should_log = True
             control.should_save = args.save_strategy != "no"
-        # A row of metrics is a mean since the last row. None may span a checkpoint, or a resumed run would log others.
+        # A row of metrics is a mean since the last row. No row may span a checkpoint, or a resumed run would log
+        # different rows.
         control.should_log |= control.should_save
         self.on_progress(step, state.max_steps)
 
@@ -133,11 +134,11 @@ class Watch(TrainerCallback):
         training = self.model.training
         device = next(self.model.parameters()).device
         self.model.eval()
-        # A validation that samples must not change what training draws.
+        # A validation that samples must not change the random numbers of the training.
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             torch.no_grad(),
-            # Accelerate does this only where weights are not shared out.
+            # Accelerate does this only if weights are not sharded.
             torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):
             scores = [led(self.model, self.validate, leads=state.is_world_process_zero)]

@@ -1,1 +1,1 @@
-"""What a run found, for people: tables and trees on the terminal, one HTML page. Reads, never computes anew."""
+"""Shows what a run found, on the terminal and on HTML pages. It reads stored results and repeats no part of a run."""

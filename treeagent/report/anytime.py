@@ -1,7 +1,7 @@
-"""Success against what a search has spent: what fewer tokens, steps or seconds would have reached, from stored trees.
+"""Curves of success against cost: the success that fewer tokens, steps or seconds of search would have reached.
 
-Trees store what the search had spent at the end of each simulation (``Tree.spent``). So at each budget it is known
-which ends had been reached, and which of them the decision "leaf" would have taken.
+Every stored tree records the cost of its search at the end of each simulation (``Tree.spent``). For any smaller budget
+it follows which ends had been reached, and which of them the decision "leaf" would have taken.
 """
 
 from bisect import bisect_right
@@ -15,22 +15,22 @@ from treeagent.search.node import Edge, Node, Spent, Tree, outcome, reaches
 from treeagent.world_model.fidelity import wilson_interval
 
 _BUDGETS = 60
-"""Budgets at which a curve is drawn, evenly spread on a logarithmic axis."""
+"""Number of budgets at which a curve is drawn, evenly spaced on a logarithmic axis."""
 COSTS: dict[Literal["tokens", "steps", "seconds"], str] = {
     "tokens": "generated tokens a task",
     "steps": "environment steps a task",
     "seconds": "seconds of search a task",
 }
-"""What a search spends, with the label of its axis."""
+"""The kinds of cost of a search, each with the label of its axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a search had after a simulation."""
+    """The state of a search after one of its simulations."""
 
     spent: Spent
     found: bool
-    """Whether a success was among the ends that it had reached."""
+    """Whether the ends that it had reached included a success."""
     taken: bool
     """Whether the end that it would have taken was a success."""
 
@@ -41,19 +41,20 @@ class Progress:
 
     label: str
     searches: Sequence[Sequence[Moment]]
-    """Of each tree, its first and last moment and those at which something changed."""
+    """For each tree, the first moment, the last one, and those at which ``found`` or ``taken`` changed."""
     decides: bool
-    """Whether ``taken`` counts: the ends were ranked by the decision "leaf", and their rewards were withheld."""
+    """Whether ``taken`` is meaningful: the decision "leaf" ranked the ends, without their rewards."""
 
 
 def moments(
     tree: Tree, likelihood_weight: float = 0.0, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True
 ) -> list[Moment]:
-    """The first and the last moment of a search and those at which something changed. Empty where the tree lacks what
-    simulations had spent, or where the rewards of its ends are not known.
+    """The first and the last moment of a search, and those at which ``found`` or ``taken`` changed.
+
+    The result is empty if the tree does not store the cost of each simulation, or if the reward of an end is unknown.
 
     Args:
-        likelihood_weight: λ of the decision.
+        likelihood_weight: λ of the decision "leaf".
         allowed: whether a path may be taken, as in ``best_path``.
     """
     ends = {id(node): (path, node) for path, node in tree.walk() if path and node.ended and not node.unknown}
@@ -76,7 +77,7 @@ def moments(
 
 
 def _success(path: Sequence[Edge], node: Node) -> bool | None:
-    """Whether an end is a success; None where its reward is withheld and nobody wrote it down since."""
+    """Whether an end is a success; None if its reward was withheld and not stored later (``Node.paid``)."""
     if not node.final:
         return False
     if node.paid is not None:
@@ -94,13 +95,13 @@ def anytime_charts(
     *,
     coverage: bool = True,
 ) -> list[Chart]:
-    """A figure for each kind of cost, of those in which something was spent.
+    """One figure of success for each kind of cost that the searches had.
 
     Args:
-        name: what the names of the files begin with.
-        title: what the titles begin with, such as "Success by".
-        others: by cost, lines to draw beside the curves.
-        coverage: whether to draw what was found beside what would have been taken.
+        name: prefix of the file names.
+        title: prefix of the titles, such as "Success by".
+        others: for each kind of cost, lines to draw beside the curves.
+        coverage: whether to draw the share that was found (dashed) beside the share that would have been taken.
     """
     drawn: list[Chart] = []
     for cost, axis in COSTS.items():
@@ -126,7 +127,7 @@ def _lines(group: Progress, cost: Literal["tokens", "steps", "seconds"], colour:
     def line(kind: Literal["found", "taken"], label: str, *, dashed: bool) -> Line:
         points, band = list[tuple[float, float]](), list[tuple[float, float]]()
         for budget in budgets:
-            budget *= 1 + 1e-9  # the last one is a power's rounding away from what was spent
+            budget *= 1 + 1e-9  # the last budget may be below the greatest cost, by rounding of the power
             count = sum(
                 getattr(search[reached - 1], kind)
                 for search, costs in zip(searches, spent, strict=True)

@@ -1,4 +1,4 @@
-"""Figures as values, drawn as SVG and written as CSV. Alone imports matplotlib."""
+"""Figures as dataclasses, drawn as SVG and written as CSV. Only this module imports matplotlib."""
 
 import csv
 import io
@@ -23,9 +23,9 @@ _SERIES = tuple(f"#01020{place}" for place in range(5, 5 + len(SERIES)))
 _ON_PAGE = {_INK: "currentColor", _LINE: "var(--line)"} | {
     stand_in: f"var(--series-{place})" for place, stand_in in enumerate(_SERIES)
 }
-"""Stand-ins that matplotlib can draw, for colours that only the page knows (light or dark)."""
+"""CSS colours of the page, by the placeholder that matplotlib draws. CSS resolves them for light or dark mode."""
 _ALONE = {_INK: "#1c1e21", _LINE: "#dddad2"} | dict(zip(_SERIES, (light for light, _ in SERIES), strict=True))
-"""The colours of a file, which stands on white."""
+"""The colours of an SVG file, which has a white background."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -41,11 +41,11 @@ _STYLE: dict[Any, Any] = {
     "grid.color": _LINE,
 }
 _LONGEST = 100
-"""Characters of a figure's name, which a file system must take."""
+"""Most characters of a figure's name, so that every file system accepts it."""
 _WIDE = 22
-"""Characters of a label up to which two stand side by side."""
+"""Most characters of a label with which the legend has two columns."""
 _SPARSE = 40
-"""Points up to which each has a marker."""
+"""Most points of a line with which every point has a marker."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -55,13 +55,13 @@ class Line:
 
     label: str
     points: Points
-    """(x, y), in the order of x."""
+    """(x, y) of each point, sorted by x."""
     band: Points = ()
-    """(low, high) of each point: its 95 % interval; empty without."""
+    """(low, high) of each point's 95 % interval; empty if the line has none."""
     kind: Literal["line", "dots", "bars"] = "line"
-    """"bars" have their middle at x and are as wide as the points are apart."""
+    """With "bars", each bar is centred at x; its width is 0.9 of the least distance between two points."""
     colour: int = 0
-    """Index among the page's colours, which repeat."""
+    """Index of the colour in ``SERIES``, modulo its length."""
     dashed: bool = False
 
 
@@ -70,19 +70,19 @@ class Chart:
     """A figure."""
 
     name: str
-    """Name of its files; ``file_name`` makes one."""
+    """Name of its files, as made by ``file_name``."""
     title: str
     x: str
     """Label of the x axis."""
     y: str
-    """Label of the y axis; empty where the title says it."""
+    """Label of the y axis; empty if the title already says it."""
     lines: Sequence[Line]
     log: bool = False
     """Whether the x axis is logarithmic."""
     share: bool = False
-    """Whether y are shares, from 0 to 1, shown in %."""
+    """Whether the y values are shares from 0 to 1, to be shown in %."""
     diagonal: bool = False
-    """Whether a line shows where y = x."""
+    """Whether to draw the dotted line y = x."""
 
     @property
     def empty(self) -> bool:
@@ -90,7 +90,7 @@ class Chart:
 
 
 def file_name(*words: str) -> str:
-    """A name for files and ids that holds letters, digits, dots and dashes only, and not too many of them."""
+    """A name for files and ids: lower case, only letters, digits, dots and dashes, at most ``_LONGEST`` characters."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-.").lower()[:_LONGEST]
 
 
@@ -98,10 +98,10 @@ def write_chart(folder: Path, chart: Chart) -> str:
     """Write a figure as ``folder/NAME.svg``, and its data as ``folder/NAME.csv``.
 
     Returns:
-        the figure as an ``<svg>`` element in the colours of the page. Its inner ids begin with the figure's name.
+        the figure as an ``<svg>`` element in the colours of the page. The ids in it have the figure's name as prefix.
 
     Raises:
-        StoreError: the file system refused.
+        StoreError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn = _drawn(chart)
@@ -111,7 +111,7 @@ def write_chart(folder: Path, chart: Chart) -> str:
 
 
 def data(chart: Chart) -> str:
-    """The data as CSV: a row for each point, with the bounds of its 95 % interval where it has one."""
+    """The data as CSV: one row per point, with the bounds of its 95 % interval if it has one."""
     file = io.StringIO()
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["series", visible(chart.x), visible(chart.y or chart.title), "low", "high"])
@@ -127,7 +127,7 @@ def _alone(drawn: str) -> str:
 
 def _inline(drawn: str, chart: Chart) -> str:
     svg = drawn[drawn.index("<svg") :]
-    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML's parser knows them
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # an HTML parser needs no namespaces
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{chart.name}-", svg)
     label = escape(visible(chart.title))
     return _coloured(svg, _ON_PAGE).replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
@@ -173,7 +173,7 @@ def _draw(axes: Any, line: Line, marker: str) -> None:
         axes.bar(xs, ys, width=width, color=colour, label=label, alpha=0.75)
         return
     if line.kind == "dots":
-        low = [max(y - low, 0.0) for y, (low, _) in zip(ys, line.band, strict=False)]  # but for rounding it is
+        low = [max(y - low, 0.0) for y, (low, _) in zip(ys, line.band, strict=False)]  # rounding can make it negative
         high = [max(high - y, 0.0) for y, (_, high) in zip(ys, line.band, strict=False)]
         whiskers = [low, high] if line.band else None
         axes.errorbar(xs, ys, yerr=whiskers, fmt="D", color=colour, label=label, markersize=4, elinewidth=1)
@@ -191,7 +191,7 @@ def _draw(axes: Any, line: Line, marker: str) -> None:
 def _scale(axes: Any, chart: Chart, xs: Sequence[float]) -> None:
     if chart.log:
         axes.set_xscale("log")
-        narrow = max(xs) < 30 * min(xs)  # where the powers of ten alone would leave an axis of one or two numbers
+        narrow = max(xs) < 30 * min(xs)  # with powers of ten alone, such an axis would have only one or two labels
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())

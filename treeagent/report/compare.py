@@ -1,4 +1,4 @@
-"""A page that compares runs: their results, task by task where the tasks are the same, their curves and settings."""
+"""A page that compares the results, curves and settings of runs. Results on shared test tasks are paired by task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ _NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run with its results."""
+    """A run with its results, under the name that the page shows."""
 
     name: str
     run: Run
@@ -50,7 +50,7 @@ class Compared:
 
 
 def compared(runs: Sequence[Run]) -> list[Compared]:
-    """Runs that can be compared, each under a name of its own.
+    """The runs with their results, each under a unique name.
 
     Raises:
         RunError: a run is given twice, or has no results.
@@ -71,14 +71,15 @@ def compared(runs: Sequence[Run]) -> list[Compared]:
 
 
 def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None) -> Ratings | None:
-    """Write the page, and its figures to the folder ``figures`` beside it.
+    """Write the page that compares runs, and its figures to the folder ``figures`` beside it.
 
     Returns:
-        the ratings of all policies, by the judge or by what was paid; None where no task was played by all of them.
+        the ratings of all policies, from the judge's preferences or, without a judge, from the episodes' rewards; None
+        if no task was played by all policies, or if there is only one.
 
     Raises:
-        RunError: as ``compared``.
-        UserError: as ``Judge.prefer``.
+        RunError: as for ``compared``.
+        UserError: as for ``Judge.prefer``.
         CorruptShard, StoreError: a file is damaged or cannot be written.
     """
     told = compared(runs)
@@ -140,7 +141,7 @@ def _key(row: Row) -> tuple[str, str]:
 
 
 def _settings(told: Sequence[Compared]) -> str:
-    """The settings in which the runs differ."""
+    """A table of the settings in which the runs differ."""
     first = told[0].run.config
     keys = sorted({key for each in told[1:] for key in config_difference(first, each.run.config)})
     flat = {each.name: flat_settings(each.run.config) for each in told}
@@ -154,7 +155,7 @@ def _said(settings: Mapping[str, object], key: str) -> str:
 
 
 def _curves(told: Sequence[Compared]) -> list[Chart]:
-    """The chief metrics of each stage that two or more runs have, of all runs in one figure."""
+    """One figure for each chief metric (``SHOWN_FIRST``) of a stage that two or more runs logged; one line per run."""
     found: dict[tuple[str, str], list[Line]] = {}
     for place, each in enumerate(told):
         for stage, metrics in series(each.run.metrics()).items():

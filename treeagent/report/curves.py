@@ -1,4 +1,4 @@
-"""Metrics of training as figures."""
+"""Figures of the metrics that a run logged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ from treeagent.report.chart import Chart, Line, file_name
 from treeagent.visible import visible
 
 SHOWN_FIRST = ("validation", "loss", "success", "reward", "rewards/accuracies", "rewards/margins", "entropy", "kl")
-"""Metrics whose curves are open on the page; where a stage has none of them, its first ones."""
+"""Metrics whose curves come first on the page, in this order. Others follow in the order of logging."""
 
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """stage -> metric -> (step, value), in the order they first appear; what is no number is left out."""
+    """stage -> metric -> [(step, value)], in order of first appearance. Values that are not numbers are left out."""
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in metrics:
         for name, value in row.items():
@@ -21,7 +21,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tup
 
 
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Chart]]:
-    """A figure for each metric that has more than one point, by stage."""
+    """For each stage, one figure for every metric that has more than one point."""
     drawn, taken = dict[str, list[Chart]](), set[str]()
     for stage, named in series(metrics).items():
         for metric, points in named.items():

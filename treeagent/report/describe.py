@@ -1,4 +1,4 @@
-"""Results and parts of a tree in words, for the terminal and for the page."""
+"""Text for results, trees and episodes, shared by the terminal and the HTML pages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
-"""One policy in one mode, with the keys of ``RESULT_COLUMNS``, success_low and success_high (95 %) and the first error
-in words."""
+"""The results of one policy in one mode. The keys are those of ``RESULT_COLUMNS``, ``success_low`` and ``success_high``
+(95 % interval), ``error`` (the text of the first error), and others that docs/files.md lists."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
@@ -22,11 +22,11 @@ RESULT_COLUMNS = {
     "generated_tokens": "generated tokens",
     "seconds": "seconds",
 }
-"""Keys of a row in the order they are shown, with their headings."""
+"""Keys of a row, in the order in which they are shown, with their headings."""
 
 
 _AXES = ("when", "which", "how")
-"""Components of tool calls that are shares of the calls to which they apply."""
+"""Components of tool calls that are shown as shares: the mean over the calls to which each applies."""
 SIGNAL_COLUMNS = {
     "depth": "steps",
     "states": "states",
@@ -36,7 +36,7 @@ SIGNAL_COLUMNS = {
     "siblings": "siblings in order",
     "pairs": "pairs",
 }
-"""Keys of a row of ``value_signal`` in the order they are shown, with their headings."""
+"""Keys of a row of ``value_signal``, in the order in which they are shown, with their headings."""
 SIGNAL_NOTE = (
     "Steps are counted from the root. At ends V judges an outcome, elsewhere it predicts one. AUC: the chance that V "
     "is greater at a state from which a success was found than at another; 0.5 is no signal. d': how far the two means "
@@ -46,8 +46,10 @@ SIGNAL_NOTE = (
 
 
 def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
-    """The rows of ``value_signal`` of the last searched training tasks in which both kinds of states are, and the name
-    of their stage."""
+    """The name and the ``value_signal`` of the last stage of searched training tasks in which an AUC is known.
+
+    An AUC needs both states from which a success was found and others. Without such a stage, the result is ("", ()).
+    """
     for name in reversed(list(stages)):
         rows = stages[name].get("value_signal", ())
         if (name == COLLECTED or name.startswith(f"{COLLECTED}-")) and any(row["auc"] is not None for row in rows):
@@ -56,7 +58,7 @@ def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequenc
 
 
 def signal_cell(row: Row, key: str) -> str:
-    """A row's value as shown; a dash if there is none."""
+    """The text of one value of a ``value_signal`` row; a dash if there is none."""
     value = row.get(key)
     if value is None:
         return "–"
@@ -64,13 +66,13 @@ def signal_cell(row: Row, key: str) -> str:
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns to show for these rows: errors only where there are some."""
+    """The columns to show for these rows; the column of errors only if an episode failed."""
     failed = any(row.get("errors") for row in rows)
     return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each row in which episodes failed."""
+    """One sentence for each row in which episodes failed."""
     return [
         f"{_who(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
         for row in rows
@@ -79,8 +81,11 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def components(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each row whose steps have components: its axes of tool calls as shares, other components as means
-    of an episode, and what its budgets kept back."""
+    """One sentence for each row whose steps have reward components or whose costs have budgets.
+
+    It gives the axes of tool calls as shares, other components as means per episode, the share of episodes over a
+    budget, and the share of tasks whose plans were all refused for their costs.
+    """
     said: list[str] = []
     for row in rows:
         axes = {name: value for name, value in row.get("components", {}).items() if name in _AXES}
@@ -95,7 +100,7 @@ def components(rows: Sequence[Row]) -> list[str]:
 
 
 def judgement(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each search that tells what it found from what it took."""
+    """One sentence for each search: for how many tasks it found a success, and for how many of these it took one."""
     told = []
     for row in rows:
         if (found := row.get("found")) is not None:
@@ -105,7 +110,7 @@ def judgement(rows: Sequence[Row]) -> list[str]:
 
 
 def reviewed(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each row in which reviewers judged episodes."""
+    """One sentence for each row in which reviewers judged episodes."""
     return [
         f"{_who(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
         f"environment agrees on {row['agreed']}."
@@ -115,7 +120,7 @@ def reviewed(rows: Sequence[Row]) -> list[str]:
 
 
 def betrayed(rows: Sequence[Row]) -> list[str]:
-    """What the star beside a mode means, where there is one."""
+    """A sentence that explains the star beside a mode; none if no row has a star."""
     if not any(row.get("pass_at_n") for row in rows):
         return []
     return [
@@ -124,7 +129,7 @@ def betrayed(rows: Sequence[Row]) -> list[str]:
 
 
 def budget(rows: Sequence[Row]) -> list[str]:
-    """A sentence on the token limit of the rows that searched; none where they had none, or different ones."""
+    """A sentence on the token limit of the searches; none if they had no limit, or different limits."""
     searches = [row for row in rows if row["mode"] != "greedy"]
     limits = {row.get("token_limit") for row in searches}
     if len(limits) != 1 or None in limits:
@@ -134,7 +139,7 @@ def budget(rows: Sequence[Row]) -> list[str]:
 
 
 def cell(row: Row, key: str) -> str:
-    """A row's value as shown; a dash if there is none."""
+    """The text of one value of a results row; a dash if there is none."""
     value = row.get(key)
     if value is None:
         return "–"
@@ -149,9 +154,10 @@ def cell(row: Row, key: str) -> str:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """The most successful row beside the starting point, which is the first row (greedy if the first policy has it).
+    """A sentence that compares the most successful row with the starting point.
 
-    Of equally successful rows the one that generated fewer tokens is named.
+    The starting point is the first policy, in the mode "greedy" if it was played so, else in its first mode. Of equally
+    successful rows, the one that generated fewest tokens is named.
     """
     if not rows:
         return "Nothing has been evaluated yet."
@@ -168,7 +174,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def call_text(action: Action) -> str:
-    """The call in one line; for a malformed one, the reason."""
+    """The call of an action in one line; for a malformed action, the reason."""
     if action.error:
         return f"malformed: {action.error}"
     if isinstance(action.call, str):
@@ -178,7 +184,7 @@ def call_text(action: Action) -> str:
 
 
 def statistics(edge: Edge) -> dict[str, str]:
-    """N, Q and P of an edge, and V and r of its child once it was tried."""
+    """N, Q and P of an edge as texts; once it was tried, also V of its child and the reward r."""
     shown = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
     if edge.child is not None:
         shown["V"] = f"{edge.child.value:.3f}"
@@ -187,7 +193,7 @@ def statistics(edge: Edge) -> dict[str, str]:
 
 
 def marks(edge: Edge) -> list[str]:
-    """Flags of a step: imagined, invalid, terminated, truncated, untried."""
+    """The flags that apply to a step: "imagined", "invalid", "terminated", "truncated", or "untried" alone."""
     child = edge.child
     if child is None:
         return ["untried"]
@@ -196,9 +202,9 @@ def marks(edge: Edge) -> list[str]:
 
 
 def observation(parent: Node, child: Node) -> str:
-    """The observation after the step from ``parent`` to ``child``."""
+    """The text of the observation after the step from ``parent`` to ``child``."""
     told = parent.state.messages
-    start = len(told) + (not any(message.partial for message in told[-1:]))  # the action itself, or what ends a turn
+    start = len(told) + (not any(message.partial for message in told[-1:]))  # + 1 skips the action, if it began a turn
     said = child.state.messages[start:]
     return "\n".join(message.content for message in said)
 

@@ -1,4 +1,4 @@
-"""Episodes of evaluations as conversations, and what they failed by."""
+"""Prints the episodes of evaluations as conversations, and counts why they failed."""
 
 import re
 from collections import Counter
@@ -18,15 +18,15 @@ from treeagent.store import read_as, shard_names
 from treeagent.visible import visible
 
 Kind = Literal["failed", "solved", "all"]
-"""Which episodes are shown."""
+"""Which episodes to show."""
 _MOST_REASONS = 10
-"""Reasons that are listed, the commonest ones."""
+"""How many reasons are listed; the most frequent come first."""
 _MOST_CHARACTERS = 200
-"""Characters of a reason that are shown."""
+"""How many characters of a reason are shown."""
 
 
 def steps(episode: Tree) -> list[Edge]:
-    """The steps of an episode, from its first on. The last one has no child if it failed."""
+    """The steps of an episode, in order. The last one has no child if the environment failed in it."""
     path = list[Edge]()
     node: Node | None = episode.root
     while node is not None and node.edges:
@@ -36,7 +36,7 @@ def steps(episode: Tree) -> list[Edge]:
 
 
 def is_solved(episode: Tree) -> bool:
-    """Whether the rewards sum to 1, as ``Outcome.success`` counts them."""
+    """Whether the rewards of the episode sum to at least 1, as for ``Outcome.success``."""
     return reaches(_total(episode), 1.0)
 
 
@@ -45,7 +45,7 @@ def _total(episode: Tree) -> float:
 
 
 def ending(episode: Tree) -> str:
-    """How an episode ended, in words."""
+    """A phrase that says how an episode ended."""
     path = steps(episode)
     last = path[-1].child if path else None
     if episode.error:
@@ -59,21 +59,21 @@ def ending(episode: Tree) -> str:
 
 @dataclass
 class Failures:
-    """What failed episodes failed by."""
+    """Counts of the reasons why episodes failed."""
 
     episodes: int = 0
     failed: int = 0
     turns: int = 0
-    """Turns of the failed episodes."""
+    """Number of turns in the failed episodes."""
     endings: Counter[str] = field(default_factory=Counter[str])
-    """Failed episodes by how they ended."""
+    """Number of failed episodes, by how they ended."""
     malformed: Counter[str] = field(default_factory=Counter[str])
-    """Malformed turns of failed episodes by reason."""
+    """Number of malformed turns in failed episodes, by reason."""
     refused: Counter[str] = field(default_factory=Counter[str])
-    """Calls of failed episodes that the environment refused, by its message."""
+    """Number of calls in failed episodes that the environment refused, by its message."""
 
     def add(self, episode: Tree) -> None:
-        """Count an episode."""
+        """Add an episode to the counts."""
         self.episodes += 1
         if is_solved(episode):
             return
@@ -90,7 +90,7 @@ class Failures:
                 parent = edge.child
 
     def lines(self) -> Iterator[str]:
-        """The counts in words, a line each."""
+        """The counts as lines of text."""
         yield f"{self.failed} of {self.episodes} episodes failed"
         yield from _listed(self.endings)
         for name, reasons in (("malformed", self.malformed), ("refused", self.refused)):
@@ -100,7 +100,7 @@ class Failures:
 
 
 def _listed(reasons: Counter[str]) -> Iterator[str]:
-    """The commonest reasons, each with its count. Reasons that differ only in numbers are one."""
+    """Lines with the most frequent reasons and their counts. Reasons that differ only in numbers are merged."""
     alike: dict[str, Counter[str]] = {}
     for reason, count in reasons.items():
         alike.setdefault(re.sub(r"\d+", "0", reason), Counter())[reason] += count
@@ -116,11 +116,11 @@ def _listed(reasons: Counter[str]) -> Iterator[str]:
 def show_episodes(
     run: Run, kind: Kind, console: Terminal, *, task_id: str | None = None, depth: int | None = None
 ) -> None:
-    """Print episodes of each evaluation as conversations, then what its failed ones failed by.
+    """Print episodes of each evaluation as conversations, then count why its failed episodes failed.
 
     Args:
-        task_id: shows the episodes of this task only; the counts at the end are of all.
-        depth: turns of each episode that are shown.
+        task_id: show only the episodes of this task; the counts at the end are still over all episodes.
+        depth: how many turns of each episode to show; None for all.
 
     Raises:
         RunError: the run has no episodes, or none of that task.
@@ -152,7 +152,7 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
     parent, path = episode.root, steps(episode)
     for edge in path[:depth]:
         action = edge.action
-        if action.error:  # the whole turn, because no part of it can be told from another
+        if action.error:  # the whole turn, because it cannot be split into thought and call
             _said(console, "agent", [action.text], "yellow")
         else:
             thought = [action.thought] if action.thought.strip() else []
@@ -170,7 +170,7 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
 
 
 def _said(console: Terminal, who: str, texts: Iterable[str], style: str) -> None:
-    """Print what somebody said, indented below the name, so that no text can pass for another speaker's."""
+    """Print texts indented below the speaker's name, so that no text can pass for that of another speaker."""
     for text in texts:
         console.print(Text(who, style="dim"))
         console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))

@@ -1,4 +1,4 @@
-"""An audit of a world model on the terminal."""
+"""The audit of a world model, for the terminal and as JSON."""
 
 import json
 
@@ -14,13 +14,17 @@ _ERRORS = ("reward_error", "transition_error")
 
 
 def fidelity_json(found: Fidelity) -> str:
-    """JSON in visible characters of ASCII only."""
+    """The audit as JSON in printable ASCII characters."""
     return json.dumps(found.to_json(), indent=2).replace("\x7f", r"\u007f")
 
 
 def fidelity_table(found: Fidelity) -> Group:
-    """One line for all steps, one for those whose answers can be told, one for each type of action, one for openings,
-    one for each number of imagined steps in a row; then what follows for its use."""
+    """The figures of an audit as a table, with sentences below it.
+
+    The table has a row for all steps, one for the steps whose answers the history determines, one for each type of
+    action, one for first observations, and one for each number of imagined steps in a row. The sentences give the error
+    of imagined returns, the allowed share of imagined experience, and the bound of DreamGym's theorem 1.
+    """
     table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
     lines: list[tuple[str, Figures | None]] = [
         ("all", found.overall),

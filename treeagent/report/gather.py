@@ -1,4 +1,4 @@
-"""What the page of a run shows, gathered from its folder: one pass over the first trees of each name."""
+"""Gathers the content of a run's page from its folder. Reads at most ``MOST_TREES`` trees of each name."""
 
 import re
 import statistics
@@ -29,17 +29,17 @@ from treeagent.views.signal import (
 )
 
 MOST_TREES = 1000
-"""Trees of a name that figures are made of, the first ones: more would change a share by less than its interval."""
+"""Figures are made from this many first trees of a name; more would change a share by less than its interval."""
 _MOST_CURVES = 5
-"""Collections of rounds that one figure shows, evenly chosen, the first and the last among them."""
+"""How many rounds of collecting one figure shows: evenly spaced, with the first and the last."""
 _BARS = 20
 _COLLECTION = re.compile(rf"{COLLECTED}(-\d+)?")
-"""Names of collections that grew in the environment."""
+"""Names of collections that were searched in the environment, not in a world model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What a stage warned of."""
+    """A warning of a stage."""
 
     stage: str
     sentence: str
@@ -47,50 +47,50 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything on the page of a run."""
+    """The whole content of a run's page."""
 
     rows: Sequence[Row] = ()
-    """Results, the starting point first."""
+    """Result rows, the starting point first."""
     alarms: Sequence[Alarm] = ()
-    """In the order in which they were raised."""
+    """Warnings, in the order in which they were raised."""
     cause: str = ""
-    """Why nothing could be learned, as far as it is known; empty where search found successes."""
+    """The likely reason why nothing could be learned; empty if search found a success, or if no reason is known."""
     signal: tuple[str, Sequence[Row]] = ("", ())
-    """As ``latest_signal`` gives it."""
+    """Stage and rows of ``latest_signal``."""
     suite: Sequence[Row] = ()
-    """Results under disturbances."""
+    """Result rows under disturbances of the environment."""
     anytime: Sequence[Chart] = ()
     collecting: Sequence[Chart] = ()
     value: Sequence[Chart] = ()
     told: Sequence[str] = ()
-    """Sentences on the figures of ``value``."""
+    """Sentences about the figures in ``value``."""
     lessons: Sequence[Chart] = ()
-    """Margins of pairs and advantages."""
+    """Figures of the margins of preference pairs and of the advantages."""
     reward: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The audit of the run's reward model."""
     audit: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """RUN/fidelity.json."""
+    """The audit of the world model, from RUN/fidelity.json."""
     audits: Sequence[Row] = ()
-    """Audits of the rounds."""
+    """The audit of the world model in each round."""
     world: Sequence[Chart] = ()
     reviews: Reviews | None = None
-    """What reviewers said; None where nobody has marked anything."""
+    """Statistics of the reviewers' marks; None if there are no marks."""
     costs: Sequence[Row] = ()
-    """What each stage has cost."""
+    """The cost of each stage, as given by ``_cost``."""
     metrics: Sequence[Row] = ()
     """Rows of metrics.jsonl."""
     tree: Tree | None = None
-    """One search tree to look into."""
+    """The search tree that the page shows."""
     view: str = ""
-    """The page of all trees and episodes, as an address beside this page; empty where there is none."""
+    """Relative address of the page with all trees and episodes; empty if there is none."""
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What else determined the run, such as the seed and versions."""
+    """Further facts about the run and the page, such as the seed and versions."""
     config: str = ""
     """The full config, as TOML."""
 
 
 def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[str, str] | None = None) -> Content:
-    """The content of a run's page.
+    """Gather the content of a run's page.
 
     Raises:
         CorruptShard, StoreError, RunError: a file is damaged.
@@ -129,13 +129,13 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
 
 
 def allowed_by(run: Run) -> Callable[[Sequence[Edge]], bool]:
-    """Whether a plan keeps the run's budgets of costs."""
+    """A predicate that is true if the costs of a path are within the run's budgets (``rewards.budgets``)."""
     budgets = run.config.rewards.budgets
     return (lambda path: within(spent(path, budgets), budgets)) if budgets else lambda path: True
 
 
 def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progress]:
-    """How the searches of each row went, of which trees are stored that tell it. Labels begin with ``before``."""
+    """The progress of the searches of each row that has stored trees with costs. ``before`` is the prefix of labels."""
     groups: list[Progress] = []
     settings, allowed, names = run.config.evaluate, allowed_by(run), shard_names(run.trees)
     for row in rows:
@@ -150,8 +150,12 @@ def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progres
 
 
 def greedy_points(rows: Sequence[Row], before: str = "", colour: int = 0) -> dict[str, Sequence[Line]]:
-    """By cost, each policy that was evaluated without search, as a point: its success and its mean cost of a task.
-    Labels begin with ``before``, colours with ``colour``."""
+    """For each kind of cost, one point per policy that was evaluated greedily: mean cost per task and success.
+
+    Args:
+        before: prefix of the labels.
+        colour: index of the first policy's colour.
+    """
     greedy = [row for row in rows if row["mode"] == "greedy" and row["tasks"]]
     names = {"tokens": "generated_tokens", "steps": "environment_steps", "seconds": "seconds"}
     return {
@@ -171,7 +175,7 @@ def greedy_points(rows: Sequence[Row], before: str = "", colour: int = 0) -> dic
 
 
 def planned_ends(run: Run, rows: Sequence[Row]) -> dict[str, list[Estimated]]:
-    """V at the ends of plans at evaluation and what they were worth, by policy."""
+    """For each policy, V at the ends of its plans at evaluation, with the returns of these ends."""
     found: dict[str, list[Estimated]] = {}
     names = shard_names(run.trees)
     for row in rows:
@@ -187,11 +191,11 @@ def _trees(run: Run, name: str) -> Iterator[Tree]:
 
 @dataclass(slots=True)
 class _Collected:
-    """What the collected trees tell. The figures but for ``progress`` are of the last collection alone."""
+    """Statistics of the collected trees: ``progress`` and ``solved`` of all collections, the others of the last one."""
 
     progress: list[Progress] = field(default_factory=list[Progress])
     first: list[Tree] = field(default_factory=list[Tree])
-    """The first hundred trees of the last collection."""
+    """The first 100 trees of the last collection."""
     solved: bool = False
     """Whether a search of any collection found a success."""
     states: list[Estimated] = field(default_factory=list[Estimated])
@@ -237,7 +241,7 @@ class _Collected:
         return [chart for chart in charts if not chart.empty]
 
     def telling(self) -> Tree | None:
-        """The tree whose edges differ most in what they led to."""
+        """Of the first trees, the one with the greatest sum of squared deviations of Q over its visited edges."""
 
         def spread(tree: Tree) -> float:
             values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]
@@ -305,7 +309,7 @@ def _world_charts(audit: Mapping[str, Any]) -> list[Chart]:
 
 
 def _cost(name: str, facts: Mapping[str, Any]) -> Row:
-    """What a stage has cost, as far as it recorded it; empty where it recorded nothing."""
+    """The recorded costs of a stage; empty if it recorded none."""
     update = facts.get("update") or {}
     told = {
         "seconds": facts.get("seconds", update.get("seconds")),

@@ -1,4 +1,4 @@
-"""The page of one run: self-contained but for links to its figures' files."""
+"""Writes the page of one run. It is self-contained except for links to the files of its figures."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -37,16 +37,16 @@ from treeagent.store import write_atomic
 from treeagent.world_model.fidelity import wilson_interval
 
 Draw = Callable[[Sequence[Chart]], str]
-"""Writes figures as files and gives their cards."""
+"""Writes figures as files and returns the HTML that shows them."""
 _OPEN = 3
-"""Curves a stage shows before the rest: one line of a desktop page."""
+"""How many curves of a stage are shown open: one row of a desktop page. The others are folded."""
 ANYTIME_NOTE = (
     "The success of a search that had stopped at a smaller budget, from its stored tree. Found: a success was among "
     "the ends that it had reached. Taken: the end that it would have executed was one; without an end yet it counts as "
     "failed, whereas an evaluation then plays on greedily. Simulations side by side end together. Bands and whiskers "
     "are 95 % intervals over tasks."
 )
-"""What the curves of success against budgets show."""
+"""Explains the curves of success against cost."""
 _CALIBRATION_NOTE = (
     "Groups of states by V, with what followed on average and its 95 % interval; on the dotted line V is right. Before "
     "ends, search chooses what follows: it finds better paths than the policy alone."
@@ -78,7 +78,7 @@ _ROUND_COLUMNS = {
 
 
 def write_report(path: Path, content: Content) -> None:
-    """Write the page, and its figures to the folder ``figures`` beside it.
+    """Write the page of a run, and its figures to the folder ``figures`` beside it.
 
     Raises:
         StoreError: a file cannot be written.
@@ -109,7 +109,7 @@ def _part(draw: Draw, title: str, charts: Sequence[Chart], note: str) -> str:
 
 
 def _alarms(alarms: Sequence[Alarm], cause: str) -> str:
-    """Warnings, the earliest first, under what is known of their cause."""
+    """The section of warnings, the earliest first. The likely cause, if known, stands above them."""
     if not alarms and not cause:
         return ""
     why = f'<p class="cause">Cause: {escaped(cause)}</p>' if cause else ""
@@ -144,7 +144,8 @@ def _results(rows: Sequence[Row]) -> str:
 
 
 def _same_tasks(row: Row, start: Row) -> bool:
-    """All rows of an evaluation are of the same tasks; one of an older version lacks what its tasks came to."""
+    """Whether two rows can be paired by task. All rows of an evaluation have the same tasks, but rows of older versions
+    lack ``solved``, the success of each task."""
     return "solved" in row and "solved" in start and len(row["solved"]) == len(start["solved"]) > 1
 
 
@@ -158,7 +159,7 @@ def _with_difference(columns: Mapping[str, str], start: Row) -> dict[str, str]:
 
 
 def _coverage(rows: Sequence[Row]) -> str:
-    """What searches found apart from what they took of it."""
+    """The section that separates coverage (success found) from judgement (success taken)."""
     told, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
     for row in rows:
         if (found := row.get("found")) is None:
@@ -195,7 +196,7 @@ def _around(count: int, of: int) -> tuple[float, float, float]:
 
 
 def _withstood(rows: Sequence[Row]) -> str:
-    """Results under disturbances of the environment."""
+    """The section of results under disturbances of the environment."""
     parts = []
     for (policy, mode), each in grouped(rows).items():
         cells = [dict(zip(SUITE_COLUMNS, suite_cells(row, each[0]), strict=True)) for row in each]
@@ -219,7 +220,7 @@ def _signal(draw: Draw, content: Content) -> str:
 
 
 def _world(draw: Draw, content: Content) -> str:
-    """The audit of a world model."""
+    """The section on the audit of a world model."""
     audit, parts = content.audit, list[str]()
     if audit:
         rows = [("all", audit)]

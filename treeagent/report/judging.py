@@ -1,4 +1,5 @@
-"""What judged the ends of episodes, what that cost, and whether it agrees with the verifier and with people."""
+"""The section on judges and tiers: the ends that they judged, their costs, and their agreement with the verifier and
+with people."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ _NOTE = "tier: share of ends that it decides. agreement: share of equal words on
 
 
 def judging_section(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the figures of each stage that asked a judge or tiers; empty where none did."""
+    """HTML with a table of the figures of each stage that used a judge or tiers; empty if no stage did."""
     stages: dict[str, dict[str, float]] = {}
     for row in metrics:
         if figures := {name: value for name, value in row.items() if name.startswith(_GROUPS)}:

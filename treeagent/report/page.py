@@ -12,17 +12,19 @@ from treeagent.run.folder import Run
 from treeagent.store import shards
 
 _MOST_BYTES = 64_000_000
-"""Bytes of stored trees up to which a run ends with a page of all of them: packing this many takes about two minutes
-and gives a page of about 100 MB."""
+"""RUN/view.html is written only if the stored trees and episodes have at most this many bytes. Packing this many takes
+about two minutes and gives a page of about 100 MB."""
 _PACKAGES = ("treeagent", "torch", "transformers", "trl")
 
 
 def report(run: Run) -> Path:
-    """RUN/report.html, with its figures as files in RUN/figures. RUN/view.html, with all trees and episodes, is written
-    beside it, unless it would be large.
+    """Write RUN/report.html, its figures in RUN/figures and, unless it would be large, RUN/view.html.
+
+    Returns:
+        the path of RUN/report.html.
 
     Raises:
-        CorruptShard, StoreError, RunError: a file is damaged, or one cannot be written.
+        CorruptShard, StoreError, RunError: a file is damaged or cannot be written.
     """
     path, view = run.path / "report.html", run.path / "view.html"
     stored = sum(file.stat().st_size for folder in (run.trees, run.episodes) for file in shards(folder))

@@ -1,4 +1,4 @@
-"""Parts of the report's pages: every text escaped and visible, no script, no network."""
+"""HTML parts of the report's pages. Every text is escaped and visible; pages have no script and load nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -10,12 +10,12 @@ from treeagent.visible import visible
 
 
 def escaped(text: str) -> str:
-    """Foreign text as HTML."""
+    """Untrusted text as HTML: invisible characters are made visible, and markup is escaped."""
     return escape(visible(text, lines=True))
 
 
 def page(title: str, headline: str, sections: Iterable[str], before: str = "") -> bytes:
-    """A whole page; ``before`` is HTML that comes before the headline."""
+    """A whole page in UTF-8; ``before`` is HTML that stands above the headline."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -26,12 +26,12 @@ def page(title: str, headline: str, sections: Iterable[str], before: str = "") -
 
 
 def sentences(said: Iterable[str]) -> str:
-    """A paragraph each."""
+    """HTML with one paragraph per sentence."""
     return "".join(f"<p>{escaped(each)}</p>" for each in said)
 
 
 def warnings(said: Iterable[str]) -> str:
-    """A list in the colour of warnings; empty where there is nothing to warn of."""
+    """HTML with a list in the colour of warnings; empty if there are none."""
     items = "".join(f"<li>{escaped(each)}</li>" for each in said)
     return f'<ul class="card alarms">{items}</ul>' if items else ""
 
@@ -44,14 +44,14 @@ def table(
     best: Iterable[int] = (),
     marked: Mapping[tuple[int, str], str] | None = None,
 ) -> str:
-    """A table in a card.
+    """HTML with a table in a card; empty if there are no rows.
 
     Args:
-        columns: heading of each key, in the order they are shown.
-        rows: text of each cell by key; a key that is missing is an empty cell.
-        words: keys of columns that hold words, not figures.
-        best: indices of rows that stand out.
-        marked: HTML behind a cell's text, by index of the row and key.
+        columns: the heading of each key, in the order of the columns.
+        rows: the text of each cell by key; a missing key gives an empty cell.
+        words: keys of columns that hold words, which are aligned left.
+        best: indices of rows that are shown in bold.
+        marked: HTML to add after a cell's text, by row index and key.
     """
     left, stand_out = set(words), set(best)
 
@@ -74,7 +74,7 @@ def table(
 
 
 def interval_bar(low: float, value: float, high: float) -> str:
-    """A share and its interval as a bar from 0 to 1."""
+    """HTML that draws a share and its interval on a bar from 0 to 1."""
     return (
         f'<span class="interval"><i style="left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%"></i>'
         f'<b style="left:{100 * value:.2f}%"></b></span>'
@@ -82,11 +82,13 @@ def interval_bar(low: float, value: float, high: float) -> str:
 
 
 def figures(beside: Path, charts: Sequence[Chart]) -> str:
-    """Cards of figures side by side. Each figure is written to the folder ``figures`` in the page's folder ``beside``,
-    and its card links to these files.
+    """Write each figure to ``beside/figures`` and return HTML that shows them side by side, with links to the files.
+
+    Args:
+        beside: the folder of the page.
 
     Raises:
-        StoreError: the file system refused.
+        StoreError: a file cannot be written.
     """
     cards = []
     for chart in charts:

@@ -1,4 +1,4 @@
-"""What a run will cost, as a table: its stages, hours, price and memory, and beside them what a run took."""
+"""Prints the estimated cost of a run: stages, hours, price and memory, and beside them the cost of an actual run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,11 +37,12 @@ def print_plan(
     price: float | None = None,
     taken: Mapping[str, StageCost] | None = None,
 ) -> None:
-    """Print the stages, and the hours and price of the run.
+    """Print the cost of each stage, and the hours and price of the whole run.
 
     Args:
-        price: of an hour of all machines together.
-        taken: by stage, what a run has taken; rounds are added up beside it.
+        price: price of one hour of all machines together; None prints no price.
+        taken: what an actual run has taken, by stage. The planned rounds are then summed, so that both have the same
+            rows.
     """
     shown = list(stages) if taken is None else summed(stages)
     console.print("", _table(shown, taken), sep="\n")
@@ -54,7 +55,7 @@ def print_plan(
 
 
 def summed(stages: Sequence[StageCost]) -> list[StageCost]:
-    """One entry a stage: the rounds added up."""
+    """One entry per stage, summed over rounds, in the order of ``STAGES``."""
     found: dict[str, StageCost] = {}
     for stage in stages:
         before = found.get(stage.name, StageCost(stage.name))
@@ -89,7 +90,7 @@ def _cell(key: str, value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """A count to three digits: 1,230, 45,600 or 7.89 M."""
+    """A count with three significant digits: 1,230, 45,600 or 7.89 M."""
     if value >= 1e6:
         scaled, unit = (value / 1e9, "G") if value >= 1e9 else (value / 1e6, "M")
         return f"{scaled:.3g} {unit}"
@@ -97,7 +98,7 @@ def rounded(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours with two or three digits."""
+    """A time in seconds (below 100 s), minutes (below 90 min) or hours."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -106,7 +107,7 @@ def duration(seconds: float) -> str:
 def print_memory(
     config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, device: Device, console: Terminal
 ) -> None:
-    """Print what a device must hold at a time, and warn where it does not fit."""
+    """Print the memory that each part of the run needs on a device, and warn of the parts that do not fit."""
     console.print("", f"memory of the {device.name}: {_gib(device.memory)}", sep="\n", soft_wrap=True)
     for memory, count in needed(config, kind, size, rates, device.memory):
         whole = memory.bytes * count

@@ -1,4 +1,4 @@
-"""Ratings of the policies of several runs, from comparisons of their episodes of the same tasks, two at a time."""
+"""Ratings of the policies of several runs, from pairwise comparisons of their episodes of the same tasks."""
 
 import asyncio
 import math
@@ -36,31 +36,32 @@ _WORDS = ("run", "policy", "mode")
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """How a policy did a task."""
+    """An episode that a policy played at evaluation, reduced to what a comparison needs."""
 
     task: Task
     messages: tuple[Message, ...]
     solved: bool
-    """As reviewers say where they judged it, else as the environment says."""
+    """The verdict of reviewers if they judged the episode, else that of the environment."""
     paid: float
     """The sum of the environment's rewards."""
 
 
 Episodes = Mapping[str, Episode]
-"""The episodes of a policy by the task's id."""
+"""The episodes of one policy, by task id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """The ratings of some policies, the best first."""
+    """Ratings of policies, the best first."""
 
     rows: Sequence[tuple[tuple[str, str, str], Rating | None]]
-    """Run, policy and mode, with the rating; None where no chain of comparisons links it with the first row."""
+    """(run, policy, mode) and the rating. The rating is None if no chain of comparisons links the policy with the first
+    one given to ``rated``."""
     note: str
-    """What was compared, and by whom, in sentences."""
+    """Sentences that say what was compared, and how."""
 
     def cells(self) -> list[dict[str, str]]:
-        """The texts of a table."""
+        """The text of each cell of the table, by column key."""
         return [
             dict(zip(_WORDS, names, strict=True))
             | (
@@ -76,11 +77,11 @@ class Ratings:
         ]
 
     def section(self) -> str:
-        """A section of a page."""
+        """The ratings as an HTML section."""
         return f"<h2>Ratings</h2>{table(_COLUMNS, self.cells(), words=_WORDS)}{sentences([self.note])}"
 
     def table(self) -> Table:
-        """A table on the terminal."""
+        """The ratings as a table for the terminal."""
         shown = narrow_table({heading: key in _WORDS for key, heading in _COLUMNS.items()})
         for row in self.cells():
             shown.add_row(*(Text(visible(row.get(key, ""))) for key in _COLUMNS))
@@ -88,7 +89,7 @@ class Ratings:
 
 
 def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
-    """The episodes of a row of results; empty where the run keeps none of it."""
+    """The stored episodes of a results row, by task id; empty if the run stores no episodes that match the row."""
     stage = f"evaluate-{row['policy']}-{row['mode']}"
     trees = list(read_as(from_record, run.episodes, stage))
     solved = str(row.get("solved", ""))
@@ -105,16 +106,16 @@ def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
 
 
 def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
-    """Ratings of policies on the tasks that all of them played; None where there is no such task, or one policy alone.
+    """Rate policies on the tasks that all of them played; None if there is no such task, or only one policy.
 
-    Without a judge the episode that is solved is the better one. Where both or neither are, it is the one that was paid
-    more.
+    Without a judge, a solved episode beats an unsolved one. If both or neither are solved, the one with more reward
+    wins; equal rewards are a tie.
 
     Args:
         policies: episodes by run, policy and mode.
 
     Raises:
-        UserError: as ``Judge.prefer``.
+        UserError: as for ``Judge.prefer``.
     """
     names = list(policies)
     shared = [task for task in policies[names[0]] if all(task in each for each in policies.values())] if names else []
@@ -143,7 +144,12 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
 
 
 def _told_of(judge: Judge, pairs: int, before: Counter[str]) -> str:
-    """What a judge could not compare, beyond the reasons ``before``, and what its comparisons have cost."""
+    """Sentences on the pairs that a judge could not compare, and on the cost of the comparisons in its ledger.
+
+    Args:
+        pairs: number of pairs that were compared.
+        before: how often the ledger held each reason before these comparisons.
+    """
     said, figures = "", judge.ledger.figures()
     if reasons := Counter(dict(judge.ledger.reasons())) - before:
         why = "; ".join(f"{number} times {reason}" for reason, number in reasons.most_common())

@@ -1,4 +1,4 @@
-"""What the reviewers of a run said, in numbers: how much, and how far they agree with each other and with search."""
+"""Statistics of the reviewers' marks on a run: counts, and agreement with each other, search and the environment."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _COLUMNS = ("better", "tie", "skip", "veto", "edit", "unsafe", "solved", "failed
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How often two judges said the same."""
+    """How often two sources of judgement agree."""
 
     same: int
     items: int
@@ -31,21 +31,21 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Reviews:
-    """The standing marks of a run."""
+    """Statistics of the marks of a run that are not withdrawn."""
 
     verdicts: Mapping[str, Counter[str]]
-    """By reviewer, how often each verdict was given; the name of a judge that is a model ends in " (a model)"."""
+    """For each reviewer, how often each verdict was given. The name of a model that judged ends in " (a model)"."""
     alpha: Mapping[str, tuple[float | None, int]]
-    """As ``marks.agreement`` gives it."""
+    """Krippendorff's α and the number of items for each kind of item, from ``marks.agreement``."""
     pairs: Agreement
-    """Pairs of tried actions of which reviewers prefer one: in how many Q is greater for that one. Where Q is equal,
-    search prefers none, and the pair does not count."""
+    """Over pairs of tried actions of which reviewers prefer one: how often Q is greater for the preferred action.
+    Pairs of equal Q are left out, because search prefers neither."""
     ends: Agreement
-    """Judged ends of episodes and of training trees: on how many the environment's own rewards say the same."""
+    """Over the judged ends of episodes and of training trees: for how many the environment's rewards agree."""
 
 
 def reviews(run: Run) -> Reviews | None:
-    """The reviews of a run; None where nobody has marked anything.
+    """Compute the statistics of a run's marks; None if there are none.
 
     Raises:
         CorruptShard, StoreError: a shard or the file of marks is damaged.
@@ -99,7 +99,7 @@ def _ends(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[ob
 
 
 def reviews_html(found: Reviews | None) -> str:
-    """The section of a report; empty where nobody has marked anything."""
+    """The HTML section on reviews; empty if there are none."""
     if found is None:
         return ""
     verdicts = [verdict for verdict in _COLUMNS if any(said[verdict] for said in found.verdicts.values())]

@@ -1,4 +1,4 @@
-"""The audit of a reward model, on the terminal and on the page of a run."""
+"""The audit of a reward model, as tables for the terminal and for the page of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ _NOTE = (
 
 
 def reward_table(audit: Mapping[str, Any]) -> Group:
-    """The figures of an audit, and the curve of the best of n."""
+    """The figures of an audit and its best-of-n curve, for the terminal."""
     table = Table("audit on held-out tasks", "", box=None)
     for name, words in _FIGURES.items():
         table.add_row(words, _number(audit.get(name)))
@@ -45,7 +45,7 @@ def reward_table(audit: Mapping[str, Any]) -> Group:
 
 
 def reward_section(audit: Mapping[str, Any]) -> str:
-    """The same as HTML; empty where there is no audit."""
+    """The figures of an audit and its best-of-n curve, as an HTML section; empty if there is no audit."""
     if not audit:
         return ""
     rows = [{"": words, "figure": _number(audit.get(name))} for name, words in _FIGURES.items()]

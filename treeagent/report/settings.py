@@ -16,7 +16,7 @@ _BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}"}
 
 
 class Row(NamedTuple):
-    """One line of the table, in words."""
+    """One row of the table, as texts."""
 
     key: str
     type: str
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def settings_rows(section: str = "") -> list[Row]:
-    """The settings in a section such as ``update.dpo``, or all.
+    """The settings in a section such as ``update.dpo``; all settings if ``section`` is empty.
 
     Raises:
         UserError: there is no such section.
@@ -42,7 +42,7 @@ def settings_rows(section: str = "") -> list[Row]:
 
 
 def settings_markdown() -> str:
-    """All settings, a table for each section."""
+    """All settings as Markdown, with one table per section."""
     return "\n".join(_sections())
 
 
@@ -57,7 +57,7 @@ def _sections() -> Iterator[str]:
 
 
 def type_in_words(annotation: Any) -> str:
-    """An annotation as someone who writes TOML would say it: ``int`` is "integer"; ``None`` is left out."""
+    """A type annotation in the words of someone who writes TOML: ``int`` is "integer"; ``None`` is left out."""
     origin, members = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [

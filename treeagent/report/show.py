@@ -1,4 +1,4 @@
-"""A tree and a run's state on the terminal."""
+"""Prints search trees and the state of a run on the terminal."""
 
 import difflib
 import shlex
@@ -24,7 +24,7 @@ from treeagent.visible import visible
 
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
-    """Print a tree down to ``depth`` steps, its most visited path in colour."""
+    """Print a tree down to ``depth`` steps (None: all of it), with its most visited path in colour."""
     path = {id(edge) for edge in most_visited_path(tree)}
     title = Text.assemble(
         ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}"
@@ -73,13 +73,13 @@ def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
 def show_task(
     run: Run, task_id: str, console: Terminal, *, depth: int | None = None, graph: Path | None = None
 ) -> None:
-    """Print every tree of a task, each under the name of its shards; or write the first one as a graph.
+    """Print every tree of a task below the name of its shards, or write the first tree to the file ``graph``.
 
-    ``task_id`` may also be the id as it is printed, with escapes for characters that cannot be seen.
+    ``task_id`` is the id itself, or the id as it is printed, with escapes for invisible characters.
 
     Raises:
         RunError: the run has no tree of that task.
-        ValueError: the name of ``graph`` tells no format.
+        ValueError: the suffix of ``graph`` names no known format.
     """
     known: list[str] = []
     found = False
@@ -89,7 +89,7 @@ def show_task(
             if task_id in (known[-1], visible(known[-1])):
                 found = True
                 if graph is not None:
-                    from treeagent.search.graph import write_graph  # networkx, for those who want a graph
+                    from treeagent.search.graph import write_graph  # networkx, which only a graph needs
 
                     write_graph(from_record(record), graph)
                     console.print(f"tree of {visible(name)} in {visible(str(graph))}")
@@ -104,7 +104,7 @@ def show_task(
 
 
 def show_run(run: Run, console: Terminal) -> None:
-    """Print what was warned of, the stages done, the trees by name and, once there are any, the results."""
+    """Print the warnings, the finished stages, the trees by name and, if there are any, V's signal and the results."""
     stages = run.stages()
     console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
     show_alarms(run, console)
@@ -123,7 +123,7 @@ def show_run(run: Run, console: Terminal) -> None:
 
 
 def show_alarms(run: Run, console: Terminal) -> None:
-    """Print what a run has warned of so far."""
+    """Print the warnings of a run so far."""
     for sentence in run.alarms():
         console.print(Text(sentence, style="yellow"), soft_wrap=True)
 

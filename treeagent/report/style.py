@@ -1,4 +1,4 @@
-"""The pages' one style sheet: system fonts, light and dark."""
+"""The style sheet of the report's pages: system fonts, light and dark mode."""
 
 SERIES = (
     ("#0b6e62", "#4cc3b0"),
@@ -7,7 +7,7 @@ SERIES = (
     ("#8a3fa0", "#d39be8"),
     ("#6b6400", "#cfc44a"),
 )
-"""Colours of the series of a figure on light and on dark paper; the first is the accent."""
+"""(light, dark): the colour of each series of a figure in light and in dark mode. The first is the accent colour."""
 _LIGHT, _DARK = (" ".join(f"--series-{place}: {pair[side]};" for place, pair in enumerate(SERIES)) for side in (0, 1))
 
 CSS = f":root {{ {_LIGHT} }} @media (prefers-color-scheme:dark) {{ :root {{ {_DARK} }} }}"

@@ -1,4 +1,4 @@
-"""What policies withstand: their success under disturbances of the environment, beside the success without."""
+"""Robustness of policies: their success under disturbances of the environment, beside the undisturbed success."""
 
 import math
 import statistics
@@ -21,7 +21,7 @@ SUITE_COLUMNS = {
     "reasoned": "thought",
     "obeyed": "obeyed",
 }
-"""Columns of the table of a suite, with their headings."""
+"""Columns of the table of a robustness suite, with their headings."""
 SUITE_NOTE = (
     "Against plain: the mean difference in points on the same tasks, ± half of its 95 % interval over tasks. Steps and "
     "tokens are those of a task. Refused and thought: the share of turns whose call was malformed or refused, and of "
@@ -31,19 +31,22 @@ _INJECTION = "injection"
 
 
 def difference(row: Row, plain: Row) -> tuple[float, float]:
-    """``paired_difference`` of two rows of the same tasks."""
+    """``paired_difference`` of success between two rows that played the same tasks."""
     return paired_difference(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
 
 
 def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float]:
-    """The mean difference of success on the same tasks, and half of its 95 % interval over tasks, in points."""
+    """Mean of ``ones`` - ``others`` over the same tasks, and half the width of its 95 % interval, in percentage points.
+
+    The interval uses the normal distribution (1.96 standard errors); it is infinite for a single task.
+    """
     each = [100.0 * (one - other) for one, other in zip(ones, others, strict=True)]
     spread = statistics.stdev(each) if len(each) > 1 else math.inf
     return statistics.fmean(each), 1.96 * spread / math.sqrt(len(each))
 
 
 def suite_cells(row: Row, plain: Row) -> list[str]:
-    """The cells of a row; ``plain`` is that of the same policy and mode in the environment as it is."""
+    """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
     mean, half = difference(row, plain)
     shown = {
         "under": row.get("under", "plain"),
@@ -59,7 +62,7 @@ def suite_cells(row: Row, plain: Row) -> list[str]:
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of a suite by policy and mode, the plain one first."""
+    """The rows of a suite by policy and mode, in their order: the undisturbed row comes first."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["policy"], row["mode"]), []).append(row)
@@ -67,7 +70,7 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def print_suite(rows: Sequence[Row], console: Terminal) -> None:
-    """A table for each policy and mode."""
+    """Print one table per policy and mode."""
     for (policy, mode), each in grouped(rows).items():
         table = narrow_table({heading: key == "under" for key, heading in SUITE_COLUMNS.items()})
         for row in each:

@@ -1,4 +1,4 @@
-"""Tables on the terminal, narrow enough for 80 columns."""
+"""Tables for the terminal that fit 80 columns."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ _WORDS = {"policy", "mode"}
 
 
 def narrow_table(headings: dict[str, bool]) -> Table:
-    """An empty table without lines; ``headings`` tells which columns are words, the others are figures."""
+    """An empty table without lines. ``headings`` maps each heading to whether its column holds words (else numbers)."""
     table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
     for heading, words in headings.items():
         broken = heading.replace(" ", "\n", 1) if not words else heading
@@ -37,7 +37,7 @@ def narrow_table(headings: dict[str, bool]) -> Table:
 
 
 def recipes_table(recipes: Sequence[Recipe]) -> Table:
-    """Each recipe's name and sentence."""
+    """A table with the name and the description of each recipe."""
     table = narrow_table({"recipe": True, "what it is for": True})
     table.columns[0].no_wrap, table.columns[0].vertical = True, "top"
     for recipe in recipes:
@@ -46,7 +46,7 @@ def recipes_table(recipes: Sequence[Recipe]) -> Table:
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    """Policy by mode; the most successful row of all is bold."""
+    """A table with one row per policy and mode; the most successful rows are bold."""
     columns = result_columns(rows)
     table = narrow_table({heading: key in _WORDS for key, heading in columns.items()})
     table.caption, table.caption_justify = Text("\n".join(["", *map(visible, [headline(rows), *budget(rows)])])), "left"
@@ -60,7 +60,12 @@ def results_table(rows: Sequence[Row]) -> Table:
 
 
 def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
-    """How well V tells states that lead to a success, by depth; ``name`` is that of the searched trees."""
+    """Print how well V separates states that led to a success from others, by depth.
+
+    Args:
+        name: name of the searched trees.
+        rows: rows of ``value_signal``.
+    """
     table = narrow_table(dict.fromkeys(SIGNAL_COLUMNS.values(), False))
     for row in rows:
         table.add_row(*(Text(visible(signal_cell(row, key))) for key in SIGNAL_COLUMNS))
@@ -70,7 +75,7 @@ def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
 
 
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
-    """The table, what searches found and took, and what episodes failed by."""
+    """Print the table of results, sentences on what searches found and took, and the episodes that failed."""
     console.print("", results_table(rows), sep="\n")
     for sentence in (*betrayed(rows), *judgement(rows), *reviewed(rows), *components(rows)):
         console.print(Text(visible(sentence)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``treeagent watch``: a run that goes on, told on the terminal from its files alone."""
+"""``treeagent watch``: shows the progress of a run on the terminal. It reads the run's files only."""
 
 import time
 from collections.abc import Iterator
@@ -23,19 +23,20 @@ from treeagent.store import read_as, shard_place, shards
 from treeagent.visible import visible
 
 _EVERY = 2.0
-"""Seconds between two looks at the files."""
+"""Seconds between two reads of the files."""
 _EPISODES = 5
-"""Episodes that are shown, the latest ones."""
+"""How many of the latest episodes are shown."""
 _FIGURES = 6
-"""Logged figures of a piece of work that are shown, the first ones."""
+"""How many logged metrics of a job are shown; the first ones."""
 _SILENT = 60.0
-"""Seconds without a sign from which on it is told how long ago the last one was."""
+"""If the run has written nothing for more than this many seconds, the headline shows for how long."""
 _MARKS = {"done": ("✓", "green"), "running": ("▸", "bold cyan"), "left": ("·", "dim")}
 
 
 def watch(run: Run, console: Terminal, *, once: bool = False) -> None:
-    """Show how far a run has come, until no process writes it any more; ``once`` shows it and ends. So does a console
-    that is no terminal.
+    """Show the progress of a run until no process writes it any more.
+
+    With ``once``, or if the console is no terminal, the state is printed a single time.
 
     Raises:
         CorruptShard, RunError, StoreError: a file of the run is damaged.
@@ -50,14 +51,14 @@ def watch(run: Run, console: Terminal, *, once: bool = False) -> None:
             going = True
             while going:
                 time.sleep(_EVERY)
-                going = is_being_written(run.path)  # looked up first, so that the last state is shown too
+                going = is_being_written(run.path)  # checked before the read, so that the last state is shown too
                 live.update(board.drawn(), refresh=True)
     finally:
-        console.show_cursor()  # an interrupt during the first drawing leaves it hidden
+        console.show_cursor()  # an interrupt during the first drawing would leave it hidden
 
 
 class Board:
-    """What is shown of a run. Shards are read again only when newer ones exist."""
+    """Draws the state of a run. Shards are read again only after newer ones appear."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -65,8 +66,8 @@ class Board:
         self._episodes: list[tuple[str, Tree]] = []
 
     def drawn(self) -> RenderableType:
-        """The run as its files tell it now."""
-        run, alive = self._run, is_being_written(self._run.path)  # first: what is read below is no older
+        """The current state of the run, from its files."""
+        run, alive = self._run, is_being_written(self._run.path)  # first, so that what is read below is no older
         standing = read_standing(run.path)
         parts: list[RenderableType] = [_headline(run, alive, standing)]
         if standing is None:
@@ -84,8 +85,10 @@ class Board:
         return Group(*parts)
 
     def _latest(self) -> list[tuple[str, Tree]]:
-        """The latest episodes, oldest first, each with the name of its shard: those of evaluations, and training trees.
-        The trees that an evaluation searched are told by the episodes that were played after them."""
+        """The latest episodes of evaluations and training trees, oldest first, with the names of their shards.
+
+        Trees that an evaluation searched are left out, because the episodes that followed them are shown.
+        """
         run = self._run
         grown = chain.from_iterable(shards(run.trees, name) for name in run.collections())
         found = sorted(
@@ -136,7 +139,7 @@ def _stages(standing: Standing) -> Table:
 
 
 def _works(run: Run, standing: Standing) -> Table:
-    """What is being done, with rates and the figures that it logged last."""
+    """A table of the running jobs, with their rates and the metrics that they logged last."""
     table = narrow_table({"at work": True, "done": False, "rate": False, "left": False, "figures": True})
     for column in table.columns:
         column.vertical = "top"
@@ -159,7 +162,7 @@ def _episode_table(episodes: list[tuple[str, Tree]]) -> Table:
 
 
 def _told(tree: Tree) -> tuple[Text, Text]:
-    """The return and how it ended: of an episode, or of the best path that a search found."""
+    """The return and the ending of an episode. Of a searched tree: its best return, and whether it found a success."""
     if not tree.budget.simulations:
         path = steps(tree)
         last = f" by {call_text(path[-1].action)}" if path else ""

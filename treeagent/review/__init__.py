@@ -1,1 +1,1 @@
-"""Review by people: a queue of what is most in doubt, and a page on this machine where they mark it."""
+"""Review by people: a queue that begins with the most doubtful items, and a local web page to mark them."""

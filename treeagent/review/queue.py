@@ -1,4 +1,4 @@
-"""What reviewers are asked first: pairs of siblings and episodes whose order or outcome is most in doubt."""
+"""The queue of items for reviewers: pairs of siblings and episodes, the most doubtful first."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,35 +19,35 @@ from treeagent.views.values import best_return, found_success
 
 Kind = Literal["pairs", "episodes", "both"]
 _MOST_PER_TREE = 3
-"""Pairs of one tree in the queue, so that no large tree fills it."""
+"""Most pairs of one tree in the queue, so that a large tree does not fill it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A pair of siblings or an episode, and where its tree stands on disk."""
+    """A pair of siblings or an episode, with the place of its tree on disk."""
 
     id: str
-    """The same wherever the same actions stand behind the same conversation."""
+    """A hash of the conversation and the actions, so that equal items of different trees have equal ids."""
     kind: Literal["pair", "episode"]
     task_id: str
     state: str
     texts: tuple[str, ...]
-    """The two actions, or all actions of the episode."""
+    """Texts of the two actions, or of all actions of the episode."""
     doubt: float
     rank: int
-    """How many items of the same tree or task are more in doubt."""
+    """Number of items of the same tree (of a pair) or task (of an episode) that come before this one."""
     name: str
     index: int
     line: int
-    """Shard and line of the tree."""
+    """Line of the tree in the shard ``index`` of ``name``."""
     path: tuple[int, ...] = ()
-    """Of a pair, the indices of the edges that lead from the root to its state."""
+    """For a pair, the indices of the edges that lead from the root to its state."""
     found_not_taken: bool = False
 
 
 def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
-    """The items of a run, those most in doubt first. The first items of all trees and tasks come before their second
-    ones. One tree at a time is in memory."""
+    """The items of a run, sorted by rank, then by falling doubt: the first item of every tree and task comes before any
+    second item. Only one tree at a time is in memory."""
     items: dict[str, Item] = {}
     if kind != "episodes":
         for name in run.collections():
@@ -61,13 +61,13 @@ def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
 
 
 def load(run: Run, item: Item) -> Tree:
-    """The tree of an item."""
+    """Read the tree of an item from disk."""
     folder = run.trees if item.kind == "pair" else run.episodes
     return from_record(read_line(folder, item.name, item.index, item.line))
 
 
 def node_at(tree: Tree, path: Sequence[int]) -> Node:
-    """The state behind the edges of these indices."""
+    """The node that the edges with the indices ``path`` lead to from the root."""
     node = tree.root
     for place in path:
         child = node.edges[place].child
@@ -85,10 +85,11 @@ def _stored(run: Run, name: str, kind: Literal["trees", "episodes"]) -> Iterator
 
 
 def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.0, 1.0)) -> float:
-    """The chance that two tried siblings are in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))).
+    """The probability that Q has two tried siblings in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))).
 
-    Q of N visits is taken to be normal about the true value, with the greatest standard deviation that returns of this
-    range can have, σ = (high - low) / 2. So the chance is 1/2 for equal Q, and falls with the margin and the visits.
+    Q over N visits is modelled as normal about the true value with standard deviation σ/√N. σ = (high - low) / 2 is the
+    greatest standard deviation of returns in the range ``returns``. The probability is 1/2 for equal Q, and falls as
+    the margin and the visits grow.
     """
     low, high = returns
     spread = (high - low) / 2 * math.sqrt(1 / first.visits + 1 / second.visits)
@@ -98,11 +99,11 @@ def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.
 def pair_items(
     tree: Tree, name: str, index: int, line: int, returns: tuple[float, float] = (0.0, 1.0)
 ) -> Iterator[Item]:
-    """The pairs of a tree that are most in doubt, one at each state and few in all.
+    """The most doubtful pairs of a tree: at most one per state, and ``_MOST_PER_TREE`` in all.
 
     The doubt of a pair is ``order_in_doubt`` times the share of the simulations that passed its state. It is greater by
-    1 where one action leads to a success and search visited the other most: found, but not taken. Two actions below
-    which everything is known to be equal are left out.
+    1 if one action leads to a success and search visited the other action most (found, but not taken). A pair is left
+    out if both subtrees are explored completely and have equal best returns.
     """
     total, won = max(tree.root.visits, 1), found_success(tree)
     found: list[tuple[float, Item]] = []
@@ -141,9 +142,11 @@ def _most_doubtful(
 
 
 def _episode_items(run: Run) -> Iterator[Item]:
-    """Episodes by the chance 2p(1 - p) that two episodes of their task differ in success, where p is the share of the
-    task's episodes that succeeded. Failed ones come before solved ones of the same task. An episode that broke off has
-    no outcome to judge."""
+    """The episodes of a run as items. Failed episodes of a task rank before its solved ones.
+
+    The doubt of an episode is 2p(1 - p), the probability that two episodes of its task differ in success; p is the
+    share of the task's episodes that succeeded. Episodes that broke off are left out, because they have no outcome.
+    """
     solved: dict[str, list[bool]] = {}
     items: list[tuple[bool, Item]] = []
     for name in shard_names(run.episodes):
@@ -171,6 +174,6 @@ def _id(kind: str, state: str, texts: Sequence[str]) -> str:
 
 
 def shown_order(who: str, item: Item) -> tuple[int, ...]:
-    """The order in which a reviewer sees the actions of a pair: random over items and reviewers, the same each time."""
+    """The order in which a reviewer sees the actions of an item. For pairs it is random, seeded by both arguments."""
     places = tuple(range(len(item.texts)))
     return places[::-1] if item.kind == "pair" and derive_seed("side", who, item.id) % 2 else places

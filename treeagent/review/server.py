@@ -1,8 +1,8 @@
 """The review page and its JSON interface, for browsers on this machine only.
 
-The server listens on 127.0.0.1. It answers only under a path that begins with a secret token, to a ``Host`` of its own
-address, and takes marks only from a page of its own ``Origin``. A mark is on disk before it is acknowledged, and one
-that is sent again is stored once, so no kill loses a mark.
+The server listens on 127.0.0.1. It answers a request only if its path begins with a secret token and its ``Host`` is
+the server's own address. It accepts marks only from pages of its own ``Origin``. A mark is on disk before it is
+acknowledged, and a mark that is sent twice is stored once. So a kill loses no mark: the page can send it again.
 """
 
 import hmac
@@ -28,12 +28,12 @@ from treeagent.types import Message, storable
 from treeagent.visible import visible
 
 _LONGEST = 1 << 20
-"""Bytes of a request's body."""
+"""Most bytes of a request's body."""
 _RECENT = 20
-"""Own marks that the page lists."""
+"""How many of the reviewer's own marks the page lists."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _HEADERS = {
-    # The page itself allows its own script by a hash. This policy holds for all that the server sends.
+    # This policy is sent with every response. The page itself also has a policy, which allows its script by a hash.
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -44,27 +44,29 @@ _HEADERS = {
 
 
 class BadRequest(ValueError):
-    """A request that the interface does not understand: one sentence."""
+    """A request that the interface cannot process. The message is one sentence for the reviewer."""
 
 
 class Review:
-    """What a reviewer is asked and has said. Safe to use from several threads."""
+    """The queue and the marks of one reviewer. Thread-safe."""
 
     def __init__(self, run: Run, items: list[Item], who: str) -> None:
         """
         Args:
-            items: the queue, the first one first.
-            who: the reviewer's name, which the marks bear.
+            items: the queue, in its order.
+            who: the reviewer's name, which is stored with each mark.
         """
         self.run, self.who = run, who
         self._items = {item.id: item for item in items}
         self._path = run.path / FILE
 
     def state(self, after: str = "") -> dict[str, Any]:
-        """The next item without a judgement by this reviewer, and what was said so far.
+        """The state of the page as JSON values: the next item that this reviewer has not judged, counts of items, the
+        reviewer's latest marks, and the agreement of all reviewers.
 
         Args:
-            after: an item that the reviewer left, behind which the queue goes on; "at/" and an item stays with it.
+            after: id of the item that the reviewer has just left; the search for the next item starts behind it. With
+                the prefix "at/" it starts at that item itself. Empty starts at the beginning of the queue.
         """
         stays, after = after.startswith("at/"), after.removeprefix("at/")
         every = self._all()
@@ -89,7 +91,7 @@ class Review:
         return read_marks(self._path)
 
     def shown(self, item: Item) -> dict[str, Any]:
-        """An item as the page shows it: without values, visits, rewards or who prefers what."""
+        """An item as the page shows it: without values, visits, rewards or anyone's preferences."""
         tree = load(self.run, item)
         told: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
         if item.kind == "pair":
@@ -109,12 +111,18 @@ class Review:
         return told | {"talk": _talk(tree.root.state.messages), "actions": actions}
 
     def mark(self, asked: Mapping[str, Any]) -> bool:
-        """Store what the page sent: ``id`` (32 hex digits), ``item``, ``verdict``, and as they apply ``choice`` (index
-        of the action as it was shown, of an episode its step), ``text`` and ``note``. False where it is stored already.
+        """Store a mark that the page sent.
+
+        Args:
+            asked: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice`` (index
+                of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
+
+        Returns:
+            False if the mark was already stored.
 
         Raises:
-            BadRequest: a value does not fit.
-            StoreError: it could not be written.
+            BadRequest: a value is invalid.
+            StoreError: the mark could not be written.
         """
         item = self._items.get(_text(asked, "item"))
         verdict = _text(asked, "verdict")
@@ -133,7 +141,7 @@ class Review:
             edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
         else:
             edges = steps(tree)
-            if choice is not None and 0 <= choice < len(edges):  # of one step, at the state before it
+            if choice is not None and 0 <= choice < len(edges):  # one step, marked at the state before it
                 parents = [tree.root, *(edge.child for edge in edges)]
                 before = parents[choice]
                 assert before is not None
@@ -157,7 +165,18 @@ class Review:
         return append_mark(self._path, mark)
 
     def withdraw(self, asked: Mapping[str, Any]) -> bool:
-        """Take back one of the reviewer's own marks; ``id`` as for ``mark``, and ``mark``."""
+        """Withdraw one of the reviewer's own marks.
+
+        Args:
+            asked: ``id`` of the withdrawal (32 hex digits), and ``mark``, the id of the mark to withdraw.
+
+        Returns:
+            False if the withdrawal was already stored.
+
+        Raises:
+            BadRequest: the mark is not one of this reviewer's, or the id is invalid.
+            StoreError: the withdrawal could not be written.
+        """
         known = {mark.id for mark in self._all() if mark.who == self.who and mark.verdict != "withdraw"}
         wanted = _text(asked, "mark")
         if wanted not in known:
@@ -206,12 +225,18 @@ def _identifier(asked: Mapping[str, Any]) -> str:
 
 
 class ReviewServer(ThreadingHTTPServer):
-    """Serves one ``Review`` on 127.0.0.1. ``url`` is where its reviewer finds it."""
+    """Serves one ``Review`` on 127.0.0.1, at the address ``url``, which contains a secret token."""
 
     daemon_threads = True
 
     def __init__(self, review: Review, port: int = 0) -> None:
-        """``port`` 0 takes a free one. OSError: the port is taken."""
+        """
+        Args:
+            port: 0 chooses a free port.
+
+        Raises:
+            OSError: the port is taken.
+        """
         super().__init__(("127.0.0.1", port), _Handler)
         self.review, self.token = review, secrets.token_urlsafe(24)
         self.page = html(
@@ -220,7 +245,7 @@ class ReviewServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The values of ``Host`` that it answers to: a page of another name that leads here is refused."""
+        """The accepted values of ``Host``. Other names that resolve to this address are refused (DNS rebinding)."""
         return tuple(f"{name}:{self.server_address[1]}" for name in ("127.0.0.1", "localhost"))
 
     @property
@@ -272,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 
     def _place(self) -> str | None:
-        """The path behind the token; None where the request was refused."""
+        """The path after the token; None if the request was refused."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server answers on its own machine only")
@@ -292,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.INSUFFICIENT_STORAGE, str(error))
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # its body was not read
+        self.close_connection = True  # the request's body was not read
         self._send(status, orjson.dumps({"error": why}), "application/json")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
@@ -303,4 +328,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Print nothing: the address in a log would tell the token."""
+        """Print nothing: a logged address would reveal the token."""

@@ -1,8 +1,8 @@
-"""Rewards of several components: what each step is worth by rules, models and the environment, and what it costs.
+"""Rewards with several components: what rules, models and the environment give for each step, and what the step costs.
 
-* ``RewardsConfig`` are the settings ``[rewards]``.
-* ``Step`` is what a rule of the user's own reads; ``components_of`` gives all components of a stored step.
-* ``reweighed`` gives stored trees the rewards of other weights, without inference.
+* ``RewardsConfig`` holds the settings ``[rewards]``.
+* ``Step`` is the input of a user's own rule; ``components_of`` returns all components of a stored step.
+* ``reweighed`` recomputes the rewards of stored trees under other weights, without inference.
 """
 
 from treeagent.rewards.components import Step, components_of

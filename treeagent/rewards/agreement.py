@@ -1,4 +1,4 @@
-"""What the tiers decided, and whether they agree with the verifier and with people."""
+"""Counts which tiers decided about ends, and how often they agree with the verifier and with people."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,16 +10,16 @@ from treeagent.rewards.config import RewardsConfig
 from treeagent.search.node import Edge, Node, Tree, reaches
 
 _SUCCESS = 0.5
-"""What a judge or a value head must say at least for a success."""
+"""Lowest score by a judge or a value head that counts as a success."""
 _NAMED = 3
-"""Tasks that a warning names at most."""
+"""Maximum number of tasks that a warning names."""
 
 
 class Assessments:
     """Counts over the ends of episodes in trees, which are read one at a time.
 
     Args:
-        states: ``marks.deciding`` marks by state; only those of people count.
+        states: ``marks.deciding`` marks by state; only people's marks count.
     """
 
     def __init__(self, config: RewardsConfig, states: Mapping[str, Sequence[Mark]] | None = None) -> None:
@@ -27,10 +27,10 @@ class Assessments:
         self._tiers = Counter[str]()
         self._pairs: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
         self._doubted: dict[str, dict[str, None]] = {}
-        """By tier, ids of the tasks on whose ends the judge disagrees, in the order of the trees."""
+        """For each tier, ids of the tasks with ends on which the judge disagrees, in the order of the trees."""
 
     def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
-        """The trees, each added when it is read."""
+        """Yield the trees, and add each when it is read."""
         for tree in trees:
             self.add(tree)
             yield tree
@@ -63,9 +63,10 @@ class Assessments:
                 self._pairs.setdefault((name, "people"), []).append((success, told[0]))
 
     def figures(self) -> dict[str, float]:
-        """``tier/NAME``, the share of ends that a tier decides; and of ``judge`` and ``learned`` against ``verifier``
-        and ``people``, and of a tier against ``judge`` on spot checks, the share of equal words on success, Cohen's κ
-        where it exists, and the number of ends."""
+        """Metrics of all ends added so far. ``tier/NAME`` is the share of ends that a tier decides. ``agreement/...``
+        compares ``judge`` and ``learned`` with ``verifier`` and ``people``, and each tier with ``judge`` on spot
+        checks. For each pair there is the share of equal verdicts on success, Cohen's κ if it is defined, and the
+        number of ends."""
         ends = self._tiers.total()
         names = (*self._config.tiers, "none") if ends else ()
         found = {f"tier/{name}": self._tiers[name] / ends for name in names}
@@ -77,7 +78,7 @@ class Assessments:
         return found
 
     def doubts(self) -> list[str]:
-        """A sentence for each tier with which the judge disagrees on spot checks."""
+        """A warning for each tier with which the judge disagrees on spot checks."""
         return [
             f"the judge disagrees with the tier {tier!r} on {sum(one != other for one, other in pairs)} of "
             f"{len(pairs)} spot checks: read the episodes of {', '.join(list(self._doubted[tier])[:_NAMED])}"
@@ -87,8 +88,8 @@ class Assessments:
 
 
 def cohen_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """κ = (p_o - p_e) / (1 - p_e) of two raters (Cohen 1960): p_o is the share of equal ratings, p_e what chance gives
-    by the shares of each rater. None where both give one rating alone."""
+    """κ = (p_o - p_e) / (1 - p_e) of two raters (Cohen 1960). p_o is the share of equal ratings, and p_e is the share
+    expected by chance from each rater's own shares. None if both raters give only one and the same rating."""
     count = len(pairs)
     first, second = (sum(pair[rater] for pair in pairs) / count for rater in (0, 1)) if count else (0.0, 0.0)
     expected = first * second + (1 - first) * (1 - second)

@@ -1,7 +1,7 @@
-"""How far a reward model can be trusted: its figures on ends of held-out tasks, and the weight that these allow.
+"""How far a reward model can be trusted: its metrics on ends of held-out tasks, and the weight that these allow.
 
-What is optimised against a reward model finds its errors. So the audit also lets it choose the best of n stored ends
-and compares what it promises with what was paid, as n grows (Gao, Schulman and Hilton 2023).
+Optimisation against a reward model exploits its errors. The audit therefore also lets the model choose the best of n
+stored ends, and compares its score for that end with the true return as n grows (Gao, Schulman and Hilton 2023).
 """
 
 import math
@@ -24,14 +24,14 @@ FILE = "audit.json"
 """Name of the file in a reward model's folder that holds ``RewardAudit.to_json``."""
 _BINS = 10
 _SAME = 1e-9
-"""Difference of two returns below which they are equal."""
+"""Two returns that differ by less than this are equal."""
 _MOST = 64
-"""Greatest n of the best of n."""
+"""Greatest n in best-of-n."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredEnd:
-    """An end of an episode of a held-out task."""
+    """The end of an episode of a held-out task."""
 
     task_id: str
     score: float
@@ -40,56 +40,56 @@ class ScoredEnd:
     """The true return, in reward units."""
     success: bool
     turns: int
-    """Tokens after the task's prompt."""
+    """Number of tokens after the task's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestOf:
-    """The end of highest score among n, drawn with replacement from the stored ends of a task; means over the tasks
-    whose ends differ in return."""
+    """Best-of-n by the model's score: the end with the highest score among n, drawn with replacement from the stored
+    ends of a task. All numbers are means over the tasks with ends that differ in return."""
 
     n: int
     score: float
-    """Its expected score: what the model promises."""
+    """Expected score of the chosen end, which is what the model predicts."""
     paid: float
-    """Its expected return."""
+    """Expected true return of the chosen end."""
     possible: float
-    """The expected return of the best end among n, which a perfect model would choose."""
+    """Expected return of the truly best end among n, which a perfect model would choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardAudit:
-    """An audit's findings. A figure is None where no end or pair tells it."""
+    """The results of an audit. A metric is None if there are no ends or pairs to compute it from."""
 
     tasks: int
     ends: int
     pairs: int
-    """Pairs of ends of one task whose returns differ."""
+    """Pairs of ends of one task with different returns."""
     pair_accuracy: float | None
-    """Share of these pairs that the model orders rightly; equal scores count half."""
+    """Share of these pairs that the model ranks correctly; equal scores count half."""
     longer_worse: int
     """Number of these pairs in which the longer end is the worse one."""
     longer_worse_accuracy: float | None
-    """``pair_accuracy`` of these. A model that prefers length fails here."""
+    """``pair_accuracy`` on these pairs. A model that prefers length fails here."""
     auc: float | None
     """Probability that a success has a higher score than a failure, over the ends of all tasks."""
     siblings: int
-    """Pairs of siblings that are compared."""
+    """Number of sibling pairs compared."""
     sibling_auc: float | None
-    """Share of these that the model orders rightly."""
+    """Share of the sibling pairs that the model ranks correctly."""
     calibration_error: float | None
-    """Expected calibration error: mean |mean score - mean return| over ten equal bins of the score, weighted by their
-    ends, as a share of the range of returns."""
+    """Expected calibration error: mean |mean score - mean return| over ten equal bins of the score, weighted by the
+    number of ends in each, as a share of the range of returns."""
     length_correlation: float | None
-    """Correlation of score and length over all ends."""
+    """Correlation between score and length over all ends."""
     paid_length_correlation: float | None
-    """Correlation of return and length, with which to compare it."""
+    """Correlation between return and length, for comparison with ``length_correlation``."""
     mixed_tasks: int
-    """Tasks whose ends differ in return."""
+    """Number of tasks with ends that differ in return."""
     best_of: tuple[BestOf, ...]
-    """For n = 1, 2, 4 and so on."""
+    """The best-of-n curve, for n = 1, 2, 4 and so on."""
     cap: float
-    """See ``cap``."""
+    """The largest weight that the model may have; see the function ``cap``."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,10 +100,10 @@ def audit(
     siblings: Sequence[tuple[float, float]] = (),
     returns: tuple[float, float] = (0.0, 1.0),
 ) -> RewardAudit:
-    """The figures of a reward model on ends of held-out tasks.
+    """Compute the metrics of a reward model on ends of held-out tasks.
 
     Args:
-        siblings: of pairs of siblings the scores of the better and of the worse one.
+        siblings: for each pair of siblings, the scores of the better and of the worse one.
         returns: range of the scores.
     """
     tasks = [list(group) for _, group in groupby(sorted(found, key=lambda end: end.task_id), lambda end: end.task_id)]
@@ -138,8 +138,8 @@ def audit(
 
 
 def best_of(tasks: Sequence[Sequence[ScoredEnd]], n: int) -> BestOf:
-    """The curve's point at ``n``. The end of rank i of m is the highest of n draws with probability
-    (i/m)^n - ((i-1)/m)^n; ends of equal score share theirs."""
+    """The point of the best-of-n curve at ``n``. The end with rank i of m is the highest of n draws with probability
+    (i/m)^n - ((i-1)/m)^n; ends with equal scores share their probabilities."""
     return BestOf(
         n,
         fmean(_expected([(end.score, end.score) for end in ends], n) for ends in tasks),
@@ -160,11 +160,12 @@ def _expected(ranked: Sequence[tuple[float, float]], n: int) -> float:
 
 
 def cap(curve: Sequence[BestOf], tasks: int) -> float:
-    """The largest weight that the model may have, in [0, 1]: the share of the possible gain that choosing by it
-    brings, (paid(n) - paid(1)) / (possible(n) - paid(1)), at the n where that is least.
+    """The largest weight that the model may have, in [0, 1].
 
-    It is 0 for a model that chooses no better than chance, or worse the more it is optimised. It is the lower end of
-    the 95 % Wilson interval of that share over ``tasks``, so that a small audit allows little.
+    It is the share of the possible gain that choosing by the model brings, (paid(n) - paid(1)) / (possible(n) -
+    paid(1)), at the n where this share is lowest. A model gets 0 if it chooses no better than chance, or if more
+    optimisation makes its choice worse. The result is the lower end of the 95 % Wilson interval of that share over
+    ``tasks``, so that a small audit allows little.
     """
     shares = [
         (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME
@@ -173,7 +174,7 @@ def cap(curve: Sequence[BestOf], tasks: int) -> float:
 
 
 def calibration_error(found: Sequence[ScoredEnd], returns: tuple[float, float] = (0.0, 1.0)) -> float | None:
-    """See ``RewardAudit.calibration_error``."""
+    """Expected calibration error of the scores; see ``RewardAudit.calibration_error``."""
     low, span = returns[0], returns[1] - returns[0]
     bins: dict[int, list[ScoredEnd]] = {}
     for end in found:
@@ -185,18 +186,18 @@ def calibration_error(found: Sequence[ScoredEnd], returns: tuple[float, float] =
 
 
 def _ordered(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Share of pairs whose first number is greater; equal ones count half."""
+    """Share of pairs with a greater first number; equal ones count half."""
     return fmean(1.0 if first > second else 0.5 * (first == second) for first, second in pairs) if pairs else None
 
 
 def _correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Pearson's r; None where either does not vary."""
+    """Pearson's r; None if either sequence does not vary."""
     varies = all(max(values, default=0.0) - min(values, default=0.0) > _SAME for values in (one, other))
     return correlation(one, other) if varies else None
 
 
 def read_audit(model: Path) -> dict[str, Any]:
-    """The audit in a reward model's folder.
+    """Read the audit in a reward model's folder.
 
     Raises:
         UserError: the folder holds no audited reward model.
@@ -217,20 +218,20 @@ def read_audit(model: Path) -> dict[str, Any]:
 
 
 def require_cap(config: RewardsConfig, search_weight: float) -> float:
-    """Check that no weight of the reward model that ``config`` names is above its audit's cap. Returns the cap, 1 where
-    none is named.
+    """Check that no weight of the reward model that ``config`` names exceeds its audit's cap. Returns the cap, or 1 if
+    no model is named.
 
     Args:
-        search_weight: its share of V(s) in search.
+        search_weight: the model's share of V(s) in search.
 
     Raises:
-        UserError: a weight is, or as ``read_audit``.
+        UserError: a weight exceeds the cap, or as in ``read_audit``.
     """
     if config.learned is None:
         return 1.0
     most: float = read_audit(Path(config.learned))["cap"]
     shares = {"search.learned_weight": search_weight}
-    for progress in (0.0, 1.0):  # between them a schedule is a straight line
+    for progress in (0.0, 1.0):  # a schedule is linear between them
         weights = config.at(progress).weights
         if weights.get("learned"):
             shares["the share of 'learned' in rewards.weights"] = max(

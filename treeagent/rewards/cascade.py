@@ -1,6 +1,6 @@
-"""Who judges the end of an episode: a judge alone, or tiers from rules over a value head to a judge.
+"""Assesses the end of an episode by a judge alone, or by tiers: first rules, then a value head, then a judge.
 
-A tier is asked only where the one before it abstains or is uncertain, so that most ends cost nothing.
+A tier is asked only if the previous one abstains or is uncertain, so most ends cost nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,18 +12,18 @@ from treeagent.rewards.judge import Judge, Look, Verdict
 from treeagent.types import State, Value, derive_seed
 
 Learned = Callable[[], Awaitable[float | None]]
-"""V(s) of an end; None where there is none."""
+"""Returns V(s) of an end, or None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessor:
-    """Gives the components of an end that the settings ``judge`` and ``tiers`` describe."""
+    """Computes the components of an end that the settings ``judge`` and ``tiers`` describe."""
 
     config: RewardsConfig
     judge: Judge | None = None
     trust: float = 1.0
-    """Cap c on the weight of the reward model. As a tier it says c V + (1 - c) m, m being the middle of ``uncertain``:
-    the less it may be trusted, the more often the next tier is asked."""
+    """Cap c on the weight of the reward model. As a tier, the model's score is c V + (1 - c) m, where m is the middle
+    of ``uncertain``. A model that is trusted less is therefore more often uncertain, and the next tier is asked."""
 
     async def assess(
         self, end: State, components: Components, learned: Learned, look: Look | None = None
@@ -31,13 +31,13 @@ class Assessor:
         """The components ``judge``, ``hacked``, ``learned``, ``verdict`` and ``spot_check`` of an end, as far as they
         are asked for and answered.
 
-        With tiers, ``verdict`` is what the first certain tier says, else what the last one says that says anything; it
-        is 0 where the judge says that the reward was hacked. An end of which no tier says anything has none.
-        ``spot_check`` is what the judge says of some of the ends about which it was not asked as a tier: the share of
-        yes, or 0 for a hack. The choice of these ends depends on the task's seed and the conversation alone.
+        With tiers, ``verdict`` is the score of the first tier that is certain, or else of the last tier that gives any.
+        It is 0 if the judge says that the reward was hacked. If no tier gives a score, there is no ``verdict``.
+        ``spot_check`` is the judge's score for a sample of the ends about which it was not asked as a tier: the share
+        of yes answers, or 0 for a hack. Which ends are sampled depends only on the task's seed and the conversation.
 
         Args:
-            look: carries out the judge's calls of tools.
+            look: carries out the judge's tool calls.
             components: the end's other components, among them the rule's.
         """
         if not self.config.tiers:
@@ -78,18 +78,18 @@ class Assessor:
 
 
 def component_of(tier: Tier, config: RewardsConfig) -> str:
-    """The component that holds what a tier says."""
+    """The component that holds the score of a tier."""
     return config.rule if tier == "rule" else tier
 
 
 def deciding_tier(components: Components, config: RewardsConfig) -> Tier | None:
-    """The tier whose word is the verdict on an end: the last one that said anything. None where none did."""
+    """The tier that gave the verdict on an end: the last one with a score. None if there is none."""
     said = [tier for tier in config.tiers if component_of(tier, config) in components]
     return said[-1] if said else None
 
 
 def judged(verdict: Verdict | None) -> dict[str, float]:
-    """The components of a judge's verdict; none where there is none."""
+    """The components of a judge's verdict; empty if there is no verdict."""
     if verdict is None:
         return {}
     hacked = {} if verdict.hacked is None else {"hacked": float(verdict.hacked)}
@@ -97,7 +97,7 @@ def judged(verdict: Verdict | None) -> dict[str, float]:
 
 
 def value_of(value: Value | None, end: State) -> Learned:
-    """V(s) of an end by a value function; nothing without one, nor of an end that it cannot read."""
+    """V(s) of an end from a value function. None if there is no value function, or if it cannot read the end."""
 
     async def estimate() -> float | None:
         if value is None:

@@ -1,4 +1,4 @@
-"""The components of a step's reward: those that every step has, those of rules, and their weighted sum."""
+"""The components of a step's reward: those that every step has, those that rules give, and their weighted sum."""
 
 import math
 from collections import Counter, defaultdict
@@ -18,29 +18,29 @@ Components = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of an episode, as a rule or a judge reads it."""
+    """One step of an episode, as input of a rule or a judge."""
 
     task: Task
     history: tuple[Message, ...]
     """The conversation before the action."""
     action: Action
     observation: str
-    """What the environment answered."""
+    """The environment's answer."""
     terminated: bool
     invalid: bool
     """The call was malformed or refused."""
     reward: float | None
-    """The environment's own reward; None where it is withheld."""
+    """The environment's own reward; None if it is withheld."""
 
 
 Rule = Callable[[Step], float | None]
 
 
 def read_rules(config: RewardsConfig) -> dict[str, Rule]:
-    """The functions that ``rewards.rules`` names, by their component.
+    """Import the functions that ``rewards.rules`` names, by their component.
 
     Raises:
-        UserError: one cannot be imported, or is no function.
+        UserError: one cannot be imported, or is not a function.
     """
     rules: dict[str, Rule] = {}
     for name, place in config.rules.items():
@@ -52,10 +52,10 @@ def read_rules(config: RewardsConfig) -> dict[str, Rule]:
 
 
 def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
-    """What the rules say of a step; a rule that says None is left out.
+    """The values that the rules give a step. A rule that returns None is left out.
 
     Raises:
-        UserError: a rule gave no finite number.
+        UserError: a rule returned something other than a finite number or None.
     """
     said: dict[str, float] = {}
     for name, rule in rules.items():
@@ -69,8 +69,9 @@ def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
 
 
 def derived(action: Action, transition: Transition) -> dict[str, float]:
-    """The components that a step has of itself: ``outcome`` (the environment's reward), ``process``, ``steps`` (1),
-    sampled ``tokens``, and ``invalid`` and ``forbidden`` (1 for a call that was refused, or that a shield refused)."""
+    """The components that follow from the step itself: ``outcome`` (the environment's reward), ``process``, ``steps``
+    (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a call that was refused) and ``forbidden`` (1 for a call that a
+    shield refused)."""
     said = transition.state.messages[-1].content
     refused = transition.invalid and said.startswith(FORBIDDEN)
     return {
@@ -84,8 +85,8 @@ def derived(action: Action, transition: Transition) -> dict[str, float]:
 
 
 def components_of(edge: Edge) -> Components:
-    """All components of a stored step: those that were stored, and those that can be told without them. A thought
-    that is an edge of its own has none: its turn's step has them."""
+    """All components of a stored step: those that were stored, and those that can be computed from the step. A thought
+    with its own edge has only its stored ones, because the other components belong to its turn's step."""
     child = edge.child
     if edge.thought or child is None or child.unknown:
         return edge.components
@@ -96,7 +97,7 @@ def components_of(edge: Edge) -> Components:
 
 
 def stored_step(node: Node, edge: Edge) -> Step | None:
-    """A stored step as rules read it; None for a thought alone and for a step without an answer."""
+    """A stored step as input of rules; None for a thought alone and for a step without an answer."""
     child = edge.child
     if edge.thought or child is None or child.unknown:
         return None
@@ -106,7 +107,7 @@ def stored_step(node: Node, edge: Edge) -> Step | None:
 
 
 def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
-    """Names that may have a weight or a budget, where an environment declares the components ``given``."""
+    """Names that may have a weight or a budget, if the environment declares the components ``given``."""
     tools = TOOL_SCORES if config.tools else ()
     judged = JUDGED if config.judge else ()
     decided = ("verdict", *config.tiers) if config.tiers else ()
@@ -115,10 +116,10 @@ def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
 
 
 def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
-    """Check that every weight and budget names a component, where an environment declares the components ``given``.
+    """Check that every weight and budget names a component, if the environment declares the components ``given``.
 
     Raises:
-        UserError: one names none, or ``rewards.rule`` does.
+        UserError: a weight, a budget or ``rewards.rule`` names no component.
     """
     known = known_names(config, given)
     if "rule" in config.tiers and config.rule not in known:
@@ -136,8 +137,8 @@ def total(weights: Mapping[str, float], components: Components) -> float:
 
 
 def unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
-    """Whether the reward of a step is unknown: it ends an episode, and the judge, the reward model or the tiers, which
-    have a weight, gave no verdict."""
+    """Whether the reward of a step is unknown: the step ends an episode, and the judge, the reward model or the tiers
+    have a weight but gave no verdict."""
     return ended and any(name in config.weights and name not in components for name in config.awaited)
 
 
@@ -151,8 +152,8 @@ def path_sums(path: Sequence[Edge]) -> dict[str, float]:
 
 
 def episode_components(path: Sequence[Edge]) -> dict[str, float]:
-    """The sums of an episode's components and, as ``calls/AXIS``, the number of calls to which an axis applies; empty
-    where its steps store none."""
+    """The sums of an episode's components and, as ``calls/AXIS``, the number of calls to which an axis applies. Empty
+    if the steps store no components."""
     if not any(edge.components for edge in path):
         return {}
     calls = {f"calls/{axis}": float(sum(axis in edge.components for edge in path)) for axis in AXES}
@@ -160,8 +161,8 @@ def episode_components(path: Sequence[Edge]) -> dict[str, float]:
 
 
 def spreads(trees: Sequence[Tree], names: Sequence[str]) -> dict[str, float]:
-    """The standard deviation of each component's sum over the finished paths of a task's trees; 1 where all are equal,
-    so that dividing by it changes nothing."""
+    """The standard deviation of each component's sum over the finished paths of a task's trees. It is 1 if all sums are
+    equal, so that dividing by it changes nothing."""
     sums = [path_sums(path) for tree in trees for path in finished_paths(tree)]
     found: dict[str, float] = {}
     for name in names:
@@ -179,7 +180,7 @@ class ComponentSums:
         self._calls, self._shares = Counter[str](), defaultdict[str, float](float)
 
     def reading(self, trees: Iterable[Tree]) -> Iterator[Tree]:
-        """The trees, each added when it is read."""
+        """Yield the trees, and add each when it is read."""
         for tree in trees:
             self.add(tree)
             yield tree
@@ -198,17 +199,17 @@ class ComponentSums:
                 self._sums[name] += value
 
     def figures(self) -> dict[str, float]:
-        """Figures whose names begin with ``component/``; empty where no step stores any component.
+        """Metrics with names that begin with ``component/``; empty if no step stores any component.
 
-        A component's figure is its mean sum over a finished path. The axes ``when``, ``which`` and ``how`` are means
-        over the calls to which they apply instead, so that each is a share.
+        A component's metric is its mean sum over a finished path. The axes ``when``, ``which`` and ``how`` are instead
+        means over the calls to which they apply, so that each is a share.
         """
         figures = {f"component/{name}": self._sums[name] / self._paths for name in sorted(self._names) if self._paths}
         return figures | {f"component/{axis}": self._shares[axis] / calls for axis, calls in self._calls.items()}
 
 
 def steps(tree: Tree) -> Iterator[tuple[Node, Edge]]:
-    """Every edge of a tree with the node that it leaves."""
+    """Every edge of a tree with the node that it starts from."""
     for node in tree.nodes():
         for edge in node.edges:
             yield node, edge

@@ -1,4 +1,4 @@
-"""The settings ``[rewards]``: what the components of a reward weigh, and which of them have a budget."""
+"""The settings ``[rewards]``: the weights of reward components, and the budgets of costs."""
 
 import math
 from dataclasses import replace
@@ -20,35 +20,39 @@ class JudgeConfig:
     """A model that judges the ends of episodes by yes/no questions."""
 
     model: str
-    """The judge: a name on the server, or a folder, a GGUF file or a name on the Hugging Face hub without ``url``."""
+    """The judge model. With ``url``, its name on the server. Without, a folder, a GGUF file or a name on the Hugging
+    Face hub."""
     items: tuple[str, ...]
-    """Questions about an episode to which "yes" is the good answer; each asks one thing. The component ``judge`` is the
-    share of answers that are yes; of a model in this process, their mean probability of yes."""
+    """Questions about an episode, to which "yes" is the good answer; each should ask one thing. The component ``judge``
+    is the share of yes answers or, for a model in this process, the mean probability of yes."""
     url: Annotated[str | None, REACHES_OUT] = None
     """Root of the OpenAI-compatible API of the judge's server; its key is read from ``OPENAI_API_KEY``. Unset runs the
-    model in this process: it is asked each question once, by itself, and says only how likely yes is against no."""
+    model in this process. It is then asked each question separately, and returns only the probability of yes against
+    no."""
     reference: str = ""
-    """Name of the entry of a task's data that the judge reads as the reference answer; empty shows none."""
+    """Name of an entry of the task's data that the judge is shown as the reference answer; empty shows none."""
     hacked: bool = True
-    """Also asks whether the reward was got around the task. If most votes say so, the episode is paid nothing."""
+    """Also asks whether the agent got its reward by bypassing the task. If most votes say yes, the episode is paid
+    nothing."""
     votes: Annotated[int, Field(gt=0, le=99)] = 3
-    """Times that a judge on a server is asked (k); every second time it reads the questions in reverse. A verdict needs
-    more than half of them."""
+    """Number of times (k) that a judge on a server is asked. Every second time, the questions are in reverse order. A
+    verdict needs more than half of the votes."""
     temperature: Amount = 1.0
-    """Temperature at which a judge on a server samples."""
+    """Sampling temperature of a judge on a server."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 512
-    """Most tokens of a reply of a judge on a server, reasoning included."""
+    """Maximum number of tokens in a reply of a judge on a server, including reasoning."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds after which a request is given up; it is tried twice."""
+    """Timeout of a request, in seconds; each request is tried twice."""
     tools: tuple[str, ...] = ()
-    """Read-only tools of the environment that a judge on a server may call before it answers, where the episode
-    ended."""
+    """Read-only tools of the environment that a judge on a server may call before it answers, in the state where the
+    episode ended."""
     most_tool_calls: Annotated[int, Field(gt=0)] = 3
-    """Most calls of ``tools`` by each vote."""
+    """Maximum number of calls of ``tools`` in each vote."""
     most_calls: Annotated[int, Field(ge=0)] | None = None
-    """Most calls of the judge in a run; unset sets no limit."""
+    """Maximum number of calls of the judge in a run; unset means no limit."""
     most_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Tokens of the judge in a run, prompts included, after which it is called no more; unset sets no limit."""
+    """Budget of the judge's tokens in a run, including prompts. Once it is used up, the judge is not called any more.
+    Unset means no limit."""
     prompt_price: Amount = 0.0
     """Price of a million prompt tokens of the judge."""
     generated_price: Amount = 0.0
@@ -73,43 +77,43 @@ class JudgeConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class RewardsConfig:
-    """Components of the reward of a step, by name: what each weighs, and which of them are costs with a budget."""
+    """Components of the reward of a step, by name: the weight of each, and budgets for those that are costs."""
 
     weights: dict[str, float] = Field(default_factory=dict)
-    """Weight of each component in the reward of a step, which is their weighted sum; empty leaves the environment's
-    own reward."""
+    """Weight of each component; the reward of a step is the weighted sum. Empty keeps the environment's own reward."""
     normalise: Literal["none", "std"] = "none"
-    """"std" divides each component, where trees are learned from, by the standard deviation of its sums over the
-    finished paths of a task; "none" divides by nothing."""
+    """When trees are learned from, "std" divides each component by the standard deviation of its sums over the finished
+    paths of a task; "none" does not."""
     schedule: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    """Factors of a component's weight in the first and in the last round of ``treeagent train``, with a straight line
-    between; 1 where it is not named."""
+    """Factors that multiply a component's weight in the first and in the last round of ``treeagent train``, with linear
+    interpolation between. A component that is not named has the factor 1."""
     rules: Annotated[dict[str, str], REACHES_OUT] = Field(default_factory=dict)
-    """Components that functions of yours compute, "module:function" by the component's name: (Step) -> number, or None
-    where the rule does not apply."""
+    """Components that your own functions compute: a "module:function" for each component name. The function takes a
+    Step and returns a number, or None if the rule does not apply."""
     tools: bool = False
-    """Scores each call of a tool against the tool's schema and the reference: whether to call, which tool, which
+    """Scores each tool call against the tool's schema and the reference: whether to call, which tool, and which
     arguments."""
     judge: JudgeConfig | None = None
-    """A model that judges the ends of episodes: components ``judge`` and ``hacked``."""
+    """A model that judges the ends of episodes. It gives the components ``judge`` and ``hacked``."""
     learned: Annotated[str | None, REACHES_OUT] = None
-    """Folder of a reward model that ``treeagent reward fit`` wrote: the component ``learned`` of ends is its V(s), and
-    the tier "learned" asks it in place of the policy's value head."""
+    """Folder of a reward model that ``treeagent reward fit`` wrote. Its V(s) is the component ``learned`` of ends, and
+    the tier "learned" uses it instead of the policy's value head."""
     tiers: tuple[Tier, ...] = ()
-    """Who decides about an end, each asked only where the one before abstains or is uncertain: "rule" is the component
-    ``rule``, "learned" the reward model, or else the value head, "judge" the judge. They give the component
-    ``verdict``; empty asks the judge and the reward model about every end."""
+    """Who decides about an end. Each tier is asked only if the one before it abstains or is uncertain. "rule" is the
+    component named by ``rule``, "learned" is the reward model or else the value head, and "judge" is the judge. The
+    result is the component ``verdict``. Empty asks the judge and the reward model about every end."""
     rule: str = "outcome"
-    """Component of an end by which the tier "rule" decides: a rule that says None abstains."""
+    """Component of an end by which the tier "rule" decides. It abstains if the rule returns None."""
     uncertain: tuple[float, float] = (0.25, 0.75)
-    """What a tier says strictly between these numbers is uncertain, and the next tier is asked."""
+    """A tier's score strictly between these two numbers is uncertain, and the next tier is asked."""
     spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The judge is also asked about this share of the ends that an earlier tier decides with certainty. Its answer
-    changes no reward. ``agreement/TIER_judge`` and a warning tell how often it disagrees."""
+    """Share of the ends decided with certainty by an earlier tier about which the judge is asked as well. Its answer
+    changes no reward. ``agreement/TIER_judge`` and a warning report how often it disagrees."""
     budgets: dict[str, Amount] = Field(default_factory=dict)
-    """Greatest mean sum over an episode of a component that is a cost; a plan over it is not taken at evaluation."""
+    """Maximum mean sum over an episode, for each component that is a cost. Evaluation does not take a plan that exceeds
+    its budget."""
     multiplier_rate: Amount = 0.1
-    """Step size η of the Lagrange multiplier of each budget d: λ <- max(0, λ + η (mean cost - d)) before an update."""
+    """Step size η of the Lagrange multiplier of each budget d. Before an update, λ <- max(0, λ + η (mean cost - d))."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -161,12 +165,12 @@ class RewardsConfig:
 
     @property
     def active(self) -> bool:
-        """Whether steps get components beyond those that the environment gives."""
+        """Whether steps get components in addition to those that the environment gives."""
         return bool(self.weights or self.budgets or self.rules or self.tools or self.assesses)
 
     @property
     def assesses(self) -> bool:
-        """Whether ends are judged, by a judge, by a reward model or by tiers."""
+        """Whether ends are judged by a judge, a reward model or tiers."""
         return self.judge is not None or self.learned is not None or bool(self.tiers)
 
     @property
@@ -176,11 +180,12 @@ class RewardsConfig:
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The components that an end must have for its reward to be known, where they have a weight."""
+        """The components without which the reward of an end is unknown, if they have a weight."""
         return ("verdict",) if self.tiers else ("judge", "learned")
 
     def at(self, progress: float) -> "RewardsConfig":
-        """These settings with the weights of a point between the first round (0) and the last one (1)."""
+        """These settings with the weights at a point of the schedule: ``progress`` is 0 in the first round and 1 in the
+        last."""
         weights = dict(self.weights)
         for name, (start, stop) in self.schedule.items():
             weights[name] *= (1 - progress) * start + progress * stop
@@ -188,16 +193,16 @@ class RewardsConfig:
 
 
 DERIVED = ("outcome", "process", "steps", "tokens", "invalid", "forbidden")
-"""Components that every step has, in stored trees of every age too."""
+"""Components that every step has, also in stored trees of any version."""
 AXES = ("when", "which", "how")
 ERRORS = ("needless", "missed", "wrong_tool", "wrong_arguments", "malformed")
 TOOL_SCORES = (*AXES, *ERRORS, "right", "format")
 """Components of ``rewards.tools``."""
 JUDGED = ("judge", "hacked")
-"""Components of ``rewards.judge``: the share of its answers that are yes, and 1 where it says that the reward was got
-around the task."""
+"""Components of ``rewards.judge``: the share of its answers that are yes, and 1 if it says that the agent got its
+reward by bypassing the task."""
 ASSESSED = (*JUDGED, "learned", "verdict", "spot_check")
 """Components of ends that ``rewards.judge`` and ``rewards.tiers`` give."""
 HIDDEN = ("outcome", "process", *ASSESSED, *AXES, "needless", "missed", "wrong_tool", "wrong_arguments", "right")
-"""Components that read the answer."""
+"""Components that depend on the task's answer, and that a plan at evaluation must not know."""
 RESERVED = (*DERIVED, *TOOL_SCORES, *ASSESSED)

@@ -1,8 +1,8 @@
-"""Budgets of costs: their Lagrange multipliers, trees and advantages under them, and plans within them.
+"""Budgets of costs: their Lagrange multipliers, trees and advantages under costs, and plans that keep the budgets.
 
-With the return G of a policy's episodes and their cost C, the problem max E[G] with E[C] <= d has the Lagrangian
-E[G] - λ (E[C] - d) (Altman 1999). The multiplier takes gradient steps, λ <- max(0, λ + η (mean cost - d)), and actions
-are compared by (Q_r - λ Q_c) / (1 + λ), whose scale does not grow with λ (Ray et al. 2019).
+For the return G of a policy's episodes and their cost C, the problem max E[G] with E[C] <= d has the Lagrangian E[G] -
+λ (E[C] - d) (Altman 1999). The multiplier takes gradient steps, λ <- max(0, λ + η (mean cost - d)), and actions are
+compared by (Q_r - λ Q_c) / (1 + λ), which keeps the same scale as λ grows (Ray et al. 2019).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +14,12 @@ from treeagent.search.node import Edge, Tree, finished_paths
 
 
 def next_multiplier(multiplier: float, rate: float, mean_cost: float, budget: float) -> float:
-    """λ <- max(0, λ + η (mean cost - d))."""
+    """The multiplier after one gradient step: λ <- max(0, λ + η (mean cost - d))."""
     return max(0.0, multiplier + rate * (mean_cost - budget))
 
 
 def mean_costs(trees: Iterable[Tree], names: Sequence[str]) -> dict[str, float]:
-    """The mean over finished paths of the sum of each component; 0 where no path finished."""
+    """The mean over finished paths of the sum of each component; 0 if no path finished."""
     count, sums = 0, dict.fromkeys(names, 0.0)
     for path in chain.from_iterable(map(finished_paths, trees)):
         count += 1
@@ -30,13 +30,13 @@ def mean_costs(trees: Iterable[Tree], names: Sequence[str]) -> dict[str, float]:
 
 
 def cost_tree(tree: Tree, name: str) -> Tree:
-    """A copy of a tree whose rewards are the costs of one name, and whose W are their sums. Beyond a leaf a cost is
-    taken to be 0, since nothing estimates it."""
+    """A copy of a tree with the costs of one name as rewards, and with W as the sums of these costs. The cost beyond a
+    leaf counts as 0, because nothing estimates it."""
     return retold(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
 
 
 def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
-    """A copy of a tree with (x_r - Σ_k λ_k x_k) / (1 + Σ_k λ_k) in the place of each reward, W and V."""
+    """A copy of a tree in which each reward, W and V is replaced by (x_r - Σ_k λ_k x_k) / (1 + Σ_k λ_k)."""
     scale = 1.0 + sum(multipliers.values())
     costs = [(weight, cost_tree(tree, name)) for name, weight in multipliers.items()]
     whole = retold(tree, lambda edge: edge.reward)
@@ -56,7 +56,7 @@ def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
 
 
 def spent(path: Sequence[Edge], budgets: Mapping[str, float]) -> dict[str, float]:
-    """What a path has cost, for each name that has a budget."""
+    """The cost of a path, for each name that has a budget."""
     sums = path_sums(path)
     return {name: sums.get(name, 0.0) for name in budgets}
 

@@ -1,4 +1,4 @@
-"""A dynamics whose steps have all components of the settings, and their weighted sum as reward."""
+"""A dynamics that adds all configured components to its steps, and their weighted sum as the reward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition,
 class ScoredDynamics:
     """Adds components to the steps of a dynamics.
 
-    With weights the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward. An
-    end on which weighed judges or tiers gave no verdict has the reward None, so that V(s) stands for it.
-    Where rewards are withheld, a step has only the components that have a budget, none of which reads the answer.
+    With weights, the reward of a step is Σ_i w_i c_i, and its component ``outcome`` is the environment's own reward. If
+    a judge or tiers have a weight but gave no verdict on an end, its reward is None, and V(s) replaces it. If rewards
+    are withheld, a step has only the components that have a budget, and none of these depends on the answer.
     """
 
     dynamics: Dynamics
@@ -29,15 +29,15 @@ class ScoredDynamics:
     tools: Sequence[ToolSpec] = ()
     most_steps: int = 1
     place: EnvDynamics | None = None
-    """``dynamics`` itself where it is an environment, whose reference of a call is asked for; else None."""
+    """``dynamics`` itself if it is an environment, which is then asked for the reference of a call; else None."""
     weigh: bool = True
-    """False leaves the reward as it is, as at evaluation, which measures the environment's own."""
+    """False leaves the reward unchanged, as at evaluation, which measures the environment's own reward."""
     reveal: bool = True
-    """False where rewards are withheld."""
+    """False if rewards are withheld."""
     ends: Assessor | None = None
     """Judges the ends of episodes."""
     value: Value | None = None
-    """V(s) of the tier "learned"."""
+    """Estimates V(s) for the tier "learned"."""
 
     async def reset(self, task: Task) -> State:
         return await self.dynamics.reset(task)
@@ -74,14 +74,17 @@ class ScoredDynamics:
         return replace(came, reward=reward, components=components)
 
     def _look(self, before: State, action: Action, came: Transition) -> Look | None:
-        """How a judge looks at where an episode ended; None where there is no environment."""
+        """The function by which a judge inspects the state where an episode ended; None if there is no environment."""
         return None if self.place is None else look_at(self.place, before, action, came.state)
 
 
 def look_at(place: EnvDynamics, before: State, action: Action, end: State) -> Look:
-    """Carries out calls of read-only tools at ``end``. An environment takes no calls after an answer, which changes
-    nothing but that: there they are made at ``before``. Where luck would tell, the place of the other steps is left
-    alone."""
+    """A function that carries out calls of read-only tools at ``end``.
+
+    An environment takes no calls after an answer, and the answer changes nothing else, so the calls are then made at
+    ``before``. In a stochastic environment they are always made at ``end``, because a step from ``before`` could change
+    the random outcome of other steps from there.
+    """
     answers = {tool.name for tool in place.env.tools() if tool.answers}
     call = as_call(action.call, place.env.tools())
     answered = isinstance(call, ToolCall) and call.name in answers and not place.env.stochastic

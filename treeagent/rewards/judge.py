@@ -1,10 +1,11 @@
-"""A model as a judge of episodes: yes/no questions, a ledger of what was said.
+"""A model as a judge of episodes: it answers yes/no questions, and its replies are stored in a ledger.
 
-A model on a server replies in text, to several votes in swapped order. A model in this process is asked each question
-by itself, and its answer is the probability of yes against no. So no reply of it can be malformed.
+A model on a server replies in text, in several votes with the questions in alternating order. A model in this process
+is asked each question separately, and its answer is the probability of yes against no, so its replies cannot be
+malformed.
 
-A judge that is down, out of budget or talks nonsense gives no verdict. That is counted with its reason and is never a
-verdict of 0.
+A judge that is down, out of budget or replies with nonsense gives no verdict. This is counted with its reason, and is
+never treated as a verdict of 0.
 """
 
 import re
@@ -41,39 +42,39 @@ _CALL = re.compile(r"^\s*CALL\s+(\S.*)$", re.MULTILINE)
 _ANSWER = re.compile(r"^\W*(\d+)\W+(yes|no)\b", re.IGNORECASE | re.MULTILINE)
 NONSENSE = "the judge's reply does not answer every question by yes or no"
 Look = Callable[[ToolCall], Awaitable[str]]
-"""Carries out a judge's call of a tool and returns what the environment answers."""
+"""Carries out a judge's tool call and returns the environment's answer."""
 BUDGET = "the budget of rewards.judge is spent: raise most_calls or most_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A request that was not answered."""
+    """A request that got no answer."""
 
     reason: str
-    """One sentence."""
+    """Why there is no answer, in one sentence."""
 
 
 class JudgeModel(Protocol):
-    """What a judge asks: a model in this process or on a server."""
+    """The model behind a judge: in this process or on a server."""
 
     scores: ClassVar[bool]
-    """Whether its reply to a conversation, which asks one question, is the probability of yes, written as a number.
+    """Whether a reply is the probability of yes, written as a number; each conversation then asks one question.
     Otherwise the reply is text that answers all questions."""
 
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
-        """One reply to each conversation. It may be called by several threads."""
+        """One reply to each conversation. Several threads may call this."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge says of an episode."""
+    """A judge's verdict on an episode."""
 
     value: float
-    """Share of the answers that are yes, or mean probability of yes, over all items and votes."""
+    """Share of yes answers, or mean probability of yes, over all items and votes."""
     hacked: bool | None
-    """Whether most votes, or most of the probability, say that the reward was got around the task; None where that was
-    not asked."""
+    """Whether most votes, or most of the probability, say that the agent got its reward by bypassing the task; None if
+    this was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +85,18 @@ class Judge:
     model: JudgeModel
     ledger: Ledger
     tools: Sequence[ToolSpec] = ()
-    """What the judge may call before it answers."""
+    """Tools that the judge may call before it answers."""
     _under_way: dict[str, Future[str | Fault]] = field(default_factory=dict[str, Future[str | Fault]])
     """The replies that threads are waiting for, by their keys in the ledger."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def ask(self, task: Task, messages: Sequence[Message], look: Look | None = None) -> Verdict | None:
-        """The verdict on an episode, from more than half of the votes on each question; None, which is counted with
-        its reason, where there are fewer.
+        """The verdict on an episode, which needs more than half of the votes on each question. With fewer, the result
+        is None, and the reason is counted.
 
         Args:
             messages: the conversation of the whole episode.
-            look: carries out calls of ``tools`` where the episode ended; None where that cannot be.
+            look: carries out calls of ``tools`` in the state where the episode ended; None if that is not possible.
 
         Raises:
             UserError: the ledger cannot be used, or the task lacks the reference.
@@ -112,12 +113,12 @@ class Judge:
         return verdict
 
     async def prefer(self, task: Task, one: Sequence[Message], other: Sequence[Message]) -> float | None:
-        """How far the first of two episodes of a task is the better one: 1 for surely, 0 if the other one surely is,
-        0.5 where neither is. None, which is counted with its reason, where in one of the two orders at most half of the
-        votes can be read.
+        """How far the first of two episodes of a task is the better one: 1 if it surely is, 0 if the other one surely
+        is, 0.5 if neither. None if at most half of the votes in one of the two orders can be read; the reason is
+        counted.
 
-        The judge is asked in both orders whether the episode that it reads second is better, so that a liking for a
-        place, or for yes, cancels. Equal episodes are 0.5, and nothing is asked.
+        The judge is asked in both orders whether the episode that it reads second is better. This cancels a bias
+        towards one position or towards yes. For equal episodes the result is 0.5, and nothing is asked.
 
         Raises:
             UserError: as ``ask``.
@@ -140,11 +141,11 @@ class Judge:
         look: Look | None,
         events: Counter[tuple[str, str]],
     ) -> tuple[dict[int, dict[str, float]], list[str]]:
-        """The answers to the questions of each conversation, where they can be read, and why others cannot. ``talks``
-        and ``events`` grow by the judge's calls of tools."""
+        """The readable answers to the questions of each conversation, and the reasons why others cannot be read. The
+        judge's tool calls are added to ``talks`` and ``events``."""
         replies: dict[int, str | Fault] = {}
         while open_talks := {vote: talk for vote, talk in talks.items() if vote not in replies}:
-            with waiting():  # a call of a tool has begun the time limit anew
+            with waiting():  # a tool call has started the time limit again
                 said_now = await in_thread(partial(self._replies, open_talks, events))
             for vote, said in said_now.items():
                 call = _CALL.search(said) if look is not None and isinstance(said, str) else None
@@ -168,13 +169,13 @@ class Judge:
         return votes, faults
 
     async def _called(self, text: str, look: Look) -> str:
-        """What comes of a judge's call: the environment's answer, or why there is none."""
+        """The result of a judge's tool call: the environment's answer, or the reason why there is none."""
         call = read_call(text, self.tools)
         if isinstance(call, str):
             return f"refused: {call}"
         try:
             return await look(call)
-        except Exception as error:  # the episode is over: what its environment raises now can fail no one else
+        except Exception as error:  # the episode is over, so this error affects nothing else
             return f"the call failed: {type(error).__name__}: {error}"
 
     def _prompt(
@@ -209,8 +210,8 @@ class Judge:
     def _replies(
         self, talks: Mapping[int, Sequence[Message]], events: Counter[tuple[str, str]]
     ) -> dict[int, str | Fault]:
-        """The reply to the conversation of each vote. One that another thread has asked for is waited for: equal
-        episodes may end at the same time."""
+        """The reply to the conversation of each vote. If another thread is already asking for the same reply, this one
+        waits for it, because equal episodes may end at the same time."""
         config = self.config
         seeds = {vote: 0 if self.model.scores else derive_seed("judge", vote) for vote in talks}
         drawn = (config.temperature, config.max_new_tokens)
@@ -241,7 +242,7 @@ class Judge:
         seeds: Mapping[int, int],
         events: Counter[tuple[str, str]],
     ) -> dict[int, str | Fault]:
-        """The reply to each conversation, from the ledger where it has them."""
+        """The reply to each conversation, from the ledger if it is stored there, otherwise from the model."""
         config, ledger = self.config, self.ledger
         known = ledger.known([keys[vote] for vote in talks])
         said: dict[int, str | Fault] = {vote: known.get(keys[vote], Fault(BUDGET)) for vote in talks}
@@ -261,8 +262,8 @@ class Judge:
 
 
 def _orders(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
-    """The questions of each conversation: one each if they are asked ``alone``; else all of them for each vote, in
-    reverse for every second one."""
+    """The questions of each conversation. If they are asked ``alone``, there is one conversation for each question.
+    Otherwise there is one for each vote with all questions, in reverse order for every second vote."""
     questions = [*config.items, *((HACKED,) if config.hacked else ())]
     if alone:
         return [[question] for question in questions]
@@ -270,17 +271,17 @@ def _orders(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
 
 
 def _told(messages: Sequence[Message]) -> str:
-    """The text of an episode."""
+    """An episode as quoted text."""
     return quoted("\n".join(f"[{each.role}] {each.content}" for each in messages))
 
 
 def quoted(text: str) -> str:
-    """Text in which every line begins with "> ", so that none can be taken for a line of the prompt."""
+    """Text with "> " before every line, so that no line can be mistaken for a line of the prompt."""
     return "\n".join(f"> {line}" for line in storable(text).splitlines())
 
 
 def reference(task: Task, config: JudgeConfig) -> str:
-    """What ``rewards.judge.reference`` names in the task's data.
+    """The entry of the task's data that ``rewards.judge.reference`` names.
 
     Raises:
         UserError: the task has no such entry.
@@ -295,7 +296,7 @@ def reference(task: Task, config: JudgeConfig) -> str:
 
 
 def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | None:
-    """The answer to each question, 1 for yes and 0 for no; None where one has no answer or two."""
+    """The answer to each question, 1 for yes and 0 for no. None if a question has no answer, or two different ones."""
     found: dict[int, float] = {}
     for number, answer in _ANSWER.findall(reply.rpartition("</think>")[2]):
         said = float(answer.casefold() == "yes")
@@ -307,7 +308,7 @@ def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | Non
 
 
 def counted(votes: Sequence[Mapping[str, float]], items: Sequence[str]) -> Verdict:
-    """The verdict of some votes. Each item has the same number of answers, at least one."""
+    """The verdict from some votes. Each item has the same number of answers, at least one."""
     answers = [vote[item] for vote in votes for item in items if item in vote]
     hacked = [vote[HACKED] for vote in votes if HACKED in vote]
     return Verdict(fmean(answers), fmean(hacked) > 0.5 if hacked else None)

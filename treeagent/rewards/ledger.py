@@ -1,7 +1,7 @@
-"""The ledger of a judge: every reply that was paid for, in one SQLite file that threads and processes share.
+"""The ledger of a judge: a cache of every paid reply, in one SQLite file that threads and processes share.
 
-A call is entered before it is made, so that a limit of calls holds for all workers together, and its reply is stored
-when it has come. After a kill no reply is paid for twice; a call that was under way then counts as made.
+A call is entered before it is made, so that a limit on calls holds across all workers, and its reply is stored when it
+arrives. After a kill, no reply is paid for twice; a call that was pending then counts as made.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS event (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a judge said, and what it cost."""
+    """A judge's reply, and its cost."""
 
     text: str
     prompt_tokens: int = 0
@@ -39,7 +39,8 @@ class Reply:
 
 
 def key_of(model: str, messages: Sequence[Message], seed: int, *drawn: float) -> str:
-    """The hash under which a reply is stored: of the model, the text with its rubric, the seed and how it is drawn."""
+    """The hash under which a reply is stored. It covers the model, the text with its rubric, the seed and the sampling
+    settings."""
     told = [model, seed, list(drawn), [[message.role, message.content] for message in messages]]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
@@ -48,7 +49,7 @@ class Ledger:
     """The ledger at ``path``, which is created if it does not exist.
 
     Args:
-        stage: under which calls and events are counted.
+        stage: the name under which calls and events are counted.
 
     Raises:
         UserError: the file is damaged or cannot be written; every method raises it.
@@ -61,7 +62,7 @@ class Ledger:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction. No connection is kept: threads and workers must not share one."""
+        """A connection for one transaction. No connection is kept, because threads and workers must not share one."""
         try:
             with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as opened:
                 yield opened
@@ -72,7 +73,7 @@ class Ledger:
             ) from error
 
     def known(self, keys: Sequence[str]) -> dict[str, str]:
-        """The stored replies among those of ``keys``."""
+        """The stored replies, by those of the ``keys`` that have one."""
         with self._opened() as opened:
             places = ",".join("?" * len(keys))
             return dict(
@@ -80,7 +81,7 @@ class Ledger:
             )
 
     def begin(self, keys: Sequence[str], most_calls: int | None = None, most_tokens: int | None = None) -> list[int]:
-        """Enter calls that are about to be made, the first ones of ``keys`` as far as the limits of the file's calls
+        """Enter calls that are about to be made: the first ones of ``keys``, as many as the limits on the file's calls
         and tokens allow. Returns their numbers."""
         with self._opened() as opened:
             opened.execute("BEGIN IMMEDIATE")
@@ -96,7 +97,7 @@ class Ledger:
         return [number for number in begun if number is not None]
 
     def finish(self, replies: Mapping[int, Reply], seconds: float) -> None:
-        """Store the replies to calls, by their numbers, which took ``seconds`` each."""
+        """Store the replies to calls, by the numbers of the calls. Each took ``seconds``."""
         rows = [
             (each.text, each.prompt_tokens, each.generated_tokens, each.price, seconds, number)
             for number, each in replies.items()
@@ -111,7 +112,7 @@ class Ledger:
             opened.execute("COMMIT")
 
     def note(self, events: Mapping[tuple[str, str], int]) -> None:
-        """Count events, by their kind and reason."""
+        """Add to the counts of events, by their kind and reason."""
         with self._opened() as opened:
             opened.execute("BEGIN IMMEDIATE")
             opened.executemany(
@@ -121,7 +122,7 @@ class Ledger:
             opened.execute("COMMIT")
 
     def figures(self) -> dict[str, float]:
-        """What the stage has cost and what came of it; names begin with ``judge/``."""
+        """The costs of the stage and the counts of its events; names begin with ``judge/``."""
         with self._opened() as opened:
             calls, prompt, generated, price, seconds = opened.execute(
                 "SELECT count(*), total(prompt_tokens), total(generated_tokens), total(price), total(seconds) "
@@ -137,7 +138,7 @@ class Ledger:
         return {f"judge/{name}": float(value) for name, value in (told | {"seconds": seconds} | events).items()}
 
     def reasons(self) -> list[tuple[str, int]]:
-        """Why ends of the stage have no verdict, and how often, the commonest first."""
+        """The reasons why ends of the stage have no verdict, and how often each occurred, the most frequent first."""
         with self._opened() as opened:
             rows = opened.execute(
                 "SELECT reason, sum(number) FROM event WHERE stage = ? AND reason != '' AND kind = 'no_verdict' "
@@ -147,7 +148,7 @@ class Ledger:
         return [(str(reason), int(number)) for reason, number in rows]
 
     def lend(self, path: Path) -> None:
-        """Copy the replies to a new file, in which they count as no calls."""
+        """Copy the replies to a new file, in which they do not count as calls."""
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
         with self._opened() as opened, closing(sqlite3.connect(part)) as copy:

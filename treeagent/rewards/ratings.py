@@ -1,7 +1,7 @@
-"""Ratings of policies that were compared two at a time: Bradley-Terry on Elo's scale, intervals by resampled tasks.
+"""Ratings of policies from pairwise comparisons: Bradley-Terry on Elo's scale, with bootstrap intervals over tasks.
 
-The model (Bradley and Terry 1952) says that policy i does a task better than policy j with probability
-1 / (1 + 10^((R_j - R_i) / 400)), where R are the ratings. A tie counts as half a win of each.
+In the model (Bradley and Terry 1952), policy i does a task better than policy j with probability 1 / (1 + 10^((R_j -
+R_i) / 400)), where R are the ratings. A tie counts as half a win for each.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MEAN = 1000.0
-"""Mean rating of all policies. Only differences mean anything."""
+"""Mean rating of all policies. Only differences between ratings have a meaning."""
 _RESAMPLES = 1000
 _MOST_STEPS = 10_000
 _PRECISE = 1e-6
@@ -21,26 +21,26 @@ _PRECISE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """How good a policy is among those that it was compared with."""
+    """The strength of a policy relative to those that it was compared with."""
 
     value: float
     low: float
-    """Lower bound of the 95 % interval over tasks."""
+    """Lower bound of the 95 % confidence interval over tasks."""
     high: float
     comparisons: int
-    """Comparisons that it was in."""
+    """Number of comparisons with this policy."""
 
 
 def rate(scores: Array, seed: int = 0) -> list[Rating | None]:
-    """The rating of each policy; None of one that no chain of comparisons links with the first policy.
+    """The rating of each policy; None for a policy that no chain of comparisons connects with the first policy.
 
-    Between any two policies that were compared one tie is added, so that a policy which won every time has a finite
-    rating. It weighs as much as the comparison of one task.
+    One tie is added between any two policies that were compared, so that a policy that always won has a finite rating.
+    It weighs as much as the comparison on one task.
 
     Args:
-        scores: [tasks, policies, policies]: 1 where the row's policy did the task better than the column's, 0.5 for a
-            tie, 0 for worse; NaN where the two were not compared. ``scores[t, j, i]`` is 1 - ``scores[t, i, j]``.
-        seed: of the resampling of tasks.
+        scores: [tasks, policies, policies]: 1 if the row's policy did the task better than the column's, 0.5 for a tie,
+            0 for worse; NaN if the two were not compared. ``scores[t, j, i]`` is 1 - ``scores[t, i, j]``.
+        seed: random seed of the resampling of tasks.
     """
     tasks, policies = scores.shape[:2]
     known = ~np.isnan(scores) & ~np.eye(policies, dtype=bool)
@@ -63,12 +63,12 @@ def rate(scores: Array, seed: int = 0) -> list[Rating | None]:
 
 
 def bradley_terry(wins: Array) -> Array:
-    """The most likely ratings, [..., policies], with mean ``MEAN``, by the steps of Hunter (2004), equation 3, each of
-    which raises the likelihood.
+    """The maximum-likelihood ratings, [..., policies], with mean ``MEAN``. They are computed by the iteration of Hunter
+    (2004), equation 3, in which each step raises the likelihood.
 
     Args:
-        wins: [..., policies, policies]: how often the row's policy beat the column's. Every policy must have won
-            something, and comparisons must link them all.
+        wins: [..., policies, policies]: how often the row's policy beat the column's. Every policy must have a win, and
+            comparisons must connect all policies.
     """
     games = wins + np.swapaxes(wins, -1, -2)
     won = wins.sum(-1)

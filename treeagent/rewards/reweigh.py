@@ -1,4 +1,4 @@
-"""Trees under other rewards: a pure function of stored trees, without inference. The old tree stays as it is."""
+"""Trees under other rewards: pure functions of stored trees, without inference. The original tree is not changed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ def reweighed(
     rules: Mapping[str, Rule],
     process_weight: float = 0.0,
 ) -> list[Tree]:
-    """The trees of one task with the rewards that ``config`` gives their components; without weights the environment's
-    own. Rules are asked anew; all other components are those that the trees hold.
+    """The trees of one task with the rewards that ``config`` gives their components; without weights, the environment's
+    own rewards. Rules are evaluated again; all other components are taken from the trees.
 
     Args:
-        process_weight: ``search.process_weight`` under which the trees grew.
+        process_weight: ``search.process_weight`` with which the trees grew.
     """
     weights = dict(config.weights)
     told = {
@@ -57,7 +57,8 @@ def reweighed(
 
 
 def _paying(tree: Tree, own: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
-    """The reward of each edge, of which ``own`` pays all but the last one of a hacked episode."""
+    """A function that gives the reward of each edge: ``own``, except for the last edge of a hacked episode, which takes
+    back what the earlier edges paid."""
     back = {
         id(path[-1]): taken_back(path, lambda edge: own(edge) or 0.0, tree.discount)
         for path, _ in tree.walk()
@@ -72,7 +73,7 @@ def rescored(
     rules: Mapping[str, Rule],
     process_weight: float = 0.0,
 ) -> list[Tree]:
-    """``reweighed`` of trees of any tasks, in their order."""
+    """Apply ``reweighed`` to trees of any tasks, and keep their order."""
     groups: dict[str, list[int]] = {}
     for place, tree in enumerate(trees):
         groups.setdefault(tree.task.id, []).append(place)
@@ -95,18 +96,18 @@ def retold(
     process_weight: float = 0.0,
     blank: bool = False,
 ) -> Tree:
-    """A copy of a tree with the reward that ``reward`` gives each expanded edge, and the W that the same visits would
-    have summed.
+    """A copy of a tree with the reward that ``reward`` gives each expanded edge, and with the W that the same visits
+    would have summed.
 
-    With Δr the change of a reward, Q changes by ΔQ(s,a) = Δr + γ Σ_b N(s',b) ΔQ(s',b) / (n + Σ_b N(s',b)), where n is
-    the number of visits that ended at s'. That is exact for every search whose visits of an edge went on through the
-    edges below it. Where MCTS counted revisits of exhausted edges beside them, it is the mean over all counted visits.
-    Where no reward changes, no W does.
+    If Δr is the change of a reward, Q changes by ΔQ(s,a) = Δr + γ Σ_b N(s',b) ΔQ(s',b) / (n + Σ_b N(s',b)), where n is
+    the number of visits that ended at s'. This is exact for every search in which the visits of an edge continued
+    through the edges below it. If MCTS also counted revisits of exhausted edges, it is the mean over all counted
+    visits. If no reward changes, no W changes.
 
     Args:
         components: the components of edges by their ``id``; other edges keep theirs.
-        process_weight: η of the old W, which mixed process rewards in; the new one mixes in none.
-        blank: whether the old rewards, W and V count as 0, as where ``reward`` is a cost.
+        process_weight: η of the old W, which mixed in process rewards; the new W mixes in none.
+        blank: whether the old rewards, W and V count as 0, for example because ``reward`` is a cost.
     """
     copies = _copies(tree.root, _Retelling(reward, components, process_weight, blank, tree.discount))
     order = [None if node is None else copies.get(id(node)) for node in tree.order]
@@ -123,11 +124,11 @@ class _Retelling:
 
 
 def _copies(node: Node, told: _Retelling) -> dict[int, Node]:
-    """The copies of a node and of all nodes below it, by ``id`` of the originals. Goes down without recursion: paths
-    may be long."""
+    """Copies of a node and of all nodes below it, by ``id`` of the originals. It does not recurse, because paths may be
+    long."""
     copies: dict[int, Node] = {}
     changes: dict[int, list[float]] = {}
-    """ΔQ of each edge of a node."""
+    """ΔQ of each edge of a node, by ``id`` of the node."""
     order, stack = list[Node](), [node]
     while stack:
         here = stack.pop()

@@ -1,8 +1,8 @@
-"""Three scores of a tool call: when (call or answer), which (tool), how (arguments, matched one by one).
+"""Three scores of a tool call: when (call or answer), which (tool), and how (arguments, matched one by one).
 
-A reference is the calls that are right at a place, each as good as the others. Each call gets the score of each axis
-that applies to it, and exactly one of the names ``right``, ``needless``, ``missed``, ``wrong_tool``,
-``wrong_arguments`` and ``malformed``, so that each kind of error can have its own weight.
+A reference is the list of calls that are right in a state, all equally good. Each call gets a score for each axis that
+applies to it, and exactly one of the names ``right``, ``needless``, ``missed``, ``wrong_tool``, ``wrong_arguments`` and
+``malformed``, so that each kind of error can have its own weight.
 """
 
 import math
@@ -18,21 +18,21 @@ from treeagent.types import Action, ToolCall
 def call_scores(
     action: Action, tools: Sequence[ToolSpec], reference: Sequence[ToolCall] | None, most_steps: int
 ) -> dict[str, float]:
-    """The scores of one call, each in [0, 1] but for ``format``.
+    """The scores of one call, each in [0, 1] except ``format``.
 
-    * ``when``: 1 if the agent calls where a call is due, and answers where an answer is due.
+    * ``when``: 1 if the agent calls when a call is due, and answers when an answer is due.
     * ``which``: 1 if a call of the right kind names a right tool; without a reference, if the tool exists.
-    * ``how``: share of the parameters of the right tool that match; without a reference, that fit its schema.
-    * ``needless``: 1 for a call where the answer is due. ``missed``: 1 for an answer where a call is due.
-      ``wrong_tool``: 1. ``wrong_arguments``: 1 - ``how``. ``malformed``: 1 for what is no call that fits the tools.
-      ``right``: 1 for a call that matches the reference.
-    * ``format``: -1 / ``most_steps`` for a malformed call, so that the sum over an episode stays in [-1, 0], and no
-      well-formed call is paid for, which a long episode would collect.
+    * ``how``: share of the parameters of the right tool that match; without a reference, share that fits its schema.
+    * ``needless``: 1 for a call when the answer is due. ``missed``: 1 for an answer when a call is due. ``wrong_tool``:
+      1 for a tool that the reference does not name. ``wrong_arguments``: 1 - ``how``. ``malformed``: 1 for anything
+      that is not a call that fits the tools. ``right``: 1 for a call that matches the reference.
+    * ``format``: -1 / ``most_steps`` for a malformed call. The sum over an episode therefore stays in [-1, 0]. A
+      well-formed call earns nothing, because a long episode would collect such rewards.
 
     Args:
         tools: the environment's tools.
-        reference: the calls that are right here; None where none is known.
-        most_steps: steps of the longest episode.
+        reference: the calls that are right here; None if none is known.
+        most_steps: number of steps of the longest possible episode.
     """
     call = action.error or read_call(action.call, tools)
     if isinstance(call, str):
@@ -61,9 +61,8 @@ def call_scores(
 
 
 def matching(given: Mapping[str, object], wanted: Mapping[str, object]) -> float:
-    """Share of the parameters, of those given and those wanted together, that have the wanted value; 1 where there are
-    none. Texts match whatever their case and white space, numbers whatever their type (2 and 2.0), lists and objects
-    part by part."""
+    """Share of the parameters, given or wanted, that have the wanted value; 1 if there are none. Texts match regardless
+    of case and white space, numbers regardless of type (2 and 2.0), lists and objects element by element."""
     keys = given.keys() | wanted.keys()
     if not keys:
         return 1.0
@@ -86,7 +85,7 @@ def _same(given: object, wanted: object) -> bool:
 
 
 def _fitting(arguments: Mapping[str, object], tool: ToolSpec) -> float:
-    """Share of the parameters, of those given and those required, that fit the schema."""
+    """Share of the parameters, given or required, that fit the schema."""
     schemas, required = arguments_of(tool)
     keys = arguments.keys() | set(required)
     closed = tool.parameters.get("additionalProperties") is False
@@ -97,16 +96,16 @@ def _fitting(arguments: Mapping[str, object], tool: ToolSpec) -> float:
 
 
 class Reference:
-    """What is right at the place where an environment stands: its own ``reference``, or else the next call of its
+    """The right calls in the environment's current state: its own ``reference``, or else the next call of its
     demonstrator, which may read the answer. Nothing that an agent sees depends on it."""
 
     def __init__(self, env: Env, tools: Sequence[ToolSpec]) -> None:
         self._env, self._tools = env, tools
 
     def here(self) -> list[ToolCall] | None:
-        """The right calls, or None where none is known."""
+        """The right calls, or None if none is known."""
         told = self._env.reference()
-        if told is None and (player := self._env.demonstrator(0.0)) is not None:  # a new one: it may remember
+        if told is None and (player := self._env.demonstrator(0.0)) is not None:  # a new one, because it may have state
             _, call = checked_turn(player.act(random.Random(0)))
             told = [call]
         if told is None:

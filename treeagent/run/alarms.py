@@ -1,8 +1,8 @@
-"""Alarms: signs that training goes wrong, read from the figures of rounds and the metrics of updates.
+"""Alarms: signs that training goes wrong, found in the figures of rounds and the metrics of updates.
 
-The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), where the spread of returns and
-the entropy fall before the reward does; repetition; malformed calls; process rewards that rise while verified success
-does not.
+The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), in which the spread of returns
+and the entropy fall before the reward does; repetition; malformed calls; process rewards that rise while verified
+success does not.
 """
 
 import statistics
@@ -17,23 +17,24 @@ from treeagent.views.figures import Figures, mean
 _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
-"""A warm start warns beyond this many passes over its distinct rows: the model then knows them by heart."""
+"""A warm start warns if it makes more than this many passes over its distinct rows: the model then memorises them."""
 _CLIPPED = 1.0
-"""The norm to which trainers clip a gradient; a smaller one does no harm, however much it grew."""
+"""The norm to which trainers clip a gradient. A smaller norm does no harm, however much it has grown."""
 _EXPLAINED = 0.01
 """A value head that explains a smaller share of the variance of returns is no better than a constant."""
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
-    """Warnings of the last round, a sentence each, from the ``tree_figures`` of all rounds. The last round is compared
-    with the first. A round without trees, such as one in imagination alone, raises no warning and is not the first."""
+    """Warnings about the last round, one sentence each, from the ``tree_figures`` of all rounds. The last round is
+    compared with the first. A round without real trees, such as one with imagined trees only, raises no warning and
+    does not count as the first."""
     searched = [figures for figures in history if "success" in figures]
     if len(searched) < 2 or "success" not in history[-1]:
         return []
     first, last = searched[0], searched[-1]
     warnings: list[str] = []
-    # The spread falls where tasks are mastered, too, but then returns rise. The entropy may stay where a round's tasks
-    # are new to the policy.
+    # The spread also falls when tasks are mastered, but then returns rise. The entropy may stay the same if a round's
+    # tasks are new to the policy.
     worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
     stuck = last["reward"] <= first["reward"] + 0.02 and _fell(first, last, "entropy")
     if _fell(first, last, "reward_std") and (worse or stuck):
@@ -43,7 +44,7 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
             f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
-    # Success need not fall: search itself may take what is paid for the task from the first round on.
+    # Success need not fall for this warning: search may have followed the process rewards from the first round on.
     if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] + 0.05:
         warnings.append(
             f"reward hacking: process rewards rose from {first['process']:.2f} to {last['process']:.2f}, but verified "
@@ -64,7 +65,8 @@ def alarms(history: Sequence[Figures]) -> list[str]:
 
 
 def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
-    """Where the last update is no better on validation tasks than an earlier one: why, as far as its trees tell."""
+    """A warning if the last update is no better on validation tasks than an earlier one, with the likely reason by the
+    figures of the trees."""
     last = history[-1]
     earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
     if "validation" not in last or not earlier or last["validation"] > max(earlier):
@@ -85,7 +87,7 @@ def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
 
 
 def imagination_alarms(wanted: float, allowed: float) -> list[str]:
-    """What the audit of a world model warns of: it allows a smaller share of imagined trees than is wanted."""
+    """A warning if the audit of a world model allows a smaller share of imagined trees than the settings ask for."""
     if allowed >= wanted:
         return []
     return [
@@ -95,8 +97,9 @@ def imagination_alarms(wanted: float, allowed: float) -> list[str]:
 
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
-    """What the metrics of one update warn of: success that collapses, clipped ratios, distance from the behaviour
-    policy, a gradient that jumps. The best weights are kept, so that no later tree shows a collapse."""
+    """Warnings from the metrics of one update: success that collapses, clipped ratios, distance from the behaviour
+    policy, a gradient that jumps. The update keeps its best weights, so a collapse shows in these metrics only, not in
+    later trees."""
     warnings: list[str] = []
     validations = [row["validation"] for row in rows if "validation" in row]
     if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
@@ -129,8 +132,8 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
 
 
 def value_alarms(explained: Sequence[float]) -> list[str]:
-    """What the latest fits of a value head, one or more, warn of: that none explains anything. ``explained`` holds the
-    ``explained_variance`` of their ``ValueResult``."""
+    """A warning if none of the latest fits of a value head explains anything. ``explained`` holds the
+    ``explained_variance`` (see ``ValueResult``) of one or more fits."""
     if max(explained) >= _EXPLAINED:
         return []
     return [
@@ -143,9 +146,16 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
 def row_alarms(
     *, taken: int, kept: int, distinct: int, drawn: int, successes: int = 0, successes_kept: int = 0
 ) -> list[str]:
-    """Warnings of a warm start's rows: ``taken`` from the demonstrations, ``kept`` within ``warm_start.max_tokens``,
-    ``distinct`` among these, and ``drawn`` by the training, its steps times its batch size. ``successes`` of the rows
-    taken are successful demonstrations: where long plans succeed, mostly they are left out."""
+    """Warnings about the rows of a warm start.
+
+    Args:
+        taken: rows made from the demonstrations.
+        kept: rows within ``warm_start.max_tokens``.
+        distinct: distinct rows among the kept ones.
+        drawn: rows that training draws: its steps times its batch size.
+        successes: successful demonstrations among the rows taken. If long plans succeed, mostly these are left out.
+        successes_kept: successful demonstrations among the rows kept.
+    """
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
@@ -163,7 +173,7 @@ def row_alarms(
 
 
 def refusal_sentence(trees: Iterable[Tree]) -> str:
-    """The commonest answer to calls that were malformed or refused, with its count; empty where none was."""
+    """A clause with the commonest answer to malformed or refused calls and its count; empty if there were none."""
     return _commonest(Counter(chain.from_iterable(map(_refusals, trees))))
 
 
@@ -179,11 +189,11 @@ def _commonest(refusals: Counter[str]) -> str:
 
 
 def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) -> str:
-    """Why an update of these trees may have nothing to learn from; empty where the trees hold a success.
+    """Likely reasons why an update has nothing to learn from these trees; empty if a tree holds a success.
 
     Args:
-        stages: what the run's stages recorded.
-        trees: what the update was to learn from.
+        stages: facts that the run's stages recorded.
+        trees: the trees that the update was to learn from.
     """
     count, refusals, causes = 0, Counter[str](), list[str]()
     for tree in trees:
@@ -201,8 +211,8 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) 
 
 
 def _much_more_than(share: float, least: float) -> float:
-    """The share from which on a sign counts: twice the first round's ``share``, and ``least`` or more. A share above a
-    half cannot double, so that from a third on it is enough to halve what is left of 1."""
+    """The threshold above which a share raises an alarm: twice the first round's ``share``, and at least ``least``. A
+    share above a half cannot double, so from a third on the threshold is halfway between ``share`` and 1."""
     return max(least, min(2 * share, (1 + share) / 2))
 
 
@@ -211,8 +221,8 @@ def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
 
 
 def short_of_memory(name: str, table: str, parts: int) -> str:
-    """What is told of a training whose batches went through the model in ``parts`` parts, since memory was short.
-    ``table`` is the dotted key of its settings."""
+    """The warning about a training that ran out of memory and then split each batch into ``parts`` parts. ``table`` is
+    the dotted key of its settings."""
     return (
         f"{name} ran out of memory and went on with batches in {parts} parts, which learn the same: lower "
         f"{table}.batch_size and raise training.accumulation, or set training.gradient_checkpointing=true, to begin so"

@@ -1,12 +1,13 @@
-"""What a run costs before it is made: formulas of its settings and of a few rates, without torch or a model.
+"""Estimate what a run will cost from its settings and a few rates, without torch or a model.
 
 Units: tokens, environment steps, seconds, bytes. Rates come from a short measurement (``stages/measure.py``) or from
 the formulas of this module (``modelled``).
 
-Sources: 6 floating-point operations a weight and trained token, 2 a token that is only read (Kaplan et al. 2020,
-section 2.1); a step of decoding reads all weights and the keys and values before it once (Pope et al. 2022, section 2);
-AdamW keeps two numbers of 4 bytes a trained weight (Loshchilov and Hutter 2019); what a layer keeps for the backward
-pass was counted in a Llama layer of transformers, as Korthikanti et al. 2022 (section 4) count it for GPT.
+Sources: training takes 6 floating-point operations per weight and token, a forward pass alone 2 (Kaplan et al. 2020,
+section 2.1); a decoding step reads all weights and all earlier keys and values once (Pope et al. 2022, section 2);
+AdamW keeps two numbers of 4 bytes for each trained weight (Loshchilov and Hutter 2019); the activations that a layer
+keeps for the backward pass were counted in a Llama layer of transformers, as Korthikanti et al. 2022 (section 4) count
+them for GPT.
 """
 
 import math
@@ -18,11 +19,11 @@ from treeagent.config import Method, Mode, RunConfig, UpdateTraining
 
 Kind = Literal["quickstart", "train"]
 STAGES = ("demonstrations", "warm start", "search", "value head", "updates", "evaluation")
-"""The stages of a run, in their order."""
+"""The stages of a run, in order."""
 _COPIES = 2
-"""Copies of the trained weights that a training keeps: the best and the last finite ones."""
+"""Copies of the trained weights that a training keeps: the best ones and the last finite ones."""
 _DECODE_SECONDS = 3e-3
-"""What a step of decoding takes beside its arithmetic: launches and sampling, derived for one GPU."""
+"""Overhead of a decoding step besides its arithmetic: kernel launches and sampling, derived for one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Affine:
 
     @classmethod
     def through(cls, *points: tuple[float, float]) -> "Affine":
-        """The line through (items, seconds) of the last two points, whose parts are not negative; through the origin
-        where there is one point."""
+        """The line through the last two points (items, seconds), adjusted so that neither ``fixed`` nor ``each`` is
+        negative; with a single point, the line through the origin."""
         (most, last), *before = reversed(points)
         if not before or before[0][0] >= most:
             return cls(0.0, last / most)
@@ -49,56 +50,57 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class PlayRate:
-    """What a task costs that is searched or played: means over tasks."""
+    """The mean cost of a task that is searched or played."""
 
     generated_tokens: float
     environment_steps: float
     seconds: Affine
-    """Of a batch of n tasks, while all workers are busy."""
+    """Seconds of a batch of n tasks, while all workers are busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRate:
-    """What an optimiser step costs."""
+    """The cost of an optimiser step, and of a training besides its steps."""
 
     step_tokens: float
     step_seconds: float
     steps_per_epoch: float = 0.0
-    """Where ``max_steps`` is unset; for an update, by the trees of the whole run."""
+    """Steps of an epoch, used if ``max_steps`` is unset; for an update, an epoch over the trees of the whole run."""
     fixed_seconds: float = 0.0
-    """Loading, preparing rows, saving, the fit of the value head."""
+    """Seconds besides the steps: loading, preparing rows, saving, fitting the value head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """All that ``stage_costs`` needs to know beside the settings."""
+    """The rates from which ``stage_costs`` estimates the cost of a run, together with its settings."""
 
     search: PlayRate
     modes: Mapping[Mode, PlayRate]
     updates: Mapping[Method, TrainRate]
     warm: TrainRate | None = None
-    """None where the run starts from a checkpoint."""
+    """None if the run starts from a checkpoint."""
     demonstration_seconds: Affine = Affine(0.0, 0.0)
-    """Of n demonstrations, played and tokenised."""
+    """Seconds to play and tokenise n demonstrations."""
     demonstration_steps: float = 0.0
+    """Environment steps per demonstration."""
     value_seconds: float = 0.0
-    """The fit of the base policy's value head."""
+    """Seconds to fit the value head of the base policy."""
     start_seconds: float = 0.0
-    """Until the workers are there; during a warm start nobody waits for them."""
+    """Seconds until the workers have started. With a warm start they start meanwhile, so this does not count."""
 
     def without_warm_start(self) -> "Rates":
-        """Those of a run that starts from a checkpoint."""
+        """The rates of a run that starts from a checkpoint."""
         return replace(self, warm=None)
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage of a run costs."""
+    """The cost of one stage of a run."""
 
     name: str
     """One of ``STAGES``."""
     round: int = 0
-    """Of search-and-adapt, from 1 on; 0 outside of its rounds."""
+    """Round of search-and-adapt, from 1; 0 for stages outside rounds."""
     generated_tokens: float = 0.0
     trained_tokens: float = 0.0
     environment_steps: float = 0.0
@@ -106,11 +108,12 @@ class StageCost:
 
 
 def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
-    """The stages of a run in their order. Their seconds add up to the run's.
+    """Estimate the cost of the stages of a run, in order. Their seconds add up to those of the run.
 
-    With ``adapt.lag``, updates count as far as they take longer than the search beside them, as if neither slowed the
-    other. Rounds in a world model, variations of tasks, larger limits for unsolved tasks and resampled trees are
-    counted as plain searches of ``collect.tasks`` tasks. A training that stops early is counted with all of its steps.
+    With ``adapt.lag``, an update counts only the seconds by which it outlasts the search that runs at the same time,
+    as if neither slowed the other. Rounds with imagined trees, variations of tasks, larger limits for unsolved tasks
+    and resampled trees are counted as plain searches of ``collect.tasks`` tasks. A training that stops early is counted
+    with all of its steps.
     """
     found = list[StageCost]()
     if rates.warm is not None:
@@ -141,7 +144,7 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
                 beside = _search(config, rates, number + 1).seconds
                 updates = replace(updates, seconds=max(updates.seconds - beside, 0.0))
             found += [_search(config, rates, number), updates]
-        # The first and the best policy play in every mode, the others greedily; the last round's is taken for the best.
+        # The first and the best policy play in every mode, the others greedily; the last policy is taken as the best.
         greedy: list[Mode] = ["greedy"] if "greedy" in config.evaluate.modes else []
         played = [*config.evaluate.modes * 2, *greedy * (config.adapt.rounds - 1)]
     found.append(_evaluation(config, rates, played))
@@ -205,7 +208,7 @@ def parts(count: int, size: int) -> list[int]:
 
 
 def makespan(jobs: Sequence[float], workers: int) -> float:
-    """Seconds until all jobs are done, each given to the first worker that is free, in their order."""
+    """Seconds until all jobs are done, if each in turn goes to the worker that is free first."""
     free = [0.0] * max(workers, 1)
     for seconds in jobs:
         place = free.index(min(free))
@@ -219,17 +222,18 @@ class ModelSize:
 
     weights: int
     trained: int
-    """Weights that an update trains: all, or the adapter's."""
+    """Weights that an update trains: all of them, or those of the adapter."""
     layers: int
     width: int
     """Hidden size."""
     inner: int
-    """Width of the feed-forward part (of one expert, times the experts that a token uses)."""
+    """Width of the feed-forward part. In a mixture of experts: the width of an expert times the experts that a token
+    uses."""
     keys: int
-    """Width of the keys of a layer: key-value heads times their width."""
+    """Width of the keys of a layer: number of key-value heads times the width of a head."""
     vocabulary: int
     weight_bytes: int = 4
-    """Bytes of a weight where the policy samples."""
+    """Bytes of a weight of the policy that samples."""
 
     @property
     def token_bytes(self) -> int:
@@ -239,22 +243,23 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a device can do."""
+    """The speed and the memory of a device."""
 
     name: str
     flops: float
-    """Floating-point operations a second that a large matrix product reaches."""
+    """Floating-point operations per second that a large matrix product reaches."""
     bandwidth: float
-    """Bytes a second."""
+    """Memory bandwidth in bytes per second."""
     memory: float
-    """Bytes; 0 where unknown."""
+    """Memory in bytes; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an episode looks like, in tokens and steps."""
+    """The size of an episode in tokens and steps."""
 
     root_tokens: float
+    """Tokens of the prompt at the root."""
     turn_tokens: float
     observation_tokens: float
     steps: float
@@ -265,9 +270,9 @@ class Shape:
 
     @classmethod
     def assumed(cls, config: RunConfig) -> "Shape":
-        """Without a measurement. A pretrained model is told the format and the tools, and thinks; a model from scratch
-        writes the shortest turns. An episode takes half of the steps that it may take, within
-        ``warm_start.max_tokens``."""
+        """Assumptions in place of a measurement. The prompt of a pretrained model explains the format and the tools,
+        and its turns have thoughts; a model from scratch writes the shortest turns, and its episodes fit into
+        ``warm_start.max_tokens``. An episode takes half of ``environment.max_steps``."""
         policy, steps = config.policy, max(config.environment.max_steps / 2, 1.0)
         if policy.model is not None:
             return cls(800.0, min(100.0, policy.max_new_tokens), 150.0, steps)
@@ -278,7 +283,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TreeCost:
-    """What the tree of one task costs, from its limits."""
+    """The cost of the tree of one task."""
 
     generated_tokens: float
     encoded_tokens: float
@@ -286,10 +291,14 @@ class TreeCost:
 
 
 def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
-    """N trees of S simulations generate N S e K T tokens, where e K T is a simulation's: one candidate of T tokens
-    where PUCT widens, K at half of the simulations where every new state gets K. The first limit ends a tree. Each
-    simulation takes at most one new step; a sampled episode (best-of-N, chains) takes all of its steps. With a prefix
-    cache a tree encodes its root and each observation once."""
+    """Estimate the cost of the tree of one task from the limits of its search.
+
+    A tree of S simulations generates S e K T tokens: T tokens per candidate and e K candidates per simulation. PUCT
+    with progressive widening draws ``search.widening`` candidates in each simulation; otherwise a new state gets K, in
+    half of the simulations. The first limit that is reached ends the tree. A simulation takes at most one new step; a
+    sampled episode (best-of-N, chains) takes all of its steps. With a prefix cache, a tree encodes its root and each
+    observation once.
+    """
     if mode == "greedy":
         steps = shape.steps
         return TreeCost(steps * shape.turn_tokens, shape.root_tokens + steps * shape.observation_tokens, steps)
@@ -308,10 +317,10 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
 
 
 def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, step_seconds: float = 0.0) -> Rates:
-    """Rates by formulas alone.
+    """Estimate rates by formulas only, without a measurement.
 
     Args:
-        step_seconds: of a step of the environment, in seconds.
+        step_seconds: seconds of one environment step.
     """
     read = 2 * size.weights / device.flops
     batch = min(config.collect.batch, config.collect.tasks)
@@ -366,10 +375,10 @@ def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, s
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that one process needs at its largest, by part."""
+    """Peak memory of one process in bytes, by part."""
 
     name: str
-    """"search" or the update's method, or "warm start"."""
+    """"search", "warm start", or the method of the update."""
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -378,8 +387,8 @@ class Memory:
 
 
 def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
-    """A worker that searches. Beside an engine or a server, a value head on hidden states reads a second copy of the
-    model.
+    """The memory of a worker that searches. If an engine or a server samples, a value head on hidden states needs a
+    second copy of the model.
 
     Args:
         whole: memory of the device in bytes. A vLLM engine takes ``vllm.gpu_memory_utilization`` of it.
@@ -399,12 +408,13 @@ def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
 
 
 def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, row_tokens: float) -> Memory:
-    """A process that trains ``rows`` rows of ``row_tokens`` tokens in a forward pass.
+    """The memory of a process that trains with ``rows`` rows of ``row_tokens`` tokens per forward pass.
 
-    Weights that are all trained are in 4 bytes; beside an adapter the others keep their own number format. A training
-    keeps gradients, AdamW's two moments and two copies of what is trained. A layer keeps about 10 vectors of the hidden
-    size, 4 of the inner one and 4 of the keys' for each token; with checkpointing it keeps its input alone, and one
-    layer at a time is computed again. The language-model head is computed in blocks of tokens (TRL's fused head).
+    If all weights are trained, they take 4 bytes each; with an adapter, the frozen weights keep their own number
+    format. A training keeps gradients, AdamW's two moments and two copies of the trained weights. For each token, a
+    layer keeps about 10 vectors of the hidden size, 4 of the inner size and 4 of the size of the keys. With gradient
+    checkpointing it keeps only its input, and one layer at a time is computed again. The language-model head is
+    computed in blocks of tokens (TRL's fused head).
     """
     adapted = size.trained < size.weights
     number = 2 if config.training.precision == "bfloat16" else 4
@@ -426,15 +436,15 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
 def needed(
     config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, whole: float = 0.0
 ) -> list[tuple[Memory, int]]:
-    """What the processes of a run need that are on one device at a time, and how many of each there are. Workers of a
-    CPU share its memory; on GPUs, each is taken to have its own.
+    """The memory of each kind of process of a run, with the number of such processes that share a device at the same
+    time. Workers on a CPU share its memory; on GPUs, each is assumed to have its own.
 
     Args:
-        whole: as of ``search_memory``.
+        whole: as for ``search_memory``.
     """
     on_cpu = config.policy.device_map in (None, "cpu") and config.engine == "local"
     searching = search_memory(config, size, whole)
-    found = [(searching, config.workers if on_cpu else 1)] if searching.parts else []  # else a server holds it all
+    found = [(searching, config.workers if on_cpu else 1)] if searching.parts else []  # empty if a server holds it all
     accumulation = config.training.accumulation
     if rates.warm is not None:
         rows = config.warm_start.training.batch_size
@@ -450,11 +460,11 @@ def needed(
 
 
 def fitting(config: RunConfig, memory: Callable[[RunConfig], float], room: float, table: str) -> list[str]:
-    """The settings under which a training fits into ``room`` bytes, those that change nothing of the result first;
-    empty where nothing here helps.
+    """Find settings under which a training fits into ``room`` bytes. Settings that do not change its result are tried
+    first. Returns them as ``key=value``; empty if none of them suffices.
 
     Args:
-        memory: bytes that the training needs under some settings.
+        memory: a function that returns the bytes that the training needs under given settings.
         table: dotted key of the training's own settings, such as "update.rft".
     """
     chosen = dict[str, Any]()
@@ -488,6 +498,6 @@ def fitting(config: RunConfig, memory: Callable[[RunConfig], float], room: float
 
 
 def priced(stages: Sequence[StageCost], per_hour: float) -> tuple[float, float]:
-    """Hours of a run, and their price at ``per_hour`` for all of its machines together."""
+    """Hours of a run, and their price if all of its machines together cost ``per_hour``."""
     hours = sum(stage.seconds for stage in stages) / 3600
     return hours, hours * per_hour

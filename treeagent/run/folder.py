@@ -25,35 +25,35 @@ _FREE = (
     *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
     *("rewards.judge.prompt_price", "rewards.judge.generated_price"),
 )
-"""Settings on which results do not depend, by the start of their keys. A run may be resumed with other values."""
+"""Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""
 
 
 class RunError(RuntimeError):
-    """A folder that cannot serve as a run: one sentence with the reason and the fix."""
+    """A folder cannot be used as a run. The message is one sentence with the reason and the fix."""
 
 
 def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
-    """The dotted keys that differ and on which results depend, sorted."""
+    """The dotted keys of settings that differ and on which results depend, sorted."""
     return [key for key in config_difference(begun, now) if not key.startswith(_FREE)]
 
 
 class Run:
-    """A run on disk. Made by ``create`` to write, which holds a lock until ``close``, or by ``open`` to read."""
+    """A run on disk. ``create`` opens it for writing and locks it until ``close``; ``open`` opens it for reading."""
 
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
         self._writing = threading.Lock()
-        """Held while a file is changed: an update and a search may run side by side (``adapt.lag``)."""
+        """Held while a file is changed, because an update and a search may run at the same time (``adapt.lag``)."""
         self.trees = path / "trees"
         """Shards of searched trees."""
         self.checkpoints = path / "checkpoints"
         """One folder per trained model."""
         self.outcomes = path / "outcomes"
-        """Finished batches of an evaluation that is not complete yet; it exists only while there are some."""
+        """Finished batches of an evaluation that is not complete yet; the folder exists only while there are some."""
         self.episodes = path / "episodes"
-        """Shards of the episodes that evaluations played, of the same names as their stages; a tree of a single path
-        each."""
+        """Shards of the episodes that evaluations played, named after their stages. Each episode is a tree with a
+        single path."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
         self.suite = path / "suite.json"
@@ -63,11 +63,11 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
-        """Begin a run in an empty or new folder, or go on with one of the same config.
+        """Begin a run in an empty or new folder, or continue a run with the same settings.
 
         Raises:
-            RunError: the folder holds something else, or another process writes it.
-            OSError: it cannot be written.
+            RunError: the folder holds something else, or another process is writing it.
+            OSError: the folder cannot be written.
         """
         _refuse_foreign_folder(path, resume)
         path.mkdir(parents=True, exist_ok=True)
@@ -86,17 +86,17 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A run to read, also while another process writes it.
+        """Open a run for reading; another process may be writing it.
 
         Raises:
-            RunError: there is no run.
+            RunError: the folder holds no run.
         """
         if not (path / "config.toml").is_file():
             raise RunError(f"{path} holds no run: there is no config.toml in it; give the --out folder of a run")
         return cls(path, load_config(path / "config.toml"))
 
     def close(self) -> None:
-        """Let another process write the run."""
+        """Release the lock, so that another process can write the run."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -108,7 +108,7 @@ class Run:
         self.close()
 
     def collections(self) -> list[str]:
-        """Names of the shards of searched training trees, of whichever round."""
+        """Names of the shards of searched training trees, of all rounds."""
         return [name for name in shard_names(self.trees) if name == COLLECTED or name.startswith(f"{COLLECTED}-")]
 
     def result_rows(self) -> list[dict[str, Any]]:
@@ -120,11 +120,11 @@ class Run:
         return _read_rows(self.suite)
 
     def fidelity(self) -> dict[str, Any]:
-        """The last audit of a world model (``Fidelity.to_json``); empty where there was none."""
+        """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""
         return _read(self.path / "fidelity.json", dict)
 
     def reward_audit(self) -> dict[str, Any]:
-        """The audit of the run's reward model (``RewardAudit.to_json``); empty where there is none."""
+        """The audit of the run's reward model (``RewardAudit.to_json``); empty if there is none."""
         return _read(self.checkpoints / REWARD / "audit.json", dict)
 
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -138,12 +138,12 @@ class Run:
         return stage in self.stages()
 
     def finish(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Record that ``stage`` is done, with JSON values that later stages and readers want to know."""
+        """Record that ``stage`` is done, with facts as JSON values for later stages and for readers."""
         with self._writing:
             self._write_stages(self.stages() | {stage: dict(facts)})
 
     def forget(self, stage: str) -> None:
-        """Make a stage undone, so that it is done again."""
+        """Remove the record that a stage is done, so that it runs again."""
         with self._writing:
             if self.is_done(stage):
                 self._write_stages({name: facts for name, facts in self.stages().items() if name != stage})
@@ -154,11 +154,11 @@ class Run:
         write_atomic(self.path / "stages.json", written)
 
     def facts(self, stage: str) -> dict[str, Any]:
-        """What ``finish`` recorded of a stage that is done."""
+        """The facts that ``finish`` recorded for a stage that is done."""
         return self.stages()[stage]
 
     def take(self, purpose: str, checkpoint: Path) -> None:
-        """Record which checkpoint a part of the run starts from, before that part begins.
+        """Record the checkpoint from which a part of the run starts, before that part begins.
 
         Raises:
             RunError: the part was begun with another checkpoint.
@@ -166,7 +166,8 @@ class Run:
         self._remember(purpose, named(checkpoint, self.path))
 
     def take_trees(self, purpose: str, lender: "Run") -> None:
-        """Record which trees a part of this run learns from, before it begins: those of ``lender`` as they are now.
+        """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
+        ``lender``.
 
         Raises:
             RunError: the part was begun with other trees.
@@ -197,7 +198,7 @@ class Run:
         return self.path / name if name.startswith("./") else Path(name)
 
     def alarms(self) -> list[str]:
-        """The alarms that stages recorded among their facts: one sentence each."""
+        """The alarms that stages recorded in their facts, one sentence each."""
         return [sentence for facts in self.stages().values() for sentence in facts.get("alarms", ())]
 
     def log(self, stage: str, metrics: Mapping[str, float]) -> None:
@@ -219,10 +220,10 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl, ``{"stage": str, "step": int, ...}``, one for each step of a stage. Lines of the same
-        step are joined; of values that a resumed stage logged again, the last one counts."""
+        step are merged; if a resumed stage logged a value again, the last value counts."""
         path, rows = self.path / "metrics.jsonl", dict[tuple[str, int], dict[str, Any]]()
         for line in regular(path).read_bytes().splitlines(keepends=True) if path.exists() else ():
-            if line.endswith(b"\n"):  # else another process is writing it
+            if line.endswith(b"\n"):  # otherwise another process is still writing the line
                 try:
                     row = orjson.loads(line)
                     rows.setdefault((row["stage"], row["step"]), {}).update(row)
@@ -245,7 +246,7 @@ class Run:
                 )
             metrics = self.path / "metrics.jsonl"
             written = regular(metrics).read_bytes() if metrics.exists() else b""
-            if written and not written.endswith(b"\n"):  # a kill has torn its last line
+            if written and not written.endswith(b"\n"):  # the last line was cut off by a kill
                 write_atomic(metrics, written[: written.rfind(b"\n") + 1])
         else:
             write_atomic(path, dump_config(self.config).encode())
@@ -264,8 +265,8 @@ class Run:
 
 
 def named(checkpoint: Path, run: Path) -> str:
-    """A path as it is written in the run of folder ``run``: relative to it, which can be moved with it, if it lies
-    inside; else the whole path, or the hub name."""
+    """The name under which files of the run in folder ``run`` record a checkpoint. A path inside the folder is written
+    relative to it, so that the folder can be moved; otherwise it is the absolute path, or the hub name."""
     whole, own = checkpoint.resolve(), run.resolve()
     if whole.is_relative_to(own):
         return f"./{whole.relative_to(own)}"
@@ -273,7 +274,7 @@ def named(checkpoint: Path, run: Path) -> str:
 
 
 def _refuse_foreign_folder(path: Path, resume: bool) -> None:
-    # A run that was killed before it wrote its config has left hidden files only.
+    # A run that was killed before it wrote its config leaves only hidden files.
     content = [entry.name for entry in path.iterdir()] if path.exists() else []
     content = [name for name in content if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
     if content and not resume:
@@ -283,14 +284,14 @@ def _refuse_foreign_folder(path: Path, resume: bool) -> None:
 
 
 def _read(path: Path, kind: type[Content]) -> Content:
-    """The JSON in a file; empty where there is none."""
+    """The JSON content of a file; empty if there is no file."""
     if not path.exists():
         return kind()
     try:
         content = orjson.loads(regular(path).read_bytes())
     except orjson.JSONDecodeError:
         content = None
-    if not isinstance(content, kind):  # not by a kill: it is written whole or not at all
+    if not isinstance(content, kind):  # a kill cannot cause this, because the file is written atomically
         raise _damaged(path)
     return content
 
@@ -307,7 +308,7 @@ def _damaged(path: Path) -> RunError:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a process holds the lock of the run in this folder."""
+    """Whether a process holds the lock of the run in folder ``path``."""
     try:
         lock = os.open(regular(path / ".lock"), os.O_RDONLY)
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""The index of stored trees: a small row a tree, for readers that need a few figures of every tree.
+"""The index of stored trees: a small row for each tree, for readers that need a few figures of every tree.
 
-Beside the shards of a name lies ``<name>.index.jsonl``, a JSON line a shard. The shards are the truth: an entry counts
-only while its shard has the size and the checksum that the entry names, and a shard without an entry is read. So the
-index may be deleted at any time, and a line that a kill has torn is no error.
+The index of the shards of a name is ``<name>.index.jsonl`` in the same folder, with one JSON line for each shard. The
+shards decide: an entry is valid only while its shard has the size and the checksum that the entry names, and a shard
+without a valid entry is read instead. So the index may be deleted at any time, and a line that a kill has cut off is no
+error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from treeagent.store import StoreError, read_as, regular, shard_place, shard_sea
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """What the index tells of a tree."""
+    """The index row of a tree."""
 
     task: str
     """The task's id."""
@@ -31,13 +32,13 @@ class TreeRow:
     spread: float
     """``return_spread`` of the tree."""
     accuracy: float
-    """``accuracy`` of the tree: above 0 where it holds a success."""
+    """``accuracy`` of the tree: above 0 if it holds a success."""
     best: float | None
-    """The highest discounted return of a finished path; None where none finished."""
+    """The highest discounted return of a finished path; None if no path is finished."""
     told: bool
     """Whether the search saw a reward; False at evaluation, where rewards are withheld."""
     failed: bool
-    """Whether the tree broke off with an error."""
+    """Whether the search of the tree ended with an error."""
 
     @classmethod
     def of(cls, tree: Tree) -> "TreeRow":
@@ -58,16 +59,16 @@ class TreeRow:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """What the index tells of a shard."""
+    """The index entry of a shard."""
 
     index: int
     """The shard's number."""
     seal: str
     """``shard_seal`` of the file."""
     budget: Budget
-    """What the trees cost together."""
+    """The cost of all its trees together."""
     trees: tuple[TreeRow, ...]
-    """In the order of the shard."""
+    """Rows of its trees, in the order of the shard."""
 
     @classmethod
     def of(cls, path: Path, trees: Iterable[Tree]) -> "ShardRows":
@@ -80,15 +81,16 @@ class ShardRows:
 
 
 def index_path(folder: Path, name: str) -> Path:
-    """Where the index of the shards of ``name`` lies."""
+    """The path of the index of the shards of ``name``."""
     return folder / f"{name}.index.jsonl"
 
 
 def write_trees(folder: Path, name: str, index: int, trees: Iterable[Tree]) -> ShardRows:
-    """Write trees as one shard. Returns its rows, for ``append``; a worker leaves that to the run's single writer.
+    """Write trees as one shard. Returns its index entry, for ``append``. A worker sends the entry to the run's single
+    writer, which alone appends to the index.
 
     Raises:
-        StoreError: the file system refused.
+        StoreError: the file cannot be written.
     """
     written = list[Tree]()
 
@@ -104,7 +106,7 @@ def append(folder: Path, name: str, rows: ShardRows) -> None:
     """Add the entry of a shard to the index. Only the run's single writer may call this.
 
     Raises:
-        StoreError: the file system refused.
+        StoreError: the file cannot be written.
     """
     path = index_path(folder, name)
     line = orjson.dumps(rows, option=orjson.OPT_APPEND_NEWLINE)
@@ -112,17 +114,18 @@ def append(folder: Path, name: str, rows: ShardRows) -> None:
         with regular(path).open("ab+") as file:
             if file.tell():
                 file.seek(-1, 2)
-                line = line if file.read(1) == b"\n" else b"\n" + line  # behind a line that a kill has torn
+                line = line if file.read(1) == b"\n" else b"\n" + line  # the last line was cut off by a kill
             file.write(line)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
 
 
 def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[ShardRows]:
-    """The rows of every finished shard of ``name``, in order: from the index, or from a shard that it does not tell of.
+    """Yield the entry of every finished shard of ``name``, in order: from the index, or by reading the shard if the
+    index has no valid entry for it.
 
     Args:
-        keep: whether to add the entries that were missing to the index. Only the run's single writer may do so.
+        keep: whether to add missing entries to the index. Only the run's single writer may do so.
 
     Raises:
         CorruptShard: a shard that had to be read is damaged.
@@ -141,26 +144,26 @@ def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[Shard
 
 
 def indexed(folder: Path, name: str) -> dict[int, ShardRows]:
-    """What the index tells of the shards of ``name``, by their number, whether or not it is still so."""
+    """The index entries of the shards of ``name``, keyed by their number, whether or not they are still valid."""
     path = index_path(folder, name)
     entries = {index: _entry(path, at) for index, (_, at) in _places(path).items()}
     return {index: entry for index, entry in entries.items() if entry is not None}
 
 
 def tree_rows(folder: Path, name: str) -> Iterator[TreeRow]:
-    """``shard_rows``, tree by tree."""
+    """The rows of all trees in the shards of ``name``, in order (``shard_rows``)."""
     return (row for shard in shard_rows(folder, name) for row in shard.trees)
 
 
 def _places(path: Path) -> dict[int, tuple[str, int]]:
-    """The seal that the last entry of each shard names, and the offset of its line."""
+    """The seal in the last entry of each shard, and the offset of the entry's line in the file."""
     places: dict[int, tuple[str, int]] = {}
     if not path.exists():
         return places
     at = 0
     with regular(path).open("rb") as file:
         for line in file:
-            with suppress(ValueError, TypeError, KeyError):  # a line that a kill has torn
+            with suppress(ValueError, TypeError, KeyError):  # a line that was cut off by a kill
                 entry = orjson.loads(line)
                 places[entry["index"]] = (entry["seal"], at)
             at += len(line)
@@ -168,7 +171,7 @@ def _places(path: Path) -> dict[int, tuple[str, int]]:
 
 
 def _entry(path: Path, at: int) -> ShardRows | None:
-    """The entry whose line begins at an offset; None if it is another version's."""
+    """The entry on the line that begins at offset ``at``; None if another version of treeagent wrote it."""
     with path.open("rb") as file:
         file.seek(at)
         entry = orjson.loads(file.readline())

@@ -1,4 +1,4 @@
-"""Events that running jobs send, and the cost of searches: for progress bars, metrics.jsonl and a stage's facts."""
+"""Events that running jobs send, and the cost of searches. Both feed progress bars, metrics.jsonl and stage facts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from treeagent.search.node import Budget, Tree
 
 @dataclass(slots=True)
 class Cost:
-    """What a number of trees has cost so far."""
+    """The cost of a number of trees so far."""
 
     trees: int = 0
     failed: int = 0
@@ -25,11 +25,11 @@ class Cost:
     encoded_tokens: int = 0
     """Prompt tokens that went through the model."""
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache instead."""
+    """Prompt tokens that were found in the prefix cache instead."""
     replayed_steps: int = 0
     """Environment steps that were replayed to return to a state without a snapshot."""
     price: float = 0.0
-    """Price of a server's tokens, by ``prompt_price`` and ``generated_price``."""
+    """Price of a server's tokens, from ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -49,7 +49,7 @@ class Cost:
         return counts | spent | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
-        """The few figures that fit beside a progress bar."""
+        """A few figures, formatted to fit beside a progress bar."""
         rates = self._rates(seconds)
         return {
             "simulations/s": f"{rates['simulations_per_second']:,.0f}",
@@ -88,7 +88,8 @@ Emit = Callable[[Event], None]
 
 
 class Meter:
-    """Measures the cost of growing trees, from the counters of the generator and the environment since its creation."""
+    """Measures the cost of growing trees: how far the counters of the generator and the environment have advanced since
+    the meter was made."""
 
     def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
         self._usage, self._dynamics = usage, dynamics
@@ -111,7 +112,7 @@ class Meter:
 
 @contextmanager
 def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) -> Iterator[Emit]:
-    """A progress bar for each name among the events. Their metrics go to ``log`` under that name."""
+    """Show a progress bar for each name among the events, and pass their metrics to ``log`` under that name."""
     with ExitStack() as stack:
         bars: dict[str, Advance] = {}
         shown: dict[str, int] = defaultdict(int)

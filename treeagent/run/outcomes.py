@@ -1,5 +1,5 @@
-"""How episodes of an evaluation went. Finished batches are kept on disk until their row is complete, so that a resumed
-evaluation plays none of them twice.
+"""Outcomes of the episodes of an evaluation. Finished batches are kept on disk until their row is complete, so that a
+resumed evaluation plays none of them twice.
 """
 
 from collections import defaultdict
@@ -32,14 +32,15 @@ class Outcome:
     steps: int
     """Steps of the executed episode."""
     budget: Budget = field(default_factory=Budget)
-    """What planning and execution cost together."""
+    """The cost of planning and execution together."""
     error: str = ""
     """Why the episode or its planning failed; empty if neither did."""
     found: bool | None = None
-    """Whether an end that planning reached was a success, though planning saw no reward. None where nobody can tell,
-    as where nothing was planned or a world model answered."""
+    """Whether planning reached an end that is a success, although it saw no reward. None if this is unknown: nothing
+    was planned, or a world model answered."""
     betrayed: bool = False
-    """Whether planning went on where only a success ends an episode (``Env.only_success_ends``)."""
+    """Whether search could tell a success without seeing rewards, because in this environment only a success ends an
+    episode (``Env.only_success_ends``)."""
 
     components: dict[str, float] = field(default_factory=dict[str, float])
     """``episode_components`` (``treeagent.rewards.components``) of the executed episode."""
@@ -48,7 +49,7 @@ class Outcome:
     plan_refused: bool = False
     """Whether every plan that was found was over a budget."""
     invalid: int = 0
-    """Steps of the executed episode whose turn was malformed or whose call was refused."""
+    """Steps of the executed episode with a malformed turn or a refused call."""
     reasoned: int = 0
     """Steps of the executed episode with a thought before the call."""
     obeyed: bool = False
@@ -56,17 +57,17 @@ class Outcome:
 
     @property
     def success(self) -> bool:
-        """Whether the return is 1, full marks."""
+        """Whether the return is 1."""
         return reaches(self.reward, 1.0)
 
 
 PlayedBatch = tuple[list[Outcome], float]
-"""The outcomes of a batch, in the order of its tasks, and its seconds of wall time."""
+"""The outcomes of a batch, in the order of its tasks, and its wall time in seconds."""
 _BATCH = TypeAdapter(PlayedBatch)
 
 
 def keep_batch(path: Path, batch: PlayedBatch) -> None:
-    """Write a finished batch, whole or not at all."""
+    """Write a finished batch, atomically."""
     outcomes, seconds = batch
     written = [
         asdict(replace(each, task_id=storable(str(each.task_id)), error=storable(each.error))) for each in outcomes
@@ -84,23 +85,25 @@ def kept_batch(path: Path) -> PlayedBatch | None:
 
 
 def forget_batches(paths: Iterable[Path]) -> None:
-    """Remove batches, and their folder if it is then empty."""
+    """Remove files of batches, and their folder if it is empty then."""
     for path in paths:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # it holds other batches, or does not exist
+        with suppress(OSError):  # the folder holds other batches, or does not exist
             path.parent.rmdir()
 
 
 def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
-    """One row of results, with the 95 % Wilson interval of success. ``solved`` has a "1" or "0" for each task, in
-    order, by which two policies can be compared task by task. ``invalid`` and ``reasoned`` are the shares of executed
-    steps that were malformed or refused, and that have a thought; ``obeyed`` is the share of episodes.
+    """Make one row of results, with the 95 % Wilson interval of success.
 
-    Of a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
-    ``taken`` the share of those tasks that were solved when the plan was executed (judgement); it is absent where none
-    was found. ``pass_at_n`` is True where an end betrayed a success to the search. Where steps have ``components`` of
-    their rewards, the row has their means. Where costs have budgets, it has ``over_budget``, the share of episodes over
-    one, and ``plans_refused``, the share of tasks for which only plans over one were found.
+    ``solved`` has a "1" or "0" for each task, in order, so that two policies can be compared task by task. ``invalid``
+    is the share of executed steps that were malformed or refused, ``reasoned`` the share of steps with a thought, and
+    ``obeyed`` the share of episodes that followed an injected instruction.
+
+    With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
+    ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
+    if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode. If steps
+    have reward ``components``, the row has their means. If costs have budgets, ``over_budget`` is the share of episodes
+    over a budget, and ``plans_refused`` is the share of tasks for which every plan that was found was over one.
 
     Raises:
         UserError: every episode failed before its first step.
@@ -149,8 +152,8 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 
 
 def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The mean sum of each component over an episode; of an axis of tool calls, which has a count of calls, the mean
-    over the calls to which it applies."""
+    """The mean over episodes of each component's sum. A score of tool calls, which has a count of calls, is instead
+    averaged over the calls to which it applies."""
     sums = defaultdict[str, float](float)
     for outcome in outcomes:
         for name, value in outcome.components.items():
@@ -163,5 +166,5 @@ def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def went_nowhere(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every episode failed before its first step, as when a server answers no request."""
+    """Whether every episode failed before its first step, as happens when a server answers no request."""
     return all(outcome.error and not outcome.steps for outcome in outcomes)

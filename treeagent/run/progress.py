@@ -1,4 +1,4 @@
-"""How far a run has come, shown on a terminal or written to a log file as plain lines."""
+"""The progress of a run, shown as bars on a terminal or written to a log file as plain lines."""
 
 import threading
 import time
@@ -17,13 +17,13 @@ from treeagent.run.terminal import Terminal, lines_above_bars
 from treeagent.visible import visible
 
 _PLAIN_SECONDS = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines if there is no terminal."""
 _RESUMED_SECONDS = 0.5
-"""What a piece of work reports as done this soon after its start was done by an earlier, interrupted run."""
+"""Items that a piece of work reports as done this soon after its start were done by an earlier, interrupted run."""
 _FILE_SECONDS = 1.0
-"""Seconds between two writings of RUN/progress.json."""
+"""Least seconds between two writes of RUN/progress.json during a piece of work."""
 _LEAST_SHARE = 0.03
-"""Part of the whole run that must have been seen before its remaining time is estimated."""
+"""Fraction of the whole run that must be done before its remaining time is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Stage:
 
     name: str
     share: float
-    """Time that the stage usually takes, in the unit of the other stages of its run."""
+    """Time that the stage usually takes, in any unit that all stages of the run share."""
     parts: tuple[str, ...] = ()
-    """Names of its pieces of work, as ``Progress.track`` gets them; by default the stage's own name."""
+    """Names of its pieces of work, as they are passed to ``Progress.track``; by default the stage's own name."""
 
     @property
     def works(self) -> tuple[str, ...]:
@@ -42,10 +42,10 @@ class Stage:
 
 
 class Course:
-    """Where a run stands among its stages, and how long it will still take.
+    """The position of a run among its stages, with an estimate of its remaining time.
 
-    The estimate takes the time per unit of share from the work seen so far, and applies it to the work that is left.
-    Stages that an earlier run finished never start again, so they count as finished and say nothing about the time.
+    The estimate is the time per unit of share of the work done so far, times the share that is left. Stages that an
+    earlier run finished never start again, so they count as finished and do not enter the time per unit.
     """
 
     def __init__(self, stages: Sequence[Stage], clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,13 +54,13 @@ class Course:
         self._stage_starts = dict[int, float]()
         self._starts = dict[str, float]()
         self._done = dict[str, float]()
-        """For each piece of work the fraction that is done."""
+        """The fraction of each piece of work that is done."""
         self._skipped = 0.0
-        """Units of share that an earlier run did."""
+        """Units of share that an earlier run has done."""
 
     def start(self, work: str) -> str:
-        """Note that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or nothing
-        where the stage has started before or the work belongs to no stage."""
+        """Record that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or an
+        empty string if the stage has started before or the work belongs to no stage."""
         place = next((number for number, stage in enumerate(self._stages) if work in stage.works), -1)
         self._starts[work] = self._clock()
         if place <= self._current:
@@ -72,8 +72,8 @@ class Course:
         return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
 
     def advance(self, work: str, fraction: float) -> None:
-        """Note which fraction of a piece of work is done."""
-        # A piece of work may come again within its stage, such as another pass over more tasks.
+        """Record the fraction of a piece of work that is done."""
+        # The same work may run again within its stage, such as another pass over more tasks, so keep the maximum.
         before, self._done[work] = self._position(), max(self._done.get(work, 0.0), fraction)
         if self._clock() - self._starts[work] < _RESUMED_SECONDS:
             self._skipped += self._position() - before
@@ -89,11 +89,11 @@ class Course:
         return sum(self._done.get(work, 0.0) for work in stage.works) / len(stage.works)
 
     def seconds(self) -> float:
-        """Wall time since the beginning."""
+        """Wall time since this object was made."""
         return self._clock() - self._began
 
     def seconds_left(self) -> float | None:
-        """The time that the rest of the run will take; None while too little has been seen to tell."""
+        """Estimate of the seconds that the rest of the run takes; None while too little of it is done."""
         position, whole = self._position(), sum(stage.share for stage in self._stages)
         seen = position - self._skipped
         if not seen or seen < _LEAST_SHARE * whole:
@@ -101,14 +101,14 @@ class Course:
         return self.seconds() * (whole - position) / seen
 
     def left(self) -> str:
-        """``seconds_left`` in words; empty while too little has been seen to tell."""
+        """``seconds_left`` in words; empty while there is no estimate."""
         seconds = self.seconds_left()
         if seconds is None:
             return ""
         return f"about {seconds / 60:.0f} min left" if seconds >= 60 else "less than a minute left"
 
     def standings(self, finished: bool = False) -> tuple[StageStanding, ...]:
-        """How far each stage has come, in their order; ``finished`` says that none is left."""
+        """The state of each stage, in order. With ``finished``, all stages are done."""
         now, found, ends = self._clock(), list[StageStanding](), self._clock()
         for place in reversed(range(len(self._stages))):
             stage, begun = self._stages[place], self._stage_starts.get(place)
@@ -124,7 +124,8 @@ class Course:
 
 
 class Advance(Protocol):
-    """Call it when ``count`` more are done; ``fields`` are live figures to show beside, such as simulations/s."""
+    """Callback for ``count`` more finished items; ``fields`` are live figures to show with them, such as
+    simulations/s."""
 
     def __call__(self, count: int = 1, fields: Mapping[str, str] | None = None) -> None: ...
 
@@ -133,18 +134,18 @@ class Progress(Protocol):
     """Shows the progress of named pieces of work, which may be nested."""
 
     def plan(self, stages: Sequence[Stage]) -> None:
-        """Announce the stages of the whole run; from then on progress says which one runs and how long is left."""
+        """Announce the stages of the whole run. From then on, the progress shows which one runs and the time left."""
         ...
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]: ...
 
     def warn(self, sentence: str) -> None:
-        """What a user should know while the work goes on."""
+        """Show a warning while the work continues."""
         ...
 
 
 class Shared:
-    """A ``Progress`` that several threads use: it passes on one call at a time."""
+    """A ``Progress`` that several threads may use: a lock passes on one call at a time."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown, self._lock = shown, threading.Lock()
@@ -175,14 +176,14 @@ class Shared:
 
 
 class RichProgress:
-    """Bars with count, time left and live figures; plain lines where the console is no terminal."""
+    """Bars with count, time left and live figures; plain lines if the console is not a terminal."""
 
     def __init__(self, console: Terminal | None = None, run: Path | None = None) -> None:
-        """``console`` defaults to standard error, which leaves standard output to results. ``run`` is the folder of a
-        run that this program writes; RUN/progress.json then says how far it has come."""
+        """``console`` defaults to standard error, which leaves standard output to results. ``run`` is the folder of the
+        run that this program writes; if given, its progress is also written to RUN/progress.json."""
         self._file = None if run is None else run / FILE
         self._works = dict[int, WorkStanding]()
-        """Pieces of work that are being done, by a number of each."""
+        """Pieces of work that are running, keyed by the id of their bar."""
         self._starts = dict[int, float]()
         self._warnings = list[str]()
         self._told = -_FILE_SECONDS
@@ -201,18 +202,18 @@ class RichProgress:
         )
         self._course = Course(())
         self._drawing = ExitStack()
-        """Holds the drawn bars while there is a piece of work."""
+        """Keeps the bars on the terminal while any piece of work is running."""
 
     def plan(self, stages: Sequence[Stage]) -> None:
         self._course = Course(stages)
         self._write()
 
     def finish(self) -> None:
-        """Say in RUN/progress.json that the program has done all that it was asked for."""
+        """Record in RUN/progress.json that the program has finished."""
         self._write(finished=True)
 
     def _write(self, *, finished: bool = False) -> None:
-        """RUN/progress.json, if a run is being written."""
+        """Write RUN/progress.json, if there is a run."""
         if self._file is None:
             return
         self._told, now, course = time.monotonic(), time.monotonic(), self._course
@@ -273,7 +274,7 @@ class RichProgress:
 
     @contextmanager
     def _drawn(self) -> Iterator[None]:
-        """The bars; at the end they stay on the screen."""
+        """Draw the bars; at the end they stay on the screen."""
         with lines_above_bars(self._console), self._bars:
             yield
 
@@ -283,7 +284,7 @@ class RichProgress:
 
 
 class QuietProgress(RichProgress):
-    """Says nothing."""
+    """Prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(Terminal(quiet=True))

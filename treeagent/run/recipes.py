@@ -1,4 +1,5 @@
-"""The recipes that come with the package: settings to start from, found by name wherever the package is installed."""
+"""The recipes that come with the package: files of settings to start from, found by name wherever the package is
+installed."""
 
 import difflib
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 from treeagent.types import UserError
 
 _FOLDER = Path(__file__).parent.parent / "recipes"
-"""In a checkout a link to ``configs/`` at the repository's root; in an installed package a folder of its own."""
+"""In a checkout this is a link to ``configs/`` at the repository's root; in an installed package it is a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class Recipe:
     """A file of settings that ``--config`` finds by ``name``."""
 
     name: str
-    """Its path below ``configs/`` without the ending, such as "baselines/ppo"."""
+    """Path below ``configs/`` without the ending, such as "baselines/ppo"."""
     path: Path
     sentence: str
-    """What it is for: the first sentence of the file's opening comment."""
+    """Its purpose: the first sentence of the file's opening comment."""
 
 
 def recipes() -> list[Recipe]:
@@ -30,11 +31,11 @@ def recipes() -> list[Recipe]:
 
 
 def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
-    """The file that ``name`` means: a path of a file, or else the name of one of the package's own, such as
-    "baselines/ppo". ``key`` names the setting in messages.
+    """Find the file that ``name`` refers to: the path of a file, or else the name of a file of the package, such as
+    "baselines/ppo". ``key`` is the name of the setting in error messages.
 
     Raises:
-        UserError: there is neither.
+        UserError: there is neither such a file nor such a name.
     """
     if Path(name).is_file():
         return Path(name)

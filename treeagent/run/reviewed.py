@@ -1,4 +1,4 @@
-"""Results as reviewers judge them: their labels of episodes stand in place of the environment's own verdict."""
+"""Results as reviewers judge them: their labels of episodes replace the environment's own verdict."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +13,9 @@ from treeagent.world_model.fidelity import wilson_interval
 
 
 def reviewed_rows(run: Run) -> list[Row]:
-    """The rows of the last evaluation, with ``solved``, ``success`` and its interval as reviewers say where they judged
-    an episode. Such a row has ``judged``, the number of these episodes, and ``agreed``, on how many of them the
-    environment says the same. Other rows are as they were.
+    """The rows of the last evaluation. If reviewers judged episodes of a row, their labels of these episodes change its
+    ``solved``, ``success`` and interval. Such a row also has ``judged``, the number of these episodes, and ``agreed``,
+    the number of them with the same verdict by the environment. Other rows stay as they are.
 
     Raises:
         CorruptShard, StoreError, RunError: a file is damaged.
@@ -30,7 +30,7 @@ def _reviewed(run: Run, row: Row, states: Mapping[str, Sequence[Mark]]) -> Row:
     stage = f"evaluate-{row['policy']}-{row['mode']}"
     said = [_said(tree, states) for tree in read_as(from_record, run.episodes, stage)]
     before = str(row["solved"])
-    if len(said) != len(before) or all(each is None for each in said):  # of an earlier evaluation, or not judged
+    if len(said) != len(before) or all(each is None for each in said):  # from an earlier evaluation, or not judged
         return row
     after = "".join(old if new is None else "01"[new] for old, new in zip(before, said, strict=True))
     judged = [place for place, each in enumerate(said) if each is not None]

@@ -1,4 +1,4 @@
-"""RUN/progress.json: how far a run has come, which the run writes while it works and ``treeagent watch`` reads."""
+"""RUN/progress.json: the progress of a run. The run writes it while it works, and ``treeagent watch`` reads it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,18 +21,18 @@ class StageStanding:
     done: float
     """Fraction of the stage that is done."""
     seconds: float
-    """Wall time since its start, or that it took; 0 where an earlier, interrupted run did it."""
+    """Wall time since the stage started, or that it took; 0 if an earlier, interrupted run did it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkStanding:
-    """A piece of work that is being done, such as the search of one round."""
+    """A piece of work that is running, such as the search of one round."""
 
     name: str
     done: int
     total: int
     resumed: int
-    """How many of ``done`` an earlier, interrupted run did."""
+    """The part of ``done`` that an earlier, interrupted run did."""
     seconds: float
     """Wall time since its start."""
     live: str
@@ -40,49 +40,50 @@ class WorkStanding:
 
     @property
     def rate(self) -> float:
-        """How many are done per second; 0 before the first."""
+        """Items done per second; 0 before the first one."""
         return (self.done - self.resumed) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest will take at this rate; None before the first is done."""
+        """Seconds for the rest at this rate; None before the first item is done."""
         return (self.total - self.done) / self.rate if self.rate > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a run has come."""
+    """The progress of a run."""
 
     written: float
-    """When this was written, in seconds since 1970."""
+    """Time of writing, in seconds since 1970."""
     seconds: float
     """Wall time since the program began to work on the run."""
     seconds_left: float | None
-    """Estimate of the rest of the whole run; None while too little has been seen, or where no stages were announced."""
+    """Estimated seconds of the rest of the run; None while too little of it is done, or if no stages were announced."""
     stages: tuple[StageStanding, ...]
-    """In their order; empty where none were announced."""
+    """The stages in order; empty if none were announced."""
     works: tuple[WorkStanding, ...]
-    """What is being done now."""
+    """The pieces of work that are running."""
     warnings: tuple[str, ...]
-    """What a user should know, the latest last."""
+    """Warnings so far, the latest last."""
     finished: bool
-    """Whether the program has done all that it was asked for."""
+    """Whether the program has finished."""
 
 
 _STANDING = TypeAdapter(Standing)
 
 
 def write_standing(path: Path, standing: Standing) -> None:
-    """Write the file, whole or not at all.
+    """Write the file atomically.
 
     Raises:
-        StoreError: the file system refused.
+        StoreError: the file cannot be written.
     """
     write_atomic(path, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def read_standing(run: Path) -> Standing | None:
-    """How far the run in a folder has come; None where it has not begun, or was made by a version that told nothing.
+    """Read the progress of the run in a folder; None if the run has not begun, or if an older version without this file
+    made it.
 
     Raises:
         StoreError: the file is damaged.
@@ -92,12 +93,12 @@ def read_standing(run: Path) -> Standing | None:
         return _STANDING.validate_json(regular(path).read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:  # pydantic's error is one
+    except ValueError:  # pydantic's error is a subclass
         raise StoreError(f"{path} is damaged: delete it; the run writes it again as it goes on") from None
 
 
 def in_words(seconds: float) -> str:
-    """A rough time: "12 s", "4 min" or "2 h 10 min"."""
+    """A rounded time in words: "12 s", "4 min" or "2 h 10 min"."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)

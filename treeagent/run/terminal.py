@@ -1,4 +1,5 @@
-"""The terminal: all that the program prints goes through this class, so that no text can control the terminal."""
+"""The terminal: everything that the program prints goes through ``Terminal``, so that no text can control the
+terminal."""
 
 import io
 import os
@@ -16,9 +17,11 @@ from treeagent.visible import visible
 
 
 class Terminal(Console):
-    """A console that takes text as text: it reads no markup in it, and shows escape sequences instead of obeying them.
+    """A console that prints text literally: it interprets no markup, and shows escape sequences instead of obeying
+    them.
 
-    Writers make foreign words visible themselves where a line break would forge a line or where widths count.
+    Line breaks are kept. If a line break in foreign text could forge a line, or if widths matter, the caller applies
+    ``visible`` to that text first.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -29,21 +32,22 @@ class Terminal(Console):
             yield Segment(text if control else visible(text, lines=True), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Raise the error that Rich is handling. Rich would exit, as foreign code may, which is told as a fault."""
+        """Raise the error that Rich is handling. Rich itself would exit the process, which the program reports as a
+        fault of foreign code."""
         raise
 
 
 def _uncoloured(text: str) -> str:
-    """The text made visible, without the colours that loggers put in for a terminal."""
+    """The text with control characters made visible, after removing the colours that loggers add for a terminal."""
     return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
 
 
 class _Stream:
-    """A standard stream that changes what is written to it."""
+    """Base class of wrappers of a standard stream that change the text written to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
-        """The stream itself. A console of Rich finds it by this name."""
+        """The wrapped stream. A Rich console looks for it under this name."""
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -58,35 +62,38 @@ class _Stream:
 
 
 class _Guarded(_Stream):
-    """A standard stream in which what others write, such as tracebacks, warnings and logs, is made visible."""
+    """A standard stream that makes control characters visible in text of other libraries, such as tracebacks, warnings
+    and logs."""
 
     _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
-    """A carriage return at the beginning, or moves between lines alone: tqdm draws its bars by these."""
+    """Control characters with which tqdm draws its bars, and which are passed on: a carriage return at the beginning,
+    or a text of cursor moves between lines only."""
 
     def write(self, text: str) -> int:
         bar = self._BAR.match(text)
-        assert bar is not None  # it matches nothing, too
+        assert bar is not None  # the pattern also matches the empty string
         self._stream.write(bar[0] + _uncoloured(text[bar.end() :]))
         return len(text)
 
 
 def guard_streams() -> None:
-    """Make visible what is written to the standard streams by other ways than a ``Terminal``.
+    """Make control characters visible in text that reaches the standard streams without a ``Terminal``.
 
-    Characters that the streams' encoding lacks, as ASCII lacks most, are written as escapes, too.
+    Characters that the encoding of a stream lacks (ASCII lacks most) are written as escapes, too.
     """
     for name in ("stdout", "stderr"):
         stream: TextIO | None = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-        if stream is not None:  # it is None where the process began without it
+        if stream is not None:  # it is None if the process started without it
             setattr(sys, name, _Guarded(stream))
 
 
 def close_unwritable() -> OSError | None:
-    """Redirect a standard stream that cannot be written to nowhere, and return why it cannot; None if both can.
+    """Redirect every standard stream that cannot be written to the null device. Returns the reason; None if both can be
+    written.
 
-    Otherwise Python would try to write the rest of it when the process ends, and exit with 120.
+    Otherwise Python would try to flush the stream when the process ends, and exit with status 120.
     """
     reason = None
     for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
@@ -101,9 +108,9 @@ def close_unwritable() -> OSError | None:
 
 
 class _AboveBars(_Stream):
-    """A standard stream whose whole lines are printed above the bars of a terminal.
+    """A standard stream that prints each complete line above the progress bars of a terminal.
 
-    Rich has such a stream, but it obeys the colours and links in what it is given.
+    Rich has such a stream, but it interprets colours and links in the text.
     """
 
     def __init__(self, terminal: Terminal, stream: TextIO) -> None:
@@ -111,24 +118,24 @@ class _AboveBars(_Stream):
         self._terminal, self._begun = terminal, ""
 
     def write(self, text: str) -> int:
-        begun = "" if text.startswith("\r") else self._begun  # a bar of tqdm is drawn anew
+        begun = "" if text.startswith("\r") else self._begun  # a carriage return redraws a bar of tqdm
         *lines, self._begun = (begun + text.removeprefix("\r")).split("\n")
         for line in lines:
             self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: the beginning of a line waits for its end."""
+        """Do nothing: an incomplete line waits for its end."""
 
     def end(self) -> None:
-        """Print what is left, the beginning of a line."""
+        """Print the incomplete line that is left, if any."""
         if self._begun:
             self.write("\n")
 
 
 @contextmanager
 def lines_above_bars(terminal: Terminal) -> Iterator[None]:
-    """While bars are drawn on the terminal, print what others write to the standard streams above them."""
+    """While bars are drawn on the terminal, print lines that other code writes to the standard streams above them."""
     streams = sys.stdout, sys.stderr
     above = [_AboveBars(terminal, stream) for stream in streams]
     sys.stdout, sys.stderr = (cast(TextIO, each) for each in above)

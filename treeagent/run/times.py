@@ -1,4 +1,4 @@
-"""How long the stages of a run take: a progress that keeps time, and the file RUN/times.jsonl."""
+"""Record how long the stages of a run take: a ``Progress`` that keeps time, and the file RUN/times.jsonl."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from treeagent.store import regular
 TIMES = "times.jsonl"
 """Name of the file in a run's folder."""
 _WRITE_SECONDS = 10.0
-"""A killed run loses at most about this much of its time."""
+"""Seconds between two lines of the file. A run that is killed loses at most about this much of its recorded time."""
 _WORKS = {
     "demonstrations": "demonstrations",
     "warm_start": "warm start",
@@ -30,18 +30,18 @@ _WORKS = {
 
 
 def stage_of(work: str) -> str:
-    """The stage that a piece of work belongs to, one of ``STAGES`` in a quickstart or in rounds. Updates are named
-    after their methods, ``rft`` or ``round-1-rft``, and the search of a round ``search-1``."""
+    """The stage (one of ``STAGES``) to which a piece of work belongs. In a quickstart an update is named after its
+    method (``rft``); in rounds it is ``round-1-rft``, and a search is ``search-1``. Other work is its own stage."""
     name, _, last = work.rpartition("-")
     return "updates" if last in get_args(Method) else _WORKS.get(name if last.isdecimal() else work, work)
 
 
 class Timed:
-    """A ``Progress`` that writes how long each stage takes to a file, a line whenever some seconds have passed.
+    """A ``Progress`` that also writes to a file how long each stage takes, in one line every few seconds.
 
-    All wall time counts to one stage: what passes before a piece of work begins counts to it, and pieces that run side
-    by side count once, to the one that began last (with ``adapt.lag``, a search or an update). Several runs of the same
-    folder add up.
+    Each second of wall time counts for exactly one stage. Time between two pieces of work counts for the later one.
+    While several run at once (with ``adapt.lag``, a search and an update), time counts for the one that began last.
+    Times of several programs that worked on the same folder add up.
     """
 
     def __init__(self, shown: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +57,7 @@ class Timed:
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
-        self._stage = stage_of(name)  # what has passed since the last piece of work ended prepared this one
+        self._stage = stage_of(name)  # the time since the last piece of work ended counts as preparation of this one
         with self._shown.track(name, total) as shown:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
@@ -71,19 +71,19 @@ class Timed:
                 self.write()
 
     def write(self) -> None:
-        """Write the time since the last line."""
+        """Write a line with the time since the last one."""
         now = self._clock()
         line = {"stage": self._stage, "seconds": round(now - self._counted, 3)}
         self._counted = now
         with regular(self._path).open("ab+") as file:
-            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":  # a kill has torn the last line
+            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":  # the last line was cut off by a kill
                 file.write(b"\n")
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def stage_seconds(path: Path) -> dict[str, float]:
-    """Seconds of each stage by a file of ``Timed``; empty where there is none. A line that a kill has torn is left
-    out."""
+    """Seconds of each stage, from a file that ``Timed`` wrote; empty if there is none. Lines that a kill has cut off
+    are left out."""
     found: dict[str, float] = {}
     for line in regular(path).read_bytes().splitlines() if path.exists() else ():
         try:
@@ -95,8 +95,8 @@ def stage_seconds(path: Path) -> dict[str, float]:
 
 
 def taken(run: Run) -> dict[str, StageCost]:
-    """What each stage of a run has taken so far: seconds by RUN/times.jsonl, tokens and steps by the facts of its
-    stages. Tokens of validations are not recorded, nor those that GRPO trains on."""
+    """The cost of each stage of a run so far: seconds from RUN/times.jsonl, tokens and environment steps from the facts
+    of its stages. Tokens of validations and tokens that GRPO trains on are not recorded, so they are missing."""
     found = {name: StageCost(name, seconds=seconds) for name, seconds in stage_seconds(run.path / TIMES).items()}
 
     def add(name: str, **counts: float) -> None:

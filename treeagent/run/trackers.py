@@ -1,4 +1,4 @@
-"""Send a run's metrics to TensorBoard, trackio or wandb, beside metrics.jsonl, through accelerate's wrappers."""
+"""Send a run's metrics to TensorBoard, trackio or wandb, besides metrics.jsonl, through accelerate's wrappers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from treeagent.run.folder import Run, RunError
 
 @contextmanager
 def tracked(run: Run) -> Iterator[None]:
-    """Inside, the run's metrics also go to every tracker of ``config.trackers``."""
+    """A context in which the run's metrics also go to every tracker in ``config.trackers``."""
     opened = {name: _open(name, run) for name in run.config.trackers}
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
@@ -19,7 +19,7 @@ def tracked(run: Run) -> Iterator[None]:
         for name, tracker in opened.items():
             if name == "tensorboard":
                 tracker.log(named, step=step)
-            else:  # these count steps of a whole run, but parallel stages have no common step
+            else:  # these trackers count steps over a whole run, but stages that run in parallel share no step
                 tracker.log(named | {f"{stage}/step": step})
 
     run.on_log = tell
@@ -32,9 +32,13 @@ def tracked(run: Run) -> Iterator[None]:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Check that the packages of the trackers are installed; a ``RunError`` names one that is not."""
+    """Check that the packages of all trackers are installed.
+
+    Raises:
+        RunError: a package is not installed.
+    """
     for name in config.trackers:
-        # wandb leaves a folder of its name, which Python takes for a package without an origin.
+        # wandb creates a folder named "wandb", which Python takes for a package without an origin.
         if getattr(find_spec(name), "origin", None) is None:
             raise RunError(
                 f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
@@ -42,7 +46,7 @@ def require_trackers(config: RunConfig) -> None:
 
 
 def _open(name: Tracker, run: Run) -> Any:
-    from accelerate import tracking  # imports torch: not before it is asked for
+    from accelerate import tracking  # imported here because it imports torch
 
     makers = {
         "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),

@@ -1,4 +1,4 @@
-"""The searched training trees of a run, read from its shards, with the marks of its reviewers."""
+"""Read the searched training trees of a run from its shards, with the marks of reviewers applied."""
 
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from treeagent.views.marked import lay_marks
 
 
 def run_marks(folder: Path) -> list[Mark]:
-    """All marks of the run whose ``folder`` of trees or episodes it is.
+    """All marks of the run that contains ``folder``, its folder of trees or episodes.
 
     Raises:
         StoreError: the file of marks is damaged.
@@ -30,7 +30,8 @@ def run_marks(folder: Path) -> list[Mark]:
 def marked_trees(
     folder: Path, name: str | None = None, index: int | None = None, marks: Sequence[Mark] | None = None
 ) -> Iterator[Tree]:
-    """The trees of shards, changed by the standing ``marks``; by default those of the run.
+    """Yield the trees of shards, with those of the ``marks`` applied that are in force (``deciding``); by default the
+    marks of the run.
 
     Raises:
         CorruptShard, StoreError: a shard or the file of marks is damaged.
@@ -44,8 +45,8 @@ def marked_trees(
 def read_trees(
     folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None
 ) -> Iterator[Tree]:
-    """The searched training trees of shards of these names, changed as ``marked_trees`` does; one is in memory at a
-    time.
+    """Yield the searched training trees of the shards with these names, with marks applied as in ``marked_trees``. Only
+    one tree is in memory at a time.
 
     Raises:
         UserError: a tree was collected by text alone.
@@ -56,8 +57,8 @@ def read_trees(
 def trees_by_task(
     folder: Path, names: Sequence[str], marks: Sequence[Mark] | None = None
 ) -> Iterator[tuple[Sequence[int], list[Tree]]]:
-    """The trees of ``read_trees``, those of a task together, with their places in its order. Tasks are in the order of
-    their first tree. The trees of one task are in memory at a time.
+    """Yield the trees of ``read_trees`` grouped by task, with their indices in the order of ``read_trees``. Tasks come
+    in the order of their first tree. Only the trees of one task are in memory at a time.
 
     Raises:
         UserError: as ``read_trees``.
@@ -92,25 +93,27 @@ def trees_by_task(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tree lies."""
+    """The location of a stored tree."""
 
     place: int
-    """Among all trees that are read."""
+    """Index among all trees that are read."""
     name: str
     index: int
+    """Number of the shard."""
     line: int
-    """In the shard, from 0."""
+    """Line in the shard, from 0."""
 
 
 def _repeated(folder: Path, names: Sequence[str]) -> set[int]:
-    """The hashes of the ids of tasks that have several trees; 8 bytes a tree are in memory."""
+    """Hashes of the ids of tasks with several trees. They take 8 bytes of memory per tree."""
     hashes = array("q", (hash(row.task) for name in names for row in tree_rows(folder, name)))
     found, counts = np.unique(np.frombuffer(hashes, dtype=np.int64), return_counts=True)
     return set(found[counts > 1].tolist())
 
 
 def _places(folder: Path, names: Sequence[str], repeated: Collection[int]) -> dict[str, list[_Place]]:
-    """Where the trees of the tasks lie that have several, by the task's id."""
+    """The locations of the trees of each task with several trees, keyed by the task's id. On a collision of hashes, a
+    task with a single tree may be among them."""
     places: dict[str, list[_Place]] = {}
     first = 0
     for name in names if repeated else ():

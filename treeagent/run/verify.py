@@ -1,4 +1,4 @@
-"""A check of everything that a run stores of trees: shards, token ids, index."""
+"""Check the stored trees of a run: shards, token ids and index."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +10,15 @@ from treeagent.store import CorruptShard, read_as, shard_file, shard_place, shar
 
 
 def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[int, int]:
-    """Read every shard of a folder. Returns how many shards there are, and how many trees.
+    """Read and check every shard of a folder. Returns the number of shards and the number of trees.
 
     Args:
         on_shard: called after each shard.
 
     Raises:
-        CorruptShard: a shard is damaged, a tree has token ids that do not fit together, or the index tells of other
-            trees than the shard holds. It is the first one in the order of names and numbers. If there is none: a shard
-            that the index lists is missing.
+        CorruptShard: a shard is damaged, the token ids of a tree are inconsistent, or the index lists other trees than
+            the shard holds. The first such shard in order of name and number is reported. If all shards are sound: a
+            shard that the index lists is missing.
     """
     count, entries, of = 0, dict[int, ShardRows](), ""
     files = shards(folder)
@@ -50,7 +50,7 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
 
 
 def _fault(tree: Tree) -> str:
-    """What is wrong with the token ids of a tree; empty if nothing is."""
+    """The first inconsistency in the token ids and log-probabilities of a tree; empty if there is none."""
     for _, node in tree.walk():
         for edge in node.edges:
             ids, logprobs, forced = edge.action.token_ids, edge.action.logprobs, edge.action.forced

@@ -1,15 +1,15 @@
 """Tree search for language agents.
 
-A search asks a ``Policy`` for actions, a ``Dynamics`` for what they lead to and, if there is one, a ``Value`` for V(s)
-(three protocols of ``treeagent.types``). It knows no model and no environment:
+A search asks a ``Policy`` for actions, a ``Dynamics`` for the results of actions and, if there is one, a ``Value`` for
+V(s). These are three protocols of ``treeagent.types``; the search depends on no model and no environment:
 
     search = Search(policy, dynamics, SearchConfig(Limits(simulations=100)))
     [tree] = asyncio.run(search.run([task], seeds=[0]))
     plan = [edge.action.text for edge in best_path(tree)]
 
-``Search`` is MCTS. ``make_search`` gives the method that ``SearchConfig.method`` names, best-of-N and beam search among
-them. ``ask_tell`` lets a loop of your own drive any of them. A ``Tree`` holds a ``Node`` for each state and an ``Edge``
-for each action; ``to_record`` and ``from_record`` turn it into JSON values and back.
+``Search`` is MCTS. ``make_search`` returns the method that ``SearchConfig.method`` names, for example best-of-N or beam
+search. ``ask_tell`` lets you drive any of them from your own loop. A ``Tree`` holds a ``Node`` for each state and an
+``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
 from treeagent.search.asking import AskTell, WantActions, Wanted, WantScores, WantStep, WantValue

@@ -1,28 +1,30 @@
 """AB-MCTS: Monte Carlo tree search that decides by Thompson sampling whether to go wider or deeper (Inoue et al. 2025,
 "Wider or Deeper?", arXiv 2503.04412).
 
-At a state the search either generates a new candidate (GEN) or continues below one that it has (CONT). It draws one
-number from the posterior of each, and follows the greater. Under CONT it draws from the posterior of each child, and
-goes on at the child of the greatest draw. The paper's variant A (node aggregation) fits each posterior to the returns r
-seen there, with a conjugate prior. Of n returns of mean r̄, the prior's parameters become
+At a state the search either generates a new candidate (GEN) or continues below an existing one (CONT). It draws one
+number from the posterior of each, and takes the option with the greater draw. Under CONT it draws from the posterior of
+each child, and continues at the child with the greatest draw. The paper's variant A (node aggregation) fits each
+posterior to the returns r seen there, with a conjugate prior. After n returns with mean r̄, the prior's parameters
+become
 
     Gaussian, N(μ | m, σ²/κ) χ⁻²(σ² | ν, τ²):    κ' = κ + n    ν' = ν + n    m' = (κ m + n r̄) / κ'
                                                  ν' τ'² = ν τ² + Σ (r - r̄)² + (m - r̄)² κ n / κ'
     Beta, B(α, β):                               α' = α + Σ r    β' = β + Σ (1 - r)
 
-The first is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one of α = ν/2 and β = ν τ²/2.
+The first is the normal-inverse-χ² distribution, which is the normal-inverse-gamma one with α = ν/2 and β = ν τ²/2.
 
 A draw is a mean return: μ ~ N(m', σ²/κ') with σ² ~ ν' τ'²/χ²(ν'), or a draw from B(α', β'). The priors are those of the
 authors' program: m = 0, κ = ν = 1, τ² = 0.1, and Jeffreys' α = β = ½. As in the paper, a return updates GEN of the
-state where the new child was made, the child itself, and, on the way up to the root, every child passed and the CONT
-above it.
+state where the new child was made, the child itself, and, on the way up to the root, every child on the path and the
+CONT above it.
 
-What differs from the paper. There, a node is a whole answer with a score, and each child of it is a refinement. Here, a
-node is a state amid an episode, and a child is one step on. The return of a new child is what the step paid and V(s) of
-the state it led to: a forecast of how the episode will end from there, and no score of something finished. Only an end
-is finished, and nothing continues it. So ends and explored subtrees leave CONT, and the search stops where nothing is
-left. Equal calls are one child: a sample that repeats a call continues below it, and is no further evidence for GEN.
-Returns are normalised to [0, 1] by those of the tree, or by ``value_range``; the paper's scores lie there.
+Differences from the paper: there, a node is a whole answer with a score, and each of its children is a refinement.
+Here, a node is a state in the middle of an episode, and a child is one step further. The return of a new child is the
+step's reward plus V(s) of the state it led to. It predicts how the episode will end from there, and is not the score of
+a finished answer. Only the end of an episode is finished, and nothing continues it. Ends and explored subtrees
+therefore leave CONT, and the search stops when nothing is left. Equal calls are one child: a sample that repeats a call
+continues below it, and adds no evidence for GEN. Returns are normalised to [0, 1] by the range of the tree's returns,
+or by ``value_range``; the paper's scores already lie in [0, 1].
 """
 
 import math
@@ -44,16 +46,16 @@ class Gaussian:
     """The normal-inverse-χ² posterior of a mean return; without returns it is the prior."""
 
     mean: float = 0.0
-    """m."""
+    """m: the mean."""
     kappa: float = 1.0
-    """κ: how many returns the mean is worth."""
+    """κ: the weight of the mean, as a number of returns."""
     nu: float = 1.0
-    """ν: how many returns the variance is worth."""
+    """ν: the weight of the variance, as a number of returns."""
     variance: float = 0.1
-    """τ²."""
+    """τ²: the variance of a return."""
 
     def after(self, returns: Sequence[float]) -> "Gaussian":
-        """The posterior that these returns make of this prior."""
+        """The posterior after these returns, with this distribution as the prior."""
         if not returns:
             return self
         count, average = len(returns), math.fsum(returns) / len(returns)
@@ -76,7 +78,8 @@ class Beta:
     beta: float = 0.5
 
     def after(self, returns: Sequence[float]) -> "Beta":
-        """The posterior that these returns make of this prior; a return outside [0, 1] counts as the nearer bound."""
+        """The posterior after these returns, with this distribution as the prior. A return outside [0, 1] is clipped to
+        it."""
         inside = [min(max(each, 0.0), 1.0) for each in returns]
         return Beta(self.alpha + math.fsum(inside), self.beta + math.fsum(1.0 - each for each in inside))
 
@@ -86,23 +89,23 @@ class Beta:
 
 @dataclass(frozen=True, slots=True)
 class _Returns:
-    """The returns of an edge."""
+    """The returns of an edge, kept apart by kind of simulation."""
 
     first: list[float] = field(default_factory=list[float])
-    """Of the simulation that generated its child; empty before."""
+    """Return of the simulation that generated the child; empty before that."""
     later: list[float] = field(default_factory=list[float])
-    """Of the simulations that continued below its child."""
+    """Returns of the simulations that continued below the child."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Posteriors:
-    """The returns of one tree, and draws from what they make of the prior."""
+    """The returns in one tree, and draws from the posteriors that follow from them."""
 
     growth: Growth
     prior: Gaussian | Beta
     rng: np.random.Generator
     returns: dict[int, _Returns] = field(default_factory=dict[int, _Returns])
-    """By the edge's ``id``."""
+    """The returns of each edge, by the edge's ``id``."""
 
     def of(self, edge: Edge) -> _Returns:
         return self.returns.setdefault(id(edge), _Returns())
@@ -111,13 +114,13 @@ class _Posteriors:
         return self.prior.after([self.growth.value_range.normalise(each) for each in returns]).draw(self.rng)
 
     def prefers_new(self, node: Node, choices: Sequence[Edge]) -> bool:
-        """Whether GEN beats CONT, which leads to one of ``choices``."""
+        """Whether the draw for GEN beats the draw for CONT, which leads to one of ``choices``."""
         first = [each for edge in node.edges for each in self.of(edge).first]
         later = [each for edge in choices for each in self.of(edge).later]
         return self.draw(first) > self.draw(later)
 
     def best(self, choices: Sequence[Edge], critic_weight: float) -> Edge:
-        """The child of the greatest draw, in which the critic's score has its weight."""
+        """The child with the greatest draw, into which the critic's score is mixed by ``critic_weight``."""
         draws = list[float]()
         for edge in choices:
             draw = self.draw([*self.of(edge).first, *self.of(edge).later])
@@ -130,9 +133,9 @@ class _Posteriors:
 class ABMCTS(Searcher):
     """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
 
-    Candidates are sampled ``widening`` at a time (one, as in the paper, by default), or ``candidates`` at a time where
-    that is 0. GEN takes those that are not tried yet before it samples others. Several ``leaves`` draw from equal
-    posteriors, and differ by their draws.
+    Candidates are sampled ``widening`` at a time (by default one, as in the paper), or ``candidates`` at a time if
+    ``widening`` is 0. GEN uses up candidates that are not tried yet before it samples others. Parallel simulations
+    (``leaves``) share the same posteriors and differ only by their random draws.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -152,11 +155,11 @@ class ABMCTS(Searcher):
                     self._finish(growth, path, posteriors, claimed)
 
     def _descend(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
-        """Extend ``path`` to an edge that is not tried yet, to a state that wants a candidate, or to an end. False
-        where other simulations of the batch take every way on already.
+        """Extend ``path`` to an edge that is not tried yet, to a state that needs a candidate, or to an end. Returns
+        False if other simulations of the batch already take every way on.
 
         Args:
-            claimed: by ``id``, the edges that simulations of this batch step through; this one's is added.
+            claimed: the edges, by ``id``, that simulations of this batch step through; this simulation's edge is added.
         """
         while not self._closed(node := end(growth, path)):
             choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
@@ -185,10 +188,11 @@ class ABMCTS(Searcher):
         return self.sample(growth, [end(growth, path) for path in paths], more_later=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
-        """Lead ``path`` through a candidate sampled at its end: one that is not tried yet, or else the latest one, and
-        on below it. False where another simulation of the batch steps through that one."""
+        """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or
+        else through the latest one and on below it. Returns False if another simulation of the batch steps through that
+        one."""
         node = end(growth, path)
-        if not node.edges:  # the policy could not read the state, which is an end now
+        if not node.edges:  # the policy could not read the state, so it is an end
             return bool(path)
         if (edge := _untried(node, claimed)) is not None:
             claimed.add(id(edge))
@@ -199,7 +203,7 @@ class ABMCTS(Searcher):
         return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)
 
     def _finish(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> None:
-        """Back up a simulation, and keep its return at every edge."""
+        """Back up a simulation, and record its return at every edge."""
         before, leaf = [edge.value_sum for edge in path], end(growth, path)
         leaf.exhausted |= self.is_end(leaf)
         self.back_up(growth, path)
@@ -212,5 +216,5 @@ class ABMCTS(Searcher):
 
 
 def _untried(node: Node, claimed: set[int]) -> Edge | None:
-    """The first candidate of ``node`` without a child, through which no other simulation of the batch steps."""
+    """The first candidate of ``node`` that has no child and that no other simulation of the batch steps through."""
     return next((edge for edge in node.edges if edge.child is None and id(edge) not in claimed), None)

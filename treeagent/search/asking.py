@@ -1,14 +1,14 @@
-"""Ask/tell: what a search needs next, as data, and the answers to it.
+"""Ask/tell: a search states its next requests as data, and the caller returns the answers.
 
-The search does nothing but choose. Whoever drives it asks what the trees need, finds the answers in any way, and tells
-them:
+The search only chooses what to do next. A driver takes its requests, answers them by any means, and passes the answers
+back:
 
     search = ask_tell(SearchConfig(Limits(simulations=64)), states, seeds)
     while wanted := search.ask():
         search.tell([answer(each) for each in wanted])
 
-``Searcher.run`` is such a loop, over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``. It need not answer all
-trees at once.
+``Searcher.run`` is such a loop over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``. A driver need not
+answer all trees at the same time.
 """
 
 import time
@@ -24,19 +24,19 @@ from treeagent.types import Action, Estimate, Proposal, State, Transition, UserE
 
 @dataclass(frozen=True, slots=True)
 class WantActions:
-    """Actions to take in ``state``. The answer is a ``Proposal``."""
+    """Request for candidate actions in ``state``. The answer is a ``Proposal``."""
 
     state: State
     count: int
-    """How many to sample, duplicates included."""
+    """How many actions to sample, including duplicates."""
     seed: int
-    """A seed to sample by. If the actions depend on it and on the state alone, equal seeds give equal trees."""
+    """Random seed for the samples. If the actions depend only on it and the state, equal seeds give equal trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantStep:
-    """What ``action`` leads to in ``state``. The answer is a ``Transition``, or the exception that the step raised: its
-    tree then ends, and keeps the reason in ``Tree.error``."""
+    """Request for the result of ``action`` in ``state``. The answer is a ``Transition``, or the exception that the step
+    raised. An exception ends the tree, which stores the reason in ``Tree.error``."""
 
     state: State
     action: Action
@@ -44,14 +44,15 @@ class WantStep:
 
 @dataclass(frozen=True, slots=True)
 class WantValue:
-    """V(s) of ``state``. The answer is an ``Estimate``."""
+    """Request for V(s) of ``state``. The answer is an ``Estimate``."""
 
     state: State
 
 
 @dataclass(frozen=True, slots=True)
 class WantScores:
-    """A critic's score of each of ``actions`` in ``state``, in reward units. The answer is a sequence of floats."""
+    """Request for a critic's score of each of ``actions`` in ``state``, in reward units. The answer is a sequence of
+    floats."""
 
     state: State
     actions: Sequence[Action]
@@ -61,13 +62,13 @@ Wanted = WantActions | WantStep | WantValue | WantScores
 Answer = Proposal | Transition | Exception | Estimate | Sequence[float]
 Result = TypeVar("Result")
 Conversation = Generator[Sequence[Wanted], Sequence[Answer], Result]
-"""How one tree grows: it yields what it wants, one thing or several of one kind, and is sent the answers, one each and
-in order."""
+"""A generator that grows one tree. It yields one or more requests of one kind, and is sent one answer for each, in the
+same order."""
 OnBatch = Callable[[Sequence[Tree]], None]
-"""A function that is called after every batch with all trees as they are then."""
+"""A function that is called after every batch with all trees in their current state."""
 
 KINDS: tuple[type[Wanted], ...] = (WantActions, WantScores, WantStep, WantValue)
-"""In the order in which a simulation wants them. A batch asks for each kind once."""
+"""The kinds of requests, in the order in which a simulation makes them. A batch asks for each kind once."""
 _ANSWERS: dict[type[Wanted], tuple[type, ...]] = {
     WantActions: (Proposal,),
     WantScores: (Sequence,),
@@ -78,24 +79,24 @@ _ANSWERS: dict[type[Wanted], tuple[type, ...]] = {
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """What a tree wants now. It waits until all of it is answered."""
+    """The current requests of one tree. The tree waits until all of them are answered."""
 
     place: int
-    """The tree's place among the trees."""
+    """The index of the tree among all trees."""
     growth: Growth
     conversation: Conversation[None]
     wanted: Sequence[Wanted] = ()
-    """All of one kind; empty once the search of the tree is over."""
+    """Requests of one kind; empty once the search of the tree is over."""
 
 
 class Broker:
-    """Where the questions of many trees meet, by kind.
+    """Collects the questions of many trees by kind, and passes the answers back to them.
 
-    Each tree has one question at a time, and goes on when that is answered, whatever the others wait for. So the trees
-    do not depend on when and together with which others a question is answered.
+    Each tree has one question at a time and continues when that is answered, whatever the other trees wait for. The
+    trees therefore do not depend on when a question is answered, or on which others it is answered together with.
 
     Args:
-        conversations: one a tree.
+        conversations: one for each tree.
         on_batch: called by ``close_batch``.
     """
 
@@ -107,25 +108,25 @@ class Broker:
         self._waiting = {kind: list[Question]() for kind in KINDS}
         talks = zip(growths, conversations, strict=True)
         self._growing = [Question(place, *each) for place, each in enumerate(talks)]
-        self.tell(self._growing, ())  # which begins their conversations
+        self.tell(self._growing, ())  # starts the conversations
         self._growing = [question for question in self._growing if question.wanted]
 
     @property
     def trees(self) -> list[Tree]:
-        """The trees as they are now, one a task, in the tasks' order."""
+        """The trees in their current state, one for each task, in the order of the tasks."""
         return [growth.tree for growth in self._growths]
 
     @property
     def growing(self) -> int:
-        """How many trees were not over when the last batch closed."""
+        """Number of trees whose search was not over when the last batch closed."""
         return len(self._growing)
 
     def waits(self, *kinds: type[Wanted]) -> bool:
-        """Whether a question of one of these kinds was not taken yet."""
+        """Whether there is a question of one of these kinds that ``take`` has not returned yet."""
         return any(self._waiting[kind] for kind in kinds)
 
     def take(self, kind: type[Wanted]) -> list[Question]:
-        """The questions of a kind that were not taken yet, in the order of the trees."""
+        """The questions of one kind that were not taken yet, in the order of the trees."""
         if not (questions := self._waiting[kind]):
             return []
         self._waiting[kind] = []
@@ -133,7 +134,7 @@ class Broker:
         return questions
 
     def tell(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
-        """Answer questions: all answers to the first one, then those to the next."""
+        """Pass answers to questions: first all answers to the first question, then those to the next."""
         start, waiting = 0, self._waiting
         for question in questions:
             stop = start + len(question.wanted)
@@ -156,7 +157,7 @@ class Broker:
             self._on_batch(self.trees)
 
     def batches(self) -> Iterator[list[Question]]:
-        """The questions of one kind after the other, each batch to be answered before the next is asked for."""
+        """Yield the questions of one kind after another. Each batch must be answered before the next is requested."""
         while self.waits(*KINDS):
             for kind in KINDS:
                 if questions := self.take(kind):
@@ -165,7 +166,7 @@ class Broker:
 
 
 class AskTell:
-    """Trees that grow as their questions are answered. Made by ``treeagent.search.ask_tell``."""
+    """Trees that grow as their requests are answered. Made by ``treeagent.search.ask_tell``."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -174,20 +175,20 @@ class AskTell:
 
     @property
     def trees(self) -> list[Tree]:
-        """The trees as they are now, one a task, in the tasks' order."""
+        """The trees in their current state, one for each task, in the order of the tasks."""
         return self._broker.trees
 
     def ask(self) -> Sequence[Wanted]:
-        """What the trees need next, all of one kind, in one batch; empty once every search is over."""
+        """The next requests of the trees, all of one kind, as one batch. Empty once every search is over."""
         return self._wanted
 
     def tell(self, answers: Sequence[Answer]) -> None:
-        """Answer what ``ask`` gave, one answer each and in order, and let the searches go on.
+        """Pass one answer for each request of ``ask``, in the same order, and let the searches continue.
 
         Raises:
             UserError: an answer is missing or of the wrong type.
-            ValueError: a number in an answer is NaN or infinite, or an action has not one log-probability a token. The
-                searches cannot go on after it.
+            ValueError: a number in an answer is NaN or infinite, or an action does not have one log-probability per
+                token. The searches cannot continue after this.
         """
         if len(answers) != len(self._wanted):
             raise UserError(f"{len(self._wanted)} answers are wanted, not {len(answers)}: tell one each, in order")

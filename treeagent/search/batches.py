@@ -1,13 +1,13 @@
 """The loop that all search methods share.
 
-A method is a generator over one tree (``Searcher.grow``). It yields what it wants next: candidates, steps or estimates.
-The loop collects these questions from all trees, asks for those of one kind together, and lets each generator go on
-with its answer. So a method reads as if it searched one tree alone, and still shares its model calls with the others.
-Who answers does not matter to it (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
-whose step takes long does not keep the others waiting (``under_way.py``).
+A method is a generator over one tree (``Searcher.grow``). It yields requests: for candidates, steps or estimates. The
+loop collects the requests of all trees, answers those of one kind together, and resumes each generator with its answer.
+A method is therefore written as if it searched a single tree, and still shares its model calls with the other trees. It
+does not depend on who answers (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
+with a slow step does not keep the others waiting (``under_way.py``).
 
-A generator asks ``room`` how many simulations it may start. Limits and errors act there alone, so that every method is
-cut off in the same way.
+A generator calls ``room`` to learn how many simulations it may start. Limits and errors act only there, so that every
+method is cut off in the same way.
 """
 
 import math
@@ -49,17 +49,17 @@ from treeagent.search.under_way import UnderWay
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
 
 Path = list[Edge]
-"""The edges from the root to a place in the tree."""
+"""The edges from the root to a node or an untried edge of the tree."""
 
 
 class Searcher(ABC):
-    """A search method: grows one tree a task, many trees at once.
+    """Base class of the search methods. Grows one tree for each task, many trees at once.
 
     Args:
-        value: without it a leaf is worth 0 beside the rewards on its path.
+        value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
         critic: called if ``config.critic_weight`` is above 0.
         noise: False leaves out the noise at the root, as evaluation does.
-        least_gain: ends the search of a task before its limits do.
+        least_gain: may end the search of a task before its limits do.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Searcher(ABC):
         """Search each task.
 
         Args:
-            seeds: one a task. Equal seeds give equal trees, whatever other tasks are searched beside them.
+            seeds: one for each task. Equal seeds give equal trees, whatever other tasks are searched at the same time.
             on_batch: called after every batch with all trees.
 
         Returns:
-            One tree a task, in the tasks' order.
+            One tree for each task, in the order of the tasks.
         """
         planted = time.perf_counter()
         growths = await plant(self.dynamics, tasks, seeds, self.config)
@@ -114,7 +114,7 @@ class Searcher(ABC):
         return broker.trees
 
     def converse(self, growth: Growth) -> Conversation[None]:
-        """Grow one tree by what is told of it."""
+        """The generator that grows one tree, by the answers that it is sent."""
         return self._from_root(growth) if self.config.estimate_all and not growth.tree.error else self.grow(growth)
 
     def _from_root(self, growth: Growth) -> Conversation[None]:
@@ -123,14 +123,14 @@ class Searcher(ABC):
 
     @abstractmethod
     def grow(self, growth: Growth) -> Conversation[None]:
-        """Grow one tree by ``expand``, ``step`` and ``estimate``. After a step that failed the tree has an error."""
+        """Grow one tree by ``expand``, ``step`` and ``estimate``. After a failed step the tree has an error."""
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
         """Sample candidates at the end of each path."""
         return self.sample(growth, [end(growth, path) for path in paths])
 
     def sample(self, growth: Growth, nodes: Sequence[Node], *, more_later: bool = False) -> Conversation[None]:
-        """Sample candidates at each node, and let the critic score them; ``more_later`` as in ``growth.expand``."""
+        """Sample candidates at each node, and have the critic score them. ``more_later`` is as in ``growth.expand``."""
         if not nodes:
             return
         proposals = cast("Sequence[Proposal]", (yield self.wanted_actions(growth, nodes)))
@@ -138,7 +138,7 @@ class Searcher(ABC):
             expand(growth, node, proposal, self.count(growth, node), more_later=more_later)
         if self.critic is None or not self.config.critic_weight:
             return
-        # A single candidate has no rival, so that its score would be idle.
+        # The score of a single candidate would have no effect, because nothing competes with it.
         if rivals := [node for node in nodes if len(node.edges) > 1]:
             scores = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in rivals]
             for node, each in zip(rivals, cast("Sequence[Sequence[float]]", scores), strict=True):
@@ -148,11 +148,11 @@ class Searcher(ABC):
         return [WantActions(node.state, self.count(growth, node), growth.next_seed()) for node in nodes]
 
     def count(self, growth: Growth, node: Node) -> int:
-        """How many candidates are sampled at a node at once."""
+        """How many candidates are sampled at once at a node."""
         return self.config.candidates
 
     def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> Conversation[None]:
-        """Step through the last edge of each path and, with ``estimate``, estimate V(s) where that leads."""
+        """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
         if not paths:
             return
         answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for path in paths]
@@ -164,12 +164,12 @@ class Searcher(ABC):
             _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        """Estimate V(s) at the end of each path, where ``step`` has not done so."""
+        """Estimate V(s) at the end of each path, if ``step`` has not done so."""
         if self.value is not None and (wanted := _known([end(growth, path) for path in paths])):
             _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
 
     async def _answer(self, questions: Sequence[Question]) -> Sequence[Answer]:
-        """What the policy, the value or the critic says to all of these questions of one kind."""
+        """The answers of the policy, the value or the critic to these questions, which are all of one kind."""
         wanted = [each for question in questions for each in question.wanted]
         if isinstance(wanted[0], WantActions):
             return await self._propose_all(cast("Sequence[WantActions]", wanted))
@@ -181,7 +181,7 @@ class Searcher(ABC):
         return await self.value.estimate(states)
 
     async def _propose_all(self, wanted: Sequence[WantActions]) -> Sequence[Proposal]:
-        """One call of the policy for all states at which equally many candidates are wanted."""
+        """Call the policy once for all states that want the same number of candidates."""
         proposals = dict[int, Proposal]()
         for count in sorted({each.count for each in wanted}):
             places = [place for place, each in enumerate(wanted) if each.count == count]
@@ -204,7 +204,7 @@ class Searcher(ABC):
         return attempt(self.dynamics, wanted.state, wanted.action, self.config.step_seconds)
 
     def room(self, growth: Growth) -> int:
-        """How many simulations the tree may start side by side: at most ``leaves``, and none after it has failed,
+        """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed,
         succeeded, reached a limit or has too little to gain."""
         tree, limits = growth.tree, self.config.limits
         if tree.error or tree.root.ended or growth.succeeded or limits.reached(tree.budget):
@@ -216,7 +216,8 @@ class Searcher(ABC):
         return min(self.config.leaves, limits.simulations - tree.budget.simulations)
 
     def groups(self, growth: Growth, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-        """``paths`` in groups, each as large as there is room for when the group before is finished."""
+        """Split ``paths`` into groups. Each group is as large as ``room`` allows when the previous group is
+        finished."""
         start = 0
         while start < len(paths) and (room := self.room(growth)):
             yield paths[start : start + room]
@@ -228,11 +229,12 @@ class Searcher(ABC):
         return node is not None and not self.is_end(node)
 
     def is_end(self, node: Node) -> bool:
-        """Whether the episode ended at ``node``, or a refused call led there, beyond which no tree grows."""
+        """Whether the tree does not grow beyond ``node``: the episode ended there, or a refused call led there (with
+        ``prune_invalid``)."""
         return node.ended or (node.invalid and self.config.prune_invalid)
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation, and note whether it was the success that ends the search, and the best end so far."""
+        """Finish a simulation. Note whether it was a success that ends the search, and update the best end so far."""
         backup(path, growth, self.config.process_weight)
         leaf, enough = path[-1].child, self.config.stop_at_return
         if self.least_gain and leaf is not None and leaf.terminated:
@@ -242,7 +244,7 @@ class Searcher(ABC):
             growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
     def rank(self, path: Path) -> tuple[float, float]:
-        """How good a path looks, greater being better: its return G, closed by V(s) at its end; among equals, the
+        """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the
         probability Π P(s,a) of its actions.
 
         Process rewards and the critic's score of the last action are mixed into G by their weights. Without a ``Value``
@@ -261,7 +263,7 @@ class Searcher(ABC):
 
 
 def _known(nodes: Sequence[Node | None]) -> list[Node]:
-    """The nodes but those after a step without an answer, where an estimate would be made up."""
+    """The given nodes, without those after a step that has no answer. An estimate there would have no basis."""
     return [node for node in nodes if node is not None and not node.unknown]
 
 

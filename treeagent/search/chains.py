@@ -1,8 +1,8 @@
 """Whole episodes sampled from the policy, without selection: best-of-N, and Tree-GRPO's random expansion.
 
-A simulation is a chain: one action sampled at each state until the episode ends, beyond refused calls, too. Equal
-samples are not merged. Each stays in a chain of its own, and siblings have equal priors. V(s) is estimated at the end
-of a chain only.
+A simulation is a chain: one action is sampled at each state until the episode ends, and the chain also continues after
+refused calls. Equal samples are not merged: each stays in its own chain, and siblings have equal priors. V(s) is
+estimated only at the end of a chain.
 """
 
 import random
@@ -18,14 +18,14 @@ from treeagent.types import Proposal
 
 
 class Chains(Searcher):
-    """A search that grows its trees by chains."""
+    """A search that grows its trees by whole chains."""
 
     def count(self, growth: Growth, node: Node) -> int:
         return 1
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        """Sample one action at the end of each path and lead the path through its edge, even where an equal edge
-        exists: merging would make two chains one."""
+        """Sample one action at the end of each path and extend the path by its edge. An equal edge is not reused,
+        because merging would make two chains one."""
         if not paths:
             return
         nodes = [end(growth, path) for path in paths]
@@ -40,9 +40,10 @@ class Chains(Searcher):
             path.append(edge)
 
     def chains(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        """Lead each path on to the end of its episode, ``leaves`` chains side by side, as far as limits allow.
+        """Extend each path to the end of its episode, ``leaves`` chains in parallel, as far as the limits allow.
 
-        A chain whose step fails is not backed up; the chains beside it are finished, and none starts after it.
+        A chain with a failed step is not backed up. The chains running in parallel with it are finished, and no chain
+        starts after it.
         """
         for batch in self.groups(growth, paths):
             fronts = batch
@@ -52,18 +53,19 @@ class Chains(Searcher):
                 yield from self.step(growth, fronts, estimate=False)
                 fronts = [path for path in fronts if path[-1].child is not None and not path[-1].child.ended]
             whole = [path for path in batch if path and path[-1].child is not None]
-            if not self.config.estimate_all:  # otherwise all of their states are estimated
+            if not self.config.estimate_all:  # otherwise ``step`` has estimated all their states
                 yield from self.estimate(growth, whole)
             for path in whole:
                 self.back_up(growth, path)
 
 
 class BestOfN(Chains):
-    """N independent episodes that share only the root; N is ``limits.simulations``, and ``leaves`` episodes run side by
-    side.
+    """N independent episodes that share only the root. N is ``limits.simulations``, and ``leaves`` episodes run in
+    parallel.
 
-    Other limits stop it, too: with ``limits.generated_tokens`` alone, N is what the tokens allow, which compares
-    best-of-N with search at equal tokens. N(s,a) is 1 on every edge, and W(s,a) is the return of its chain from there.
+    Other limits stop it too. With ``limits.generated_tokens`` alone, N is as large as the tokens allow, so that
+    best-of-N and search can be compared at equal tokens. N(s,a) is 1 on every edge, and W(s,a) is the return of its
+    chain from there on.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -74,11 +76,11 @@ class BestOfN(Chains):
 class RandomExpand(Chains):
     """Tree-GRPO's rollouts (Ji et al. 2025): M chains from the root, then rounds that branch off them.
 
-    Each initial chain and its branches form a group. A round draws N states of each group, uniformly and with
-    replacement among the states acted in (the root included), and continues each to the end of the episode. Rounds
-    follow until a limit: ``limits.simulations`` = M (L N + 1) gives L rounds. The paper's M trees share their root, so
-    that they are one tree here, whose groups are told apart by the ``group`` of the root's edges. N(s,a) counts the
-    chains through an edge, and W(s,a) sums their returns.
+    Each initial chain and its branches form a group. In each round, N states of each group are drawn, uniformly and
+    with replacement among the states in which the group acted (the root included), and each is continued to the end of
+    the episode. Rounds follow until a limit: ``limits.simulations`` = M (L N + 1) gives L rounds. The paper's M trees
+    share their root. Here they are therefore one tree, and ``group`` of the root's edges distinguishes them. N(s,a)
+    counts the chains through an edge, and W(s,a) sums their returns.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -102,17 +104,20 @@ class RandomExpand(Chains):
         """The paths to the states of a group from which a round samples further chains.
 
         Args:
-            group: the paths up to each action of its chains, but the first action of each branch.
+            group: the paths up to and including each action of the group's chains, without the first action of each
+                branch.
         """
         return [path[:-1] for path in luck.choices(group, k=self.config.chains.expansions)]
 
 
 def _begin_group(chain: Path, number: int) -> None:
-    """Tell the group of a chain by its first edge; a chain that no limit let begin has none."""
+    """Store the group's number at the first edge of a chain. A chain that was not started because of a limit has no
+    edge."""
     if chain:
         chain[0].group = number
 
 
 def _actions(chain: Path, first: int) -> list[Path]:
-    """The paths from the root through each action of a chain from the one of index ``first`` on."""
+    """The paths from the root up to and including each action of a chain, starting with the action at index
+    ``first``."""
     return [chain[: place + 1] for place in range(first, len(chain))]

@@ -1,7 +1,7 @@
 """The settings of a search. One class serves every method, so that methods can be compared on equal terms.
 
-Settings that all methods share, and those of Monte Carlo tree search with PUCT, the default method, stand at the top.
-What only one of the other methods reads stands in a table with its name.
+The settings at the top are those shared by all methods, and those of Monte Carlo tree search with PUCT, the default
+method. Settings that only one of the other methods reads are in a table named after it.
 """
 
 import math
@@ -25,7 +25,7 @@ class GumbelConfig:
     """Settings of Gumbel selection (Danihelka et al. 2022)."""
 
     considered: Annotated[int, Field(gt=0)] = 16
-    """Sequential halving at the root starts from at most this many actions (m)."""
+    """Sequential halving at the root starts with at most this many actions (m)."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -41,17 +41,18 @@ class ChainsConfig:
     """Settings of random expansion (Tree-GRPO, Ji et al. 2025) and of entropy expansion (TreeRL, Hou et al. 2025)."""
 
     initial: Annotated[int, Field(gt=0)] = 2
-    """Random and entropy expansion begin with this many chains (M), each a whole episode from the root."""
+    """Random and entropy expansion start with this many chains (M), each a whole episode from the root."""
     expansions: Annotated[int, Field(gt=0)] = 2
-    """Each round continues this many states (N) of every initial chain and its branches to the end of the episode."""
+    """In each round, every initial chain together with its branches is continued from this many of its states (N), to
+    the end of the episode."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class LookaheadConfig:
-    """Settings of lookahead, which plans anew after every action (model predictive control)."""
+    """Settings of lookahead, which plans again after every action (model predictive control)."""
 
     depth: Annotated[int, Field(gt=0)] = 2
-    """Lookahead examines paths of this many steps, the action to be taken included."""
+    """Lookahead examines paths of this many steps, including the action to be taken."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -59,7 +60,8 @@ class ABMCTSConfig:
     """Settings of AB-MCTS (Inoue et al. 2025)."""
 
     posterior: Literal["gaussian", "beta"] = "gaussian"
-    """AB-MCTS takes returns to be normally distributed, or Beta distributed between the least and the greatest."""
+    """AB-MCTS assumes that returns are normally distributed ("gaussian"), or Beta distributed between the lowest and
+    the highest return ("beta")."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -67,70 +69,73 @@ class RebaseConfig:
     """Settings of REBASE (Wu et al. 2024)."""
 
     width: Annotated[int, Field(gt=0)] = 16
-    """REBASE samples this many candidates (B) at each depth, less one for each episode that has ended. It goes down
-    once, and finishes no episode where B candidates a step exceed the limits."""
+    """REBASE samples this many candidates (B) at each depth, minus one for each episode that has ended. It goes down
+    the tree once. If B candidates per step exceed the limits before an episode ends, it finishes none."""
     temperature: Annotated[float, Field(gt=0)] = 0.2
-    """REBASE divides the candidates of a depth by a softmax over V(s) with this temperature (T), in reward units."""
+    """REBASE divides the candidates of a depth among its states by a softmax over V(s) with this temperature (T), in
+    reward units."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class SearchConfig:
-    """The settings by which a tree is grown."""
+    """The settings for growing a tree."""
 
     limits: Limits = Field(default_factory=lambda: Limits(simulations=16))
     """The search of a task stops at the first of these limits."""
     candidates: Annotated[int, Field(gt=0, le=10**4)] = 4
     """The policy samples this many actions (K) at each expanded state, unless ``widening`` samples them one after
-    another; equal calls among them become one edge."""
+    another. Equal calls among them become one edge."""
     method: SearchMethod = "mcts"
-    """Trees are grown by Monte Carlo tree search or by one of the baselines."""
+    """The search method: Monte Carlo tree search ("mcts") or one of the baselines."""
     granularity: Literal["step", "split"] = "step"
-    """An edge is a whole think/action step ("step"), or thought and action are an edge each ("split")."""
+    """What an edge of the tree is: a whole think/action step ("step"), or a thought and an action as one edge each
+    ("split")."""
     selection: Selection = "puct"
-    """MCTS descends by PUCT (AlphaZero, with priors), by UCT (without priors) or by Gumbel selection."""
+    """How MCTS descends: by PUCT (AlphaZero, with priors), by UCT (without priors) or by Gumbel selection."""
     c_init: Annotated[float, Field(ge=0)] = 1.0
     """PUCT and UCT multiply their exploration term by this constant."""
     c_by_depth: bool = True
-    """PUCT explores less where the tree is deep for its limits (``puct.exploration_at_depth``). If false, ``c_init`` is
-    the same for every tree, as in AlphaZero."""
+    """Reduces the exploration of PUCT in trees that are deep relative to their limits (``puct.exploration_at_depth``).
+    If false, ``c_init`` is the same for every tree, as in AlphaZero."""
     value_range: tuple[float, float] | None = None
-    """PUCT, UCT and AB-MCTS normalise returns by this least and greatest one; unset, by those seen in the tree so far
-    (MuZero)."""
+    """The lowest and highest return by which PUCT, UCT and AB-MCTS normalise returns. Unset uses those seen in the tree
+    so far (MuZero)."""
     widening: Annotated[int, Field(ge=0, le=10**4)] = 1
-    """PUCT and Gumbel selection sample so many candidates at a time, and sample further ones where they prefer that to
-    the actions that a state has. At 0 a state gets ``candidates`` at its first visit and no more, as under UCT and the
-    other methods. AB-MCTS samples so many at a time, too, or ``candidates`` at 0."""
+    """PUCT and Gumbel selection sample this many candidates at a time, and sample more where that scores better than
+    the actions that a state has. At 0, a state gets ``candidates`` at its first visit and no more, as under UCT and the
+    other methods. AB-MCTS also samples this many at a time, or ``candidates`` if it is 0."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The priors at the root are mixed with this share of Dirichlet noise; evaluation adds none."""
+    """Fraction of Dirichlet noise mixed into the priors at the root. Evaluation adds none."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """A reward one step later is worth this factor (γ)."""
+    """Discount factor γ for each step."""
     bootstrap: bool = False
-    """If true, a path that a limit of the environment cuts off is worth V(s) of its end beside what it was paid,
-    because the task would go on. If false, the limit is the task's own, and such a path is worth what it was paid."""
+    """Whether the limits of the environment are outside the task, so that the task would go on beyond them. If true, a
+    path that such a limit cuts off is worth its rewards plus V(s) of its end. If false, the limit is the task's own,
+    and the path is worth its rewards alone."""
     process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Process rewards make up this share (η) of a return, and the outcome's reward the rest."""
+    """Share (η) of process rewards in a return; the outcome's reward makes up the rest."""
     critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The critic's score makes up this share of an action's Q (Agent Q, equation 10); at 0 no critic is called."""
+    """Share of the critic's score in an action's Q (Agent Q, equation 10). At 0 no critic is called."""
     learned_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The reward model of ``rewards.learned`` makes up this share of V(s), and the value head, or 0 without one, the
-    rest; its audit limits it."""
+    """Share of the reward model of ``rewards.learned`` in V(s). The value head makes up the rest, or 0 does if there is
+    none. The reward model's audit limits this share."""
     rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Rollouts to the end of the episode make up this share of V(s), and the value head the rest."""
+    """Share of rollouts to the end of the episode in V(s); the value head makes up the rest."""
     estimate_all: bool = False
-    """Methods other than MCTS estimate V(s) of every state instead of leaves only."""
+    """Makes methods other than MCTS estimate V(s) of every state, not only of leaves."""
     leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
-    """Each tree has this many simulations in flight at once."""
+    """Number of simulations that each tree runs in parallel."""
     skip_exhausted: bool = True
-    """MCTS does not revisit a subtree that it has explored completely, and stops when the whole tree is explored."""
+    """MCTS does not revisit a subtree that it has fully explored, and stops when the whole tree is explored."""
     prune_invalid: bool = True
-    """A tree does not grow beyond a malformed or refused call, which leaves the environment where it was."""
+    """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
     stop_when_decided: bool = False
-    """MCTS stops when the simulations left cannot change which action at the root is visited most."""
+    """MCTS stops when the remaining simulations cannot change which action at the root has the most visits."""
     stop_at_return: float | None = None
     """The search of a task stops when a finished path has at least this return, in reward units."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None
-    """A step of the environment that takes more than this many seconds fails, and the tree keeps the reason. One that
-    blocks its thread can be given up only where ``environment.parallel`` is above 1."""
+    """Timeout of one environment step, in seconds. A step that takes longer fails, and the tree stores the reason. A
+    step that blocks its thread can be abandoned only if ``environment.parallel`` is above 1."""
     gumbel: GumbelConfig = Field(default_factory=GumbelConfig)
     """Gumbel selection reads this table."""
     beam: BeamConfig = Field(default_factory=BeamConfig)

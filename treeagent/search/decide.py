@@ -1,4 +1,4 @@
-"""From a finished search to the actions to take."""
+"""Chooses the actions to take from a finished search."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -19,22 +19,22 @@ def best_path(
 ) -> list[Edge]:
     """The expanded edges to take from the root.
 
-    The path may stop at a node that has not ended; the caller plays on from there.
+    The path may stop at a node that has not ended; the caller then continues from there.
 
     Args:
         decision: how to choose.
-            "leaf" goes to the end with the greatest G + λ log π(path), where V stands for a withheld reward; of equal
-            ends, to the likeliest, then to the nearest. Ends at a limit count only where no path ended the task.
-            Without any end it is "visits".
+            "leaf" takes the end with the greatest G + λ log π(path), where V replaces a withheld reward. Ties go to the
+            likelier end, then to the nearer one. Ends at a limit count only if no path ended the task. If the tree has
+            no end, it works like "visits".
             "visits" follows the most visited child at every step.
-            "value" follows the child of greatest Q.
+            "value" follows the child with the greatest Q.
             "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
-            and below it the action of greatest probability in the improved policy.
-        likelihood_weight: λ, in reward units a nat. Among policies within a bound on their KL divergence from π,
-            π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that
-            V overrates and that the agent itself finds unlikely.
-        allowed: whether a path from the root may be taken, as where it keeps a budget. A path that goes on from one
-            that may not may not either. Where none may, the result is empty.
+            and below the root the action with the greatest probability in the improved policy.
+        likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π, π
+            exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that V
+            overrates and that the agent itself finds unlikely.
+        allowed: whether a path from the root may be taken, for example because it keeps a budget. If a path is not
+            allowed, its continuations are not allowed either. If no path is allowed, the result is empty.
     """
     if decision == "leaf":
         ends = ranked_ends(tree, likelihood_weight, allowed)
@@ -49,8 +49,8 @@ def ranked_ends(
     likelihood_weight: float = 0.0,
     allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
 ) -> list[list[Edge]] | None:
-    """The paths to ends that are ``allowed``, as the decision "leaf" prefers them, the best first; None where search
-    reached no end."""
+    """The paths to ends that are ``allowed``, ranked as by the decision "leaf", best first. None if the search reached
+    no end."""
     found = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
     ends = [(path, node) for path, node in found if allowed(path)]
     ends.sort(key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight), reverse=True)
@@ -58,25 +58,26 @@ def ranked_ends(
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:
-    """How the decision "leaf" ranks the end ``node`` of ``path``; it takes the greatest.
+    """Sort key of the end ``node`` of ``path`` under the decision "leaf", which takes the greatest.
 
-    A path cut off by a limit has earned only its rewards, and V(s) beyond the limit would never be collected: it ranks
-    below every path that ended the task.
+    A path cut off by a limit has earned only its rewards, because V(s) beyond the limit would never be collected. It
+    therefore ranks below every path that ended the task.
     """
     logprob = path_logprob(path)
     return node.terminated, path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
 
 
 def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:
-    """The most visited child at every step; in a tree grown by lookahead, the actions that it took. ``allowed`` as in
-    ``best_path``."""
+    """The most visited child at every step. In a tree grown by lookahead, these are the actions that it took.
+    ``allowed`` is as in ``best_path``."""
     return _follow(tree, lambda node, edges: max(edges, key=by_visits), allowed)
 
 
 def _follow(
     tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge], allowed: Callable[[Sequence[Edge]], bool]
 ) -> list[Edge]:
-    """The path of the edges chosen among those that were tried and may be taken, as far as simulations went."""
+    """The path of chosen edges, as far as simulations went. The choice is among edges that were tried and are
+    allowed."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None:
@@ -89,7 +90,7 @@ def _follow(
 
 
 def by_visits(edge: Edge) -> tuple[float, float, float]:
-    """Sort key of edges by visits; of equal edges the greater Q wins, then the greater prior."""
+    """Sort key of edges by visits. Ties go to the greater Q, then to the greater prior."""
     return edge.visits, edge.value, edge.prior
 
 
@@ -104,7 +105,7 @@ def _choose(tree: Tree, node: Node, tried: Sequence[Edge], decision: Decision, c
     if decision == "value":
         return max(tried, key=_by_value)
     most = max(edge.visits for edge in tried)
-    # Search leaves an exhausted subtree however good it is, so that few visits do not mean a low value there.
+    # Search leaves an exhausted subtree even if it is good, so few visits do not mean a low value there.
     return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
 
 

@@ -1,16 +1,16 @@
-"""Whole chains from the states where the policy was least sure: EPTree, the search of TreeRL (Hou et al. 2025, arXiv
+"""Whole chains from the states where the policy was least certain: EPTree, the search of TreeRL (Hou et al. 2025, arXiv
 2506.11902).
 
-M chains begin the search, each with its branches a group, as in Tree-GRPO's random expansion. A round picks N actions
-of each group and samples other chains from the states in which they were taken, to the end of the episode. The paper
-picks the N tokens of the highest
+The search starts with M chains. Each forms a group with its branches, as in Tree-GRPO's random expansion. A round picks
+N actions of each group, and samples other chains from the states in which they were taken, to the end of the episode.
+The paper picks the N tokens with the highest
 
     H(y_t) = -log π(y_t | x, y_<t)
 
-and cuts the text before them. A tree's states lie between actions, so that an action counts here by its most surprising
-token: max_t H(y_t). The authors' code picks no token twice, nor the first one of a branch. Here states with the fewest
-samples come first, which is the same until all actions of a group were picked, and the first action of a branch is
-never picked. L rounds are M (L N + 1) chains, with one branch for each pick (T = 1).
+and cuts the text before them. The states of a tree lie between actions, so an action is scored here by its most
+surprising token: max_t H(y_t). The authors' code never picks a token twice, and never the first token of a branch. Here
+states with the fewest samples come first, which is equivalent until all actions of a group were picked; the first
+action of a branch is never picked. L rounds make M (L N + 1) chains, with one branch for each pick (T = 1).
 """
 
 import heapq
@@ -24,7 +24,7 @@ from treeagent.search.node import Edge
 
 
 class EntropyExpand(RandomExpand):
-    """Random expansion that continues the most surprising actions' states, of equal ones the earliest."""
+    """Random expansion that continues from the states of the most surprising actions. Ties go to the earliest."""
 
     def starts(self, growth: Growth, group: Sequence[Path], luck: random.Random) -> Sequence[Path]:
         def order(path: Path) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """Searches that expand the best states of the frontier: beam search and best-first search.
 
-A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each closed by
-V(s) of the state it reached. ``Searcher.rank`` orders the frontier. Neither method goes beyond an end or, with
+A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each with V(s) of
+the state it reached. ``Searcher.rank`` orders the frontier. Neither method continues beyond an end or, with
 ``prune_invalid``, beyond a refused call.
 """
 
@@ -15,10 +15,10 @@ from treeagent.search.growth import Growth, end
 
 
 class Frontier(Searcher):
-    """A search that grows its trees by single steps."""
+    """A search that grows its trees one step at a time."""
 
     def try_all(self, growth: Growth, paths: Sequence[Path]) -> Conversation[list[Path]]:
-        """Sample candidates at the end of each path and step through each of them, as far as limits allow.
+        """Sample candidates at the end of each path and step through all of them, as far as the limits allow.
 
         Returns the paths to the states reached that may be expanded further.
         """
@@ -36,9 +36,9 @@ class Frontier(Searcher):
 
 
 class Beam(Frontier):
-    """Beam search: try all candidates of the B states kept at one depth, and keep the best B states they lead to.
+    """Beam search: try all candidates of the B states kept at one depth, and keep the B best states that they lead to.
 
-    An end leaves the beam, which goes on with the others.
+    An ended episode leaves the beam, and the search continues with the other states.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -49,9 +49,9 @@ class Beam(Frontier):
 
 
 class BestFirst(Frontier):
-    """Best-first search (Koh et al. 2024): of all states not expanded yet, expand the best one next.
+    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet.
 
-    Of equal states the one reached first is next.
+    Ties go to the state that was reached first.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:

@@ -1,6 +1,7 @@
-"""A tree as a networkx graph, and as the files that graph tools read: GraphML and Graphviz DOT.
+"""A tree as a networkx graph, and as files that graph tools read: GraphML and Graphviz DOT.
 
-For drawings and graph algorithms. A graph cannot be turned back into a tree; use its record (``record.py``) for that.
+These are for drawings and graph algorithms. A graph cannot be converted back to a tree; use the tree's record for that
+(``record.py``).
 """
 
 import json
@@ -21,17 +22,18 @@ from treeagent.visible import visible
 _WIDTH = 44
 """Characters in a line of a drawn label."""
 _LINES = 8
-"""Most lines of text in one."""
+"""Most lines of text in a drawn label."""
 
 
 def to_networkx(tree: Tree) -> networkx.DiGraph:
-    """States as nodes, numbered as in the tree's record, and the actions tried between them as edges.
+    """States as nodes, numbered as in the tree's record, and the tried actions between them as edges.
 
-    Nodes have V, N, origin, terminated, truncated, invalid and text (the last message: what the environment said);
-    edges N, Q, P, W, r, process, critic, text, call, thought and logprob (in nats). r is absent where withheld, critic
-    where none was asked. Candidates never tried lead to no state and are left out, so that the P of siblings may sum
-    to less than 1. The graph has task, prompt, seed, discount and error. ``best`` marks the best path. Characters that
-    XML cannot hold, that would control a terminal or that cannot be seen are Python escapes (``\\x1b``).
+    Nodes have V, N, origin, terminated, truncated, invalid and text (the last message, which is the environment's);
+    edges have N, Q, P, W, r, process, critic, text, call, thought and logprob (in nats). r is absent if it was
+    withheld, and critic if there was no critic. Candidates that were never tried lead to no state and are left out, so
+    the P of siblings may sum to less than 1. The graph has task, prompt, seed, discount and error. ``best`` marks the
+    best path. Characters that XML cannot hold, that would control a terminal or that are invisible are written as
+    Python escapes (``\\x1b``).
     """
     task, best = tree.task, {id(edge) for edge in best_path(tree)}
     told = {"task": _visible(task.id), "prompt": _visible(task.prompt), "error": _visible(tree.error)}
@@ -54,7 +56,8 @@ def to_graphml(tree: Tree) -> str:
 
 
 def to_dot(tree: Tree) -> str:
-    """A drawing for Graphviz (``dot -Tsvg``): texts wrapped and cut, numbers rounded, the best path in bold green.
+    """A drawing for Graphviz (``dot -Tsvg``). Texts are wrapped and cut, numbers are rounded, and the best path is bold
+    and green.
 
     Ends have a double border, imagined states a dashed one.
     """
@@ -82,7 +85,7 @@ def write_graph(tree: Tree, path: Path) -> None:
     """Write the tree in the format of the path's suffix: .graphml or .dot.
 
     Raises:
-        UserError: another ending, or the file cannot be written.
+        UserError: the suffix is another one, or the file cannot be written.
     """
     writers = {".graphml": to_graphml, ".dot": to_dot}
     if path.suffix not in writers:
@@ -141,5 +144,5 @@ def _label(figures: str, text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """For a quoted label: Graphviz reads backslashes and HTML entities in it."""
+    """Escape text for a quoted label, in which Graphviz interprets backslashes and HTML entities."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;").replace("\n", "\\n")

@@ -1,7 +1,7 @@
-"""What every search method does to a tree: plant it, expand a node, step, estimate, back up.
+"""The operations on a tree that every search method uses: create it, expand a node, step, estimate, back up.
 
-What is sampled for a tree depends on its own seed alone, never on the trees beside it. If the environment fails, only
-its own tree ends, and keeps the reason in ``Tree.error``: a failed rollout is data.
+The samples for a tree depend only on its own seed, never on the other trees. If the environment fails, only its own
+tree ends, and stores the reason in ``Tree.error``: a failed rollout is data.
 """
 
 import asyncio
@@ -30,46 +30,46 @@ from treeagent.types import (
 )
 
 NOTHING_NEW = 0.05
-"""Where the prior of all calls not sampled yet is below this, a state is taken to have no others."""
+"""If the total prior of all calls not sampled yet is below this, a state counts as having no others."""
 
 
 @dataclass(slots=True)
 class Growth:
-    """A tree that is being grown, with what only its search needs to remember."""
+    """A tree that is being grown, with the data that only its search needs."""
 
     tree: Tree
     value_range: ValueRange = field(default_factory=ValueRange)
     draws: int = 0
-    """How many seeds ``next_seed`` has given."""
+    """How many seeds ``next_seed`` has returned."""
     drawn: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
-    """All candidates sampled at each node, by the node's ``id``; filled where candidates are drawn as selection wants
-    them, since each draw changes the priors of all."""
+    """All candidates sampled at each node, by the node's ``id``. Filled if candidates are sampled on demand, because
+    each sample then changes the priors of all candidates."""
     unseen: dict[int, float] = field(default_factory=dict[int, float])
-    """P(new) of each node in ``drawn``: the prior of all calls that were not sampled there yet."""
+    """P(new) of each node in ``drawn``: the total prior of all calls that were not sampled there yet."""
     known: dict[int, float] = field(default_factory=dict[int, float])
-    """The highest return beyond each exhausted edge, by the edge's ``id``; filled by ``note_known``."""
+    """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``note_known``."""
     sampled: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
-    """The edges of the candidates sampled just now at each node, by the node's ``id``: a simulation that waited for
-    them goes on through one of them."""
+    """The edges of the latest candidates at each node, by the node's ``id``. A simulation that waited for them
+    continues through one of them."""
     depth: int = 0
-    """Steps of the longest path of the tree."""
+    """Number of steps on the longest path of the tree."""
     widths: dict[int, int] = field(default_factory=dict[int, int])
     """How many candidates REBASE samples at each node, by the node's ``id``."""
     noise: list[float] = field(default_factory=list[float])
     """The Gumbel noise of each edge of the root."""
     halving: Halving | None = None
-    """Sequential halving's schedule; None before the root's candidates are complete."""
+    """The schedule of sequential halving; None before the root's candidates are complete."""
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
     best: float = -math.inf
-    """G + λ log π of the best end of the task so far; kept where ``LeastGain`` may end the search."""
+    """G + λ log π of the best end of the task so far. Updated only if ``LeastGain`` may end the search."""
     bootstrap: bool = False
-    """As ``SearchConfig.bootstrap``."""
+    """As in ``SearchConfig``."""
     timed: int = 0
-    """Simulations whose seconds are known: those of the batches that ``share_time`` has seen the end of."""
+    """Number of simulations whose end time is recorded: those of the batches that ``share_time`` has closed."""
 
     def next_seed(self) -> int:
-        """The seed of the next sample: it depends on the tree's seed and on how many were given before."""
+        """The seed of the next sample. It depends on the tree's seed and on how many seeds were returned before."""
         self.draws += 1
         return derive_seed(self.tree.seed, self.draws)
 
@@ -84,7 +84,8 @@ def end(growth: Growth, path: Sequence[Edge]) -> Node:
 async def plant(
     dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
 ) -> list[Growth]:
-    """A tree for each task that consists of its root. Where the environment fails to reset, the tree has an error."""
+    """Create a tree for each task, which consists of its root. If the environment fails to reset, the tree has an
+    error."""
     config = config or SearchConfig()
 
     async def one(task: Task, seed: int) -> Growth:
@@ -100,38 +101,39 @@ async def plant(
 
 
 def begin(tree: Tree, config: SearchConfig) -> Growth:
-    """Let a tree of a root alone grow under ``config``."""
+    """Start growing a tree that consists of its root alone, under ``config``."""
     tree.discount = config.discount
     values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
     return Growth(tree, values, bootstrap=config.bootstrap)
 
 
 def describe(error: Exception) -> str:
-    """An error in words that a file can hold."""
+    """The type and message of an error, as text that a file can hold."""
     try:
         words = str(error)
-    except Exception:  # a stranger's exception need not be able to tell itself
+    except Exception:  # str() of a foreign exception may itself fail
         words = ""
     return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
 def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, more_later: bool = False) -> None:
-    """Add the candidates of a proposal to a node as edges. A node that the policy cannot read, such as one beyond the
-    model's context, becomes a truncated end. Where the policy gives all that is possible with its priors, the first
-    ``count`` become edges, or all of them with ``more_later``.
+    """Add the candidates of a proposal to a node as edges.
+
+    A node that the policy cannot read, such as one beyond the model's context, becomes a truncated end. If the policy
+    gives all possible actions with their priors, the first ``count`` become edges, or all of them with ``more_later``.
 
     Args:
         more_later: whether further candidates may be sampled at the same node. The priors of the edges then leave
             P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
 
     Raises:
-        ValueError: the policy proposed nothing and says not why, an action has not one log-probability a token, or a
-            log-probability is NaN or infinite.
+        ValueError: the policy proposed nothing and gave no reason, an action does not have one log-probability per
+            token, or a log-probability is NaN or infinite.
     """
     if not receive(growth, node, proposal):
         return
     if proposal.priors:
-        # All that is possible is known, so that widening has nothing to add later.
+        # All possible actions are known, so widening has nothing to add later.
         node.edges = given_edges(proposal.actions, proposal.priors, None if more_later else count)
         return
     if not more_later:
@@ -144,7 +146,7 @@ def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, more_l
 
 
 def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
-    """Count a proposal's cost and write what the policy read at the node. Returns whether there are candidates."""
+    """Count a proposal's cost, and store at the node what the policy read. Returns whether there are candidates."""
     growth.tree.budget.proposals += 1
     if proposal.context_ids:
         node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
@@ -158,7 +160,7 @@ def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
 
 
 def _kept(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
-    """The ``new`` edges; an edge that the node has already keeps its statistics and takes the new prior."""
+    """The ``new`` edges. An edge that the node already has keeps its statistics and takes the new prior."""
     known = {merge_key(edge.action): edge for edge in old}
     edges: list[Edge] = []
     for edge in new:
@@ -169,7 +171,7 @@ def _kept(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
 
 
 def score(growth: Growth, node: Node, scores: Sequence[float]) -> None:
-    """Write the critic's scores of a node's edges.
+    """Store the critic's scores of a node's edges.
 
     Raises:
         ValueError: a score is NaN or infinite.
@@ -187,7 +189,7 @@ async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], se
 
 
 async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
-    """Step the dynamics; where it fails or takes more than ``seconds``, the exception."""
+    """Step the dynamics. If that fails or takes more than ``seconds``, return the exception."""
     try:
         if seconds is None:
             return await dynamics.step(state, action)
@@ -198,11 +200,12 @@ async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: flo
 
 
 def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
-    """Hang the node that a step led to below the last edge of ``path``.
+    """Add the node that a step led to below the last edge of ``path``.
 
-    Where a judge calls the episode hacked, its last step takes back what the others paid: the path returns 0.
+    If a judge calls the episode hacked, its last step takes back what the earlier steps paid, so that the path returns
+    0.
 
-    Where the step failed or paid a reward that is no number, the tree keeps the reason as its error, and the edge stays
+    If the step failed or paid a reward that is not finite, the tree stores the reason as its error, and the edge stays
     without a child.
     """
     edge, parent = path[-1], end(growth, path[:-1])
@@ -238,8 +241,8 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
 
 
 async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
-    """Write V(s) and the context tokens of each node, by one call. A node after a step without an answer is
-    left out, because an estimate there would be made up.
+    """Estimate V(s) of all nodes in one call, and store it with the context tokens. A node after a step without an
+    answer is left out, because an estimate there would have no basis.
 
     Raises:
         ValueError: an estimate is NaN or infinite.
@@ -253,7 +256,7 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
 
 
 def note_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
-    """Write V(s) and the context tokens of a node, and count what they cost.
+    """Store V(s) and the context tokens of a node, and count the cost of the estimate.
 
     Raises:
         ValueError: the estimate is NaN or infinite.
@@ -270,14 +273,15 @@ def note_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
 def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) -> None:
     """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
-    W holds sums, and Q = W/N is computed when it is read, so that nothing drifts by rounding. Process rewards of weight
-    η change the return of every visit to (1 - η) G + η Σ_k γ^(k-t) r_process. A simulation that ends where the dynamics
-    could not tell what follows counts against the budget, but is no visit, because any return would be made up.
+    W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. With process rewards of
+    weight η, the return of every visit is (1 - η) G + η Σ_k γ^(k-t) r_process. A simulation that ends where the
+    dynamics could not tell what follows counts against the budget, but is not a visit, because its return would have no
+    basis.
 
-    Where an exhausted edge of a state on the path is known to lead to more than G, the simulation would have revisited
-    it. That revisit would have found what is known already, so search looked elsewhere in its place. The revisit is
-    counted all the same, and its return goes on up the path (as a proven child's value does in MCTS-Solver, Winands et
-    al. 2008). Otherwise every further failure beside a success would lower the value of the way to that success.
+    An exhausted edge of a state on the path may be known to lead to more than G. The simulation would then have
+    revisited that edge, but search looked elsewhere because the revisit would have found nothing new. The revisit is
+    counted all the same, and its return continues up the path (as a proven child's value does in MCTS-Solver, Winands
+    et al. 2008). Otherwise every further failure beside a success would lower the value of the path to that success.
     """
     leaf = path[-1].child
     assert leaf is not None
@@ -311,23 +315,23 @@ def _count(edge: Edge, value: float, growth: Growth) -> None:
 
 
 def _earned(edge: Edge, process_weight: float) -> float:
-    """The reward of a step, its process reward mixed in. A withheld reward (None) adds nothing: the leaf's value
-    estimates it."""
+    """The reward of a step with its process reward mixed in. A withheld reward (None) adds nothing, because the leaf's
+    value estimates it."""
     reward = edge.reward or 0.0
     return (1 - process_weight) * reward + process_weight * edge.process if process_weight else reward
 
 
 def _discount(edge: Edge, growth: Growth) -> float:
-    """γ of a step; a thought is half a turn and is not discounted."""
+    """γ of a step. A thought is half a turn and is not discounted."""
     return 1.0 if edge.thought else growth.tree.discount
 
 
 def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
-    """Mark the nodes of ``path`` as exhausted from the leaf up, as far as that is so.
+    """Mark the exhausted nodes of ``path``, from the leaf up to the first node that is not exhausted.
 
-    A node is exhausted when the episode ended there, or when all its edges lead to exhausted nodes and no call is left
-    to be sampled. In a deterministic environment a further visit would find what is known already, so that search
-    spends its simulations elsewhere.
+    A node is exhausted if the episode ended there, or if all its edges lead to exhausted nodes and no call is left to
+    be sampled. In a deterministic environment a further visit would find nothing new, so search spends its simulations
+    elsewhere.
     """
     nodes = [growth.tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
     for node in reversed(nodes):
@@ -337,13 +341,13 @@ def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
 
 
 def may_draw(growth: Growth, node: Node) -> bool:
-    """Whether a further draw at a node might bring a call that was not sampled there yet."""
+    """Whether a further sample at a node might be a call that was not sampled there yet."""
     return growth.unseen.get(id(node), 0.0) >= NOTHING_NEW
 
 
 def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
-    """Remember the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, where
-    search did not look."""
+    """Store the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, because
+    search did not look there."""
     for edge in reversed(path):
         node = edge.child
         if node is None or not node.exhausted or node.unknown or (node.invalid and not node.ended):
@@ -358,8 +362,8 @@ def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> N
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:
-    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together, and note
-    when their latest simulations ended."""
+    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together. Also
+    record when the latest simulations of these trees ended."""
     share = (time.perf_counter() - started) / max(len(growths), 1)
     for growth in growths:
         tree = growth.tree

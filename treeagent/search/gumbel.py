@@ -1,14 +1,15 @@
 """Gumbel selection (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"; equations below are theirs).
 
 PUCT needs many simulations before its visit counts are a better policy than the prior. Gumbel selection improves on the
-prior even with a handful. At the root, sequential halving gives all sampled actions equal visits and drops the worse
-half, again and again. Below it, each simulation takes the action whose visits lag most behind the improved policy.
+prior even with a handful. At the root, sequential halving gives all sampled actions equal visits, drops the worse half,
+and repeats this. Below the root, each simulation takes the action whose share of visits is furthest below its
+probability in the improved policy.
 
-Values are completed and rescaled per node, as DeepMind's mctx does.
+Values are completed and rescaled per node, as in DeepMind's mctx.
 
-The paper counts simulations and knows all actions. Here phases of sequential halving have equal shares of whatever
-limits the search (``Halving``). Where candidates are sampled one after another, PUCT's rule says when to sample another
-one, at the root during the first phase only.
+The paper counts simulations and knows all actions. Here, the phases of sequential halving have equal shares of
+whichever limits the search has (``Halving``). If candidates are sampled one after another, PUCT's rule decides when to
+sample another one, and at the root only during the first phase.
 """
 
 import math
@@ -30,7 +31,7 @@ VALUE_SCALE = 0.1
 
 
 def gumbel_noise(count: int, seed: int) -> list[float]:
-    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples, as the paper takes them; ``seed`` is the
+    """g(a) of the root's ``count`` edges, in order: standard Gumbel samples, as in the paper. ``seed`` is the
     tree's."""
     rng = np.random.default_rng(derive_seed(seed, "gumbel"))
     return [float(draw) for draw in rng.gumbel(size=count)]
@@ -38,41 +39,41 @@ def gumbel_noise(count: int, seed: int) -> list[float]:
 
 @dataclass(slots=True)
 class Halving:
-    """Sequential halving's schedule, written as the search spends its limits (algorithm 2, figure 1).
+    """The schedule of sequential halving, extended as the search spends its limits (algorithm 2, figure 1).
 
-    m considered actions make ceil(log2 m) phases of equal shares of the limits. A phase consists of rounds, in each of
-    which all actions that are left get one visit. It ends when another round as costly as the last one would exceed its
-    share, but has one round at least; then the better half goes on. With 4 actions and a limit of 8 simulations alone,
-    simulations choose actions that have had 0 0 0 0 1 1 2 2 visits: each of the four once, then the best two of them
-    twice more. Under such a limit every schedule is the paper's and mctx's.
+    m considered actions make ceil(log2 m) phases with equal shares of the limits. A phase consists of rounds, each of
+    which gives one visit to every remaining action. A phase ends when another round as costly as the last one would
+    exceed its share, but it has at least one round. Then the better half of the actions remains. With 4 actions and a
+    limit of 8 simulations alone, the simulations choose actions that have had 0 0 0 0 1 1 2 2 visits: each of the four
+    once, then the best two of them twice more. Under such a limit, every schedule equals that of the paper and of mctx.
     """
 
     considered: int
-    """m."""
+    """m: the number of considered actions."""
     visits: list[int]
-    """Entry i is the number of visits that the root's action must already have had for simulation ``first`` + i to
-    choose it. To begin with, it holds what is left of the round in progress: 0, m times, where no action has visits."""
+    """Simulation ``first`` + i chooses a root action that already has as many visits as entry i says. The initial value
+    is the rest of the round in progress: m zeros if no action has visits."""
     first: int = 0
-    """Simulations before this schedule."""
+    """Number of simulations before this schedule."""
     rounds: int = 1
-    """Rounds so far, the one in progress included."""
+    """Number of rounds so far, including the one in progress."""
     left: int = field(init=False)
-    """Actions that are left."""
+    """Number of remaining actions."""
     began: int = 0
-    """``rounds`` when the phase began."""
+    """Value of ``rounds`` when the phase began."""
     spent: tuple[float, float] = (0.0, 0.0)
-    """Shares of the limits that were spent when the phase and when the last round began."""
+    """Shares of the limits that were spent when the phase began and when the last round began."""
 
     def __post_init__(self) -> None:
         self.left = self.considered
 
     def due(self, simulation: int, share: float) -> int:
-        """How many visits the root's action must already have had for this simulation, counted from 0, to choose it.
+        """How many visits a root action must already have so that this simulation, counted from 0, may choose it.
 
         Args:
-            share: of the limits that is spent once the simulations before it are finished.
+            share: the share of the limits that is spent once all earlier simulations are finished.
         """
-        place = max(simulation - self.first, 0)  # one that was given up in flight comes again
+        place = max(simulation - self.first, 0)  # a simulation that was given up is repeated
         while place >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
@@ -91,7 +92,7 @@ def phases(considered: int) -> int:
 def mixed_value(node: Node) -> float:
     """v_mix = (V(s) + N / Σ_{visited} P(b) Σ_{visited} P(a) Q(s,a)) / (1 + N)  (equation 33).
 
-    The value of the state under the prior, as far as search knows it: it completes Q of the edges without visits.
+    The value of the state under the prior, estimated from the search so far. It replaces Q of the edges without visits.
     """
     visited = [edge for edge in node.edges if edge.visits]
     if not visited:
@@ -123,7 +124,7 @@ def improved_policy(node: Node, config: SearchConfig) -> list[float]:
 
 
 def root_scores(node: Node, noise: Sequence[float], config: SearchConfig) -> list[float]:
-    """g(a) + log P(s,a) + σ(q̂) of each edge at the root, in order (equation 6); ``noise`` holds g."""
+    """g(a) + log P(s,a) + σ(q̂) of each edge at the root, in order (equation 6). ``noise`` holds g."""
     values = transformed_values(node, config)
     return [g + _log(edge.prior) + value for g, edge, value in zip(noise, node.edges, values, strict=True)]
 
@@ -141,9 +142,9 @@ def _log(probability: float) -> float:
 
 
 def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
-    """The action to take after a Gumbel search: the one with the greatest g(a) + log P(s,a) + σ(q̂) among the most
-    visited; without ``noise``, as at evaluation, g is 0. An exhausted action competes, too: it has fewer visits only
-    because there was nothing left to find."""
+    """The action to take after a Gumbel search: among the most visited actions, the one with the greatest g(a) + log
+    P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0. An exhausted action competes too, because it has fewer
+    visits only for lack of anything left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
@@ -153,5 +154,6 @@ def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
 
 
 def known(edge: Edge) -> bool:
-    """Whether search has seen everything beyond this edge. Beyond a refused call it did not look at all."""
+    """Whether search has seen everything beyond this edge. This is false for a refused call, because search did not
+    look there."""
     return edge.exhausted and edge.child is not None and not edge.child.invalid

@@ -1,4 +1,5 @@
-"""The limits at which the search of one task stops. Every method keeps the same limits, so that they compare fairly."""
+"""The limits at which the search of one task stops. They are the same for every method, so that methods compare
+fairly."""
 
 from typing import Annotated, Self
 
@@ -12,21 +13,21 @@ from treeagent.search.node import Budget
 class Limits:
     """What one tree may spend. The search stops at the first limit it reaches; None sets no limit.
 
-    Simulations in flight are finished. Steps, tokens and seconds may therefore exceed their limit by what one batch of
-    ``leaves`` simulations spends.
+    Simulations in flight are finished. Steps, tokens and seconds may therefore exceed their limit by the cost of one
+    batch of ``leaves`` simulations.
     """
 
     simulations: Annotated[int, Field(gt=0, le=10**7)] | None = None
-    """A tree gets at most this many simulations; an episode of best-of-N, a step of a beam and a candidate examined by
-    lookahead count as one each."""
+    """Maximum number of simulations in a tree. An episode of best-of-N, a step of a beam and a candidate examined by
+    lookahead count as one simulation each."""
     environment_steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
-    """A tree takes at most this many steps of the environment, replayed steps included, and as many of a world
-    model."""
+    """Maximum number of environment steps in a tree, including replayed steps. The same number applies separately to
+    steps of a world model."""
     generated_tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
-    """The candidates of a tree have at most this many sampled tokens in all."""
+    """Maximum number of sampled tokens in all candidates of a tree."""
     seconds: Annotated[float, Field(gt=0)] | None = None
-    """A tree takes at most this many seconds of wall time; trees of a batch share its time equally. Such trees are not
-    reproducible."""
+    """Maximum wall time of a tree, in seconds; the trees of a batch share its time equally. Trees under this limit are
+    not reproducible."""
 
     @model_validator(mode="after")
     def _some_limit(self) -> Self:
@@ -39,8 +40,8 @@ class Limits:
         return self.share(spent) >= 1
 
     def share(self, spent: Budget, in_flight: int = 0) -> float:
-        """The share of the limits that a tree has spent, by the limit that it will reach first; from 1 on, no
-        simulation starts. Simulations ``in_flight`` are taken to cost what those before them cost on average."""
+        """The share of the limits that a tree has spent, by the limit that it will reach first. At 1 or above, no
+        simulation starts. Simulations ``in_flight`` are assumed to cost as much as the average of those before them."""
         started = spent.simulations + in_flight
         scale = started / spent.simulations if spent.simulations else 1.0
         return max(

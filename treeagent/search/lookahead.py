@@ -1,4 +1,4 @@
-"""Lookahead in a model, one action after the other: model predictive control (MPC)."""
+"""Lookahead in a model, one action at a time: model predictive control (MPC)."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ from treeagent.search.growth import Growth, end
 
 
 class Lookahead(Searcher):
-    """From the current state, examine every candidate ``lookahead.depth`` steps deep, with K candidates at each state;
-    take the first action of the best path; plan anew from where it leads, until the episode ends.
+    """From the current state, examine every candidate ``lookahead.depth`` steps deep, with K candidates at each state.
+    Take the first action of the best path, and plan again from where it leads, until the episode ends.
 
     A simulation examines one candidate of the current state and backs up the best path beyond it. N(s,a) counts how
-    often an edge was on such a path, and W(s,a) sums those returns. Edges examined that were never on one stay in the
-    tree with N = 0. ``most_visited_path`` gives the actions taken. Where a sibling has as
-    many visits as the first action of the plan, the plan is backed up again, which costs simulations only.
+    often an edge was on such a path, and W(s,a) sums the returns of these paths. Edges that were examined but never on
+    such a path stay in the tree with N = 0. ``most_visited_path`` gives the actions taken. If a sibling has as many
+    visits as the first action of the plan, the plan is backed up again, which costs only simulations.
 
-    Where ``dynamics`` is a world model, the actions are taken in imagination, too. To plan anew from what really
-    happens, take the first action in the real environment, and search again under a dynamics whose ``reset`` returns
-    the state that the action led to.
+    If ``dynamics`` is a world model, the actions are also taken in imagination. To plan from what really happens, take
+    the first action in the real environment, and search again under a dynamics whose ``reset`` returns the state that
+    the action led to.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -34,10 +34,11 @@ class Lookahead(Searcher):
             best = max(plans, key=self.rank)
             taken = best[: len(taken) + 1]
             while self.room(growth) and max(node.edges, key=by_visits) is not taken[-1]:
-                self.back_up(growth, best)  # a visit each time, since nothing unknown is among the plans
+                self.back_up(growth, best)  # each adds a visit, because no plan has an unknown outcome
 
     def _look(self, growth: Growth, candidates: Sequence[Path]) -> Conversation[list[Path]]:
-        """The best path beyond each candidate, as far as limits allow, without paths whose outcome is unknown."""
+        """The best path beyond each candidate, as far as the limits allow. Paths with an unknown outcome are left
+        out."""
         plans: list[Path] = []
         for group in self.groups(growth, candidates):
             yield from self._unfold(growth, group)
@@ -49,7 +50,7 @@ class Lookahead(Searcher):
         return [plan for plan in plans if not end(growth, plan).unknown]
 
     def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        """Grow everything that is at most ``lookahead.depth`` steps away and not in the tree yet."""
+        """Grow every node that is at most ``lookahead.depth`` steps away and not in the tree yet."""
         for depth in range(self.config.lookahead.depth):
             if depth:
                 inner = [path for path in paths if self.opens(path)]
@@ -60,13 +61,13 @@ class Lookahead(Searcher):
                 return
 
     def _best_beyond(self, path: Path) -> Path:
-        """The best continuation of ``path`` in the tree as it is; ``path`` itself at a leaf."""
+        """The best continuation of ``path`` in the tree so far; at a leaf, ``path`` itself."""
         node = path[-1].child
         assert node is not None
         beyond = [self._best_beyond([*path, edge]) for edge in node.edges]
         return max(beyond, key=self._known_first, default=path)
 
     def _known_first(self, path: Path) -> tuple[bool, tuple[float, float]]:
-        """Rank a path whose outcome is unknown below all others."""
+        """Sort key that ranks a path with an unknown outcome below all others."""
         leaf = path[-1].child
         return leaf is not None and not leaf.unknown, self.rank(path)

@@ -2,19 +2,20 @@
 
 One simulation of a tree has four phases:
 
-1. Select: from the root, follow the edge of the best score (PUCT, UCT or Gumbel) down to an edge without a child, to a
-   node without candidates, or to an end.
-2. Expand: sample an action from the policy at a node without candidates, and go on through it. Candidates are sampled
-   only now, at the node's second visit. Most leaves are never visited again, and sampling is what costs.
+1. Select: from the root, follow the edge with the best score (PUCT, UCT or Gumbel) down to an edge without a child, to
+   a node without candidates, or to an end.
+2. Expand: at a node without candidates, sample an action from the policy and continue through it. Candidates are
+   sampled only at this point, at the node's second visit, because most leaves are never visited again and sampling is
+   the expensive part.
 3. Evaluate: step the dynamics through the edge, and estimate V(s) of the state it leads to.
 4. Back up: add the return to N and W of every edge on the path.
 
-PUCT samples further candidates where that looks better than the actions it has (``Search._prefers_new``). A good state
-so keeps one candidate, and a state whose candidates disappoint gets others. UCT and Gumbel selection compare a fixed
-set of K candidates.
+PUCT and Gumbel selection sample further candidates where that looks better than the existing actions
+(``Search._prefers_new``). A good state therefore keeps one candidate, and a state with disappointing candidates gets
+more. UCT, and every selection if ``widening`` is 0, compares a fixed set of K candidates.
 
-``Search.grow`` reads as if it searched one tree alone, ``leaves`` simulations side by side. Candidates, steps and
-estimates of all trees are asked for together (``batches.py``), so that the language model works on large batches.
+``Search.grow`` is written as if it searched one tree alone, with ``leaves`` parallel simulations. Candidates, steps and
+estimates of all trees are requested together (``batches.py``), so that the language model works on large batches.
 """
 
 from collections.abc import Sequence
@@ -45,24 +46,24 @@ from treeagent.search.puct import (
 from treeagent.types import derive_seed
 
 ROOT_NOISE_ALPHA = 0.3
-"""Concentration of the Dirichlet noise at the root, AlphaZero's for chess (Silver et al. 2018)."""
+"""Concentration of the Dirichlet noise at the root: AlphaZero's value for chess (Silver et al. 2018)."""
 
 
 class Search(Searcher):
-    """Monte Carlo tree search with PUCT, UCT or Gumbel selection, as ``SearchConfig.selection`` says."""
+    """Monte Carlo tree search with PUCT, UCT or Gumbel selection, according to ``SearchConfig.selection``."""
 
     @property
     def widening(self) -> int:
-        """How many candidates are sampled at a time; 0 where each state gets a fixed set of them."""
+        """How many candidates are sampled at a time; 0 if each state gets a fixed set of them."""
         return 0 if self.config.selection == "uct" else self.config.widening
 
     def grow(self, growth: Growth) -> Conversation[None]:
-        """Each iteration is up to ``leaves`` simulations, by the four phases above."""
+        """Each iteration runs up to ``leaves`` simulations through the four phases above."""
         if not growth.tree.error and not self.config.estimate_all:
-            yield from self.estimate(growth, [[]])  # every other node is estimated when a simulation reaches it first
+            yield from self.estimate(growth, [[]])  # ``step`` estimates every other node on its first visit
         while paths := self._select(growth):
-            # A freshly expanded node is descended through at once, and what is below may want candidates in its turn
-            # (where a sampled action was tried before): hence the loop.
+            # A path continues through a node right after its expansion. If the sampled action was tried before, the
+            # node below may need candidates too, hence the loop.
             while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
                 yield from self.expand(growth, waiting)
                 given_up = {id(path) for path in waiting if not self._go_on(growth, path)}
@@ -72,8 +73,8 @@ class Search(Searcher):
                 self.back_up(growth, path)
 
     def _select(self, growth: Growth) -> list[Path]:
-        """The paths of the simulations that start now; none where the search is over. No two of them step through the
-        same edge."""
+        """The paths of the simulations that start now; none if the search is over. No two of them step through the same
+        edge."""
         tree, paths = growth.tree, list[Path]()
         if (tree.root.exhausted and self.config.skip_exhausted) or self._decided(tree):
             return paths
@@ -83,7 +84,7 @@ class Search(Searcher):
         return paths
 
     def _decided(self, tree: Tree) -> bool:
-        """Whether the lead of the most visited action at the root is greater than the number of simulations left."""
+        """Whether the most visited action at the root leads by more visits than there are simulations left."""
         if not self.config.stop_when_decided:
             return False
         assert self.config.limits.simulations is not None
@@ -92,8 +93,8 @@ class Search(Searcher):
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
 
     def _go_on(self, growth: Growth, path: Path) -> bool:
-        """Descend from a node that was expanded. A simulation that then wants further candidates is given up if a limit
-        was reached meanwhile."""
+        """Continue the descent from a node that was just expanded. A simulation that then needs further candidates is
+        given up if a limit was reached in the meantime."""
         if not self._descend(growth, path):
             return False
         if self._wants_candidates(growth, path) and not self.room(growth):
@@ -102,11 +103,11 @@ class Search(Searcher):
         return True
 
     def _descend(self, growth: Growth, path: Path) -> bool:
-        """Extend ``path`` along the best edges to an untried edge, an end, or a node that wants candidates.
+        """Extend ``path`` along the best edges to an untried edge, an end, or a node that needs candidates.
 
-        Each edge passed counts as in flight at once, before anything is known of its outcome. These virtual visits make
-        the next simulation of the batch look elsewhere (WU-UCT, Liu et al. 2020). Returns False, and gives the
-        simulation up, where every way on is in flight already.
+        Each edge on the path counts as in flight immediately, before its outcome is known. These virtual visits make
+        the next simulation of the batch look elsewhere (WU-UCT, Liu et al. 2020). If every way on is already in flight,
+        the simulation is given up and the function returns False.
         """
         node: Node | None = end(growth, path)
         while node is not None and not self.is_end(node) and node.edges:
@@ -125,10 +126,10 @@ class Search(Searcher):
     def _prefers_new(self, growth: Growth, node: Node) -> bool:
         """Whether a further candidate should be sampled at ``node``.
 
-        An action not sampled yet competes with those of the node by its own PUCT score. Its prior is P(new), the
-        probability that the next sample is one. Its Q is ``new_action_value``, and its visit count the number of
-        samples so far. So one candidate is enough where it is likely and does well; others follow where it is
-        unlikely, where it disappoints, or once visits abound.
+        An action not sampled yet competes with the node's actions by its own PUCT score. Its prior is P(new), the
+        probability that the next sample is a new action. Its Q is ``new_action_value``, and its visit count is the
+        number of samples so far. One candidate is therefore enough if it is likely and does well. Others follow if it
+        is unlikely, if it disappoints, or once there are many visits.
         """
         if not may_draw(growth, node):
             return False
@@ -143,28 +144,28 @@ class Search(Searcher):
         return new > max(self._scores(growth, node, open_edges))
 
     def _gathers(self, growth: Growth) -> bool:
-        """Whether the root may still get candidates, before sequential halving begins: until ``gumbel.considered`` are
-        there, the policy has no others, or the share of the first phase is spent. Later it gets others only where
-        all of these are explored."""
+        """Whether the root may still get candidates before sequential halving begins. This ends when there are
+        ``gumbel.considered`` candidates, when the policy has no others, or when the share of the first phase is spent.
+        Afterwards the root gets others only if all of these are explored."""
         root, considered = growth.tree.root, self.config.gumbel.considered
         if growth.halving is not None or not may_draw(growth, root) or len(root.edges) >= considered:
             return False
         return self._share(growth) < 1 / phases(considered)
 
     def _share(self, growth: Growth) -> float:
-        """The share of the limits that will be spent when the simulations in flight are finished."""
+        """The share of the limits that will be spent once the simulations in flight are finished."""
         in_flight = sum(edge.in_flight for edge in growth.tree.root.edges)
         return self.config.limits.share(growth.tree.budget, in_flight)
 
     def _wants_candidates(self, growth: Growth, path: Path) -> bool:
-        """Whether a path ends at a state at which candidates are to be sampled."""
+        """Whether candidates must be sampled at the end of ``path``."""
         return not _untried(path) and not self.is_end(end(growth, path))
 
     def count(self, growth: Growth, node: Node) -> int:
         return self.widening or self.config.candidates
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        """Sample candidates at each node once, however many simulations wait there."""
+        """Sample candidates once at each node, however many simulations wait there."""
         nodes = list({id(node): node for path in paths for node in [end(growth, path)]}.values())
         yield from self.sample(growth, nodes, more_later=self.widening > 0)
         for node in nodes:
@@ -175,10 +176,10 @@ class Search(Searcher):
                 self._prepare_root(growth)
 
     def _prepare_root(self, growth: Growth) -> None:
-        """Mix noise into the priors of the root, and draw the Gumbel noise of its edges."""
+        """Mix noise into the priors of the root, and sample the Gumbel noise of its edges."""
         edges, config = growth.tree.root.edges, self.config
         if config.root_noise and self.noise:
-            # Drawn anew from the tree's seed: where candidates are added, the old ones keep their noise.
+            # The generator starts again from the tree's seed, so old candidates keep their noise when others are added.
             rng = np.random.default_rng(derive_seed(growth.tree.seed, "root noise"))
             for edge, share in zip(edges, rng.dirichlet([ROOT_NOISE_ALPHA] * len(edges)), strict=True):
                 edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
@@ -186,10 +187,10 @@ class Search(Searcher):
             growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
 
     def _best_edge(self, growth: Growth, node: Node, sampled: Sequence[Edge] | None = None) -> Edge | None:
-        """The edge to follow, one of the ``sampled`` ones where candidates were sampled just now; None where other
-        simulations of the batch already step through all of them."""
+        """The edge to follow: one of the ``sampled`` ones if candidates were just sampled. None if other simulations of
+        the batch already step through all of them."""
         edges = node.edges if sampled is None else sampled
-        # Where all edges are closed (exhausted or pruned), a visit teaches nothing new but still sharpens N and Q.
+        # If all edges are closed (exhausted or pruned), a visit finds nothing new but still refines N and Q.
         choices = [edge for edge in edges if self._is_open(edge)] or edges
         choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
         if len(choices) <= 1:
@@ -209,8 +210,8 @@ class Search(Searcher):
         return not pruned and not (child.exhausted and self.config.skip_exhausted)
 
     def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> list[float]:
-        """The PUCT or UCT scores of ``choices``, in their order. Simulations in flight count as visits in the
-        exploration term and leave Q alone (WU-UCT, equation 4)."""
+        """The PUCT or UCT scores of ``choices``, in order. Simulations in flight count as visits in the exploration
+        term, but do not affect Q (WU-UCT, equation 4)."""
         config, visits = self.config, node.visits_in_flight
         untried = first_play_value(node, growth.value_range)
         values = [self._selection_value(growth, edge, untried) for edge in choices]
@@ -225,7 +226,8 @@ class Search(Searcher):
         ]
 
     def _exploration(self, growth: Growth, parent_visits: int) -> float:
-        """c(s) of PUCT. How many simulations the limits allow is told from what those so far have spent."""
+        """c(s) of PUCT. The number of simulations that the limits allow is extrapolated from the cost of those so
+        far."""
         c_init, budget = self.config.c_init, growth.tree.budget
         if self.config.c_by_depth and budget.simulations:
             share = max(self.config.limits.share(budget), 1e-9)
@@ -233,7 +235,7 @@ class Search(Searcher):
         return exploration_rate(parent_visits, c_init)
 
     def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
-        """Q̂(s,a), mixed with the critic's score by its weight; ``untried`` stands for Q̂ before the first visit."""
+        """Q̂(s,a), with the critic's score mixed in by its weight. ``untried`` replaces Q̂ before the first visit."""
         values = growth.value_range
         q = values.normalise(edge.value) if edge.visits else untried
         if edge.critic is None:
@@ -241,21 +243,21 @@ class Search(Searcher):
         return edge.with_critic(q, self.config.critic_weight, values.normalise(edge.critic))
 
     def _gumbel_scores(self, growth: Growth, node: Node) -> dict[int, float]:
-        """Scores of Gumbel selection by ``id`` of the edge."""
+        """Scores of Gumbel selection, by ``id`` of the edge."""
         if node is not growth.tree.root:
             deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
         due = 0 if self._gathers(growth) else self._due(growth)
         scores = root_scores(node, growth.noise, self.config)
-        # The schedule says how many visits the chosen action must have had. Where all such actions are exhausted, those
-        # whose visits are nearest to that number take over: the penalty outweighs any score.
+        # The schedule fixes how many visits the chosen action must have. If all such actions are exhausted, the ones
+        # closest to that number of visits are chosen, because the penalty outweighs any score.
         return {
             id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - due)
             for edge, score in zip(node.edges, scores, strict=True)
         }
 
     def _due(self, growth: Growth) -> int:
-        """How many visits the root's action must have had for the simulation that starts now to choose it."""
+        """How many visits a root action must already have so that the simulation that starts now may choose it."""
         edges = growth.tree.root.edges
         started = growth.tree.budget.simulations + sum(edge.in_flight for edge in edges)
         if growth.halving is None:
@@ -267,7 +269,7 @@ class Search(Searcher):
         return growth.halving.due(started, self._share(growth))
 
     def back_up(self, growth: Growth, path: Path) -> None:
-        """Finish a simulation. One whose step failed changes no statistics; the tree's error says what happened."""
+        """Finish a simulation. If its step failed, no statistics change; the tree's error holds the reason."""
         _release(path)
         if not path or (child := path[-1].child) is None:
             return
@@ -279,7 +281,7 @@ class Search(Searcher):
 
 
 def _untried(path: Path) -> bool:
-    """Whether the path ends at an edge without a child, through which the dynamics is to be stepped."""
+    """Whether the path ends at an edge without a child, through which the dynamics must be stepped."""
     return bool(path) and path[-1].child is None
 
 

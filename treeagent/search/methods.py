@@ -51,20 +51,21 @@ def make_search(
     noise: bool = True,
     least_gain: LeastGain | None = None,
 ) -> Searcher:
-    """A search by the method that ``config.method`` names; the other arguments are ``Searcher``'s."""
+    """Create a search of the method that ``config.method`` names. The other arguments are those of ``Searcher``."""
     return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise, least_gain=least_gain)
 
 
 def ask_tell(
     config: SearchConfig, states: Sequence[State], seeds: Sequence[int], *, value: bool = True, critic: bool = False
 ) -> AskTell:
-    """A search by the method that ``config.method`` names, for a loop that answers what it asks.
+    """Create a search of the method that ``config.method`` names, for a loop that answers its requests.
 
     Args:
-        states: where the searches begin, one a task; ``State.task`` names the task.
-        seeds: one a task. Equal seeds and answers give equal trees, whatever other tasks are searched beside them.
-        value: whether V(s) is asked for. Without it a leaf is worth 0 beside the rewards on its path.
-        critic: whether scores of candidates are asked for, if ``config.critic_weight`` is above 0.
+        states: where the searches begin, one for each task; ``State.task`` is the task.
+        seeds: one for each task. Equal seeds and answers give equal trees, whatever other tasks are searched at the
+            same time.
+        value: whether V(s) is requested. Without it, a leaf adds 0 to the rewards on its path.
+        critic: whether scores of candidates are requested, if ``config.critic_weight`` is above 0.
     """
     outside = _Outside()
     search = make_search(outside, outside, config, outside if value else None, outside if critic else None)
@@ -74,8 +75,8 @@ def ask_tell(
 
 
 class _Outside:
-    """Stands for the policy, dynamics, value and critic of a search that is answered by ``AskTell.tell``. A search
-    calls them in ``Searcher.run`` alone, so that none of these methods is ever called."""
+    """Placeholder for the policy, dynamics, value and critic of a search that is answered by ``AskTell.tell``. Only
+    ``Searcher.run`` would call these methods, so none of them is ever called."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         raise NotImplementedError

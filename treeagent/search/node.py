@@ -1,6 +1,7 @@
 """The search tree. A node is a state with V(s); an edge is an action with P, N, W and r, as in AlphaZero.
 
-Statistics stand on edges, not on nodes: Q(s,a) = W/N belongs to an action at a state, and N(s) is a sum over edges.
+Statistics are stored on edges, not on nodes: Q(s,a) = W/N belongs to an action at a state, and N(s) is a sum over
+edges.
 """
 
 import statistics
@@ -18,41 +19,41 @@ class Budget:
 
     simulations: int = 0
     environment_steps: int = 0
-    """Steps of the environment, replayed steps included."""
+    """Environment steps, including replayed ones."""
     imagined_steps: int = 0
-    """Steps of a world model in place of the environment."""
+    """Steps of a world model that replaced the environment."""
     unreadable: int = 0
-    """Imagined steps for which the world model's answer could not be parsed."""
+    """Imagined steps with an answer of the world model that could not be parsed."""
     doubted: int = 0
-    """Always 0: no world model states a confidence. Stored trees have the field."""
+    """Always 0, because no world model states a confidence. The field exists because stored trees have it."""
     claims: int = 0
     """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0
-    """Replayed successes that were successes in the environment, too."""
+    """Replayed imagined successes that were also successes in the environment."""
     generated_tokens: int = 0
-    """Sampled tokens of all candidates, those of merged duplicates included."""
+    """Sampled tokens of all candidates, including merged duplicates."""
     proposals: int = 0
-    """States at which the policy proposed candidates."""
+    """Number of states at which the policy proposed candidates."""
     estimates: int = 0
-    """States at which V(s) was estimated."""
+    """Number of states at which V(s) was estimated."""
     seconds: float = 0.0
     """Wall time in seconds; the trees of a batch share its time equally."""
 
     def add(self, other: "Budget") -> None:
-        """Add what another search has spent."""
+        """Add the budget of another search."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Spent(NamedTuple):
-    """What a search had spent by the end of a simulation."""
+    """What a search had spent when a simulation ended."""
 
     tokens: int
     """Sampled tokens."""
     steps: int
-    """Steps of the environment, replayed ones included, and of a world model."""
+    """Steps of the environment, including replayed ones, and of a world model."""
     seconds: float
-    """Wall time as in ``Budget.seconds``, at the end of the batch that the simulation was part of."""
+    """Wall time as in ``Budget.seconds``, at the end of the batch that contained the simulation."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,46 +66,47 @@ class Edge:
     visits: int = 0
     """N(s,a)."""
     value_sum: float = 0.0
-    """W(s,a): the sum of the returns of all visits, each counted from this edge on."""
+    """W(s,a): the sum of the returns of all visits, each from this edge on."""
     reward: float | None = 0.0
-    """r(s,a); None where it is withheld, as at evaluation."""
+    """r(s,a); None if it is withheld, as at evaluation."""
     child: "Node | None" = None
     process: float = 0.0
     """Process reward of this step."""
     critic: float | None = None
-    """Q_critic(s,a), the critic's score of this action; None where there was no critic."""
+    """Q_critic(s,a), the critic's score of this action; None if there was no critic."""
     group: int = 0
-    """Of an edge at the root, the number of the group of chains that it begins, within which Tree-GRPO compares."""
+    """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
+    groups."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts of the step's reward and its costs by name (``treeagent.rewards``); empty where there are none."""
+    """Parts of the step's reward and its costs, by name (``treeagent.rewards``); empty if there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     vetoed: bool = False
-    """Whether a reviewer's mark forbids to learn this action. Not stored: ``views.marked`` lays marks on a tree."""
+    """Whether a reviewer's mark forbids learning this action. Not stored: ``views.marked`` applies marks to a tree."""
     divergence: float | None = None
-    """By how much the policy would choose this action otherwise if it knew the outcome, in nats; None where it was not
-    asked. Not stored: ``stages.hindsight`` measures it."""
+    """How much the policy's choice of this action would change if it knew the outcome, in nats; None if not measured.
+    Not stored: ``stages.hindsight`` measures it."""
 
     @property
     def value(self) -> float:
-        """Q(s,a) = W/N; 0 before the first visit, where selection uses the first-play value instead."""
+        """Q(s,a) = W/N; 0 before the first visit, when selection uses the first-play value instead."""
         return self.value_sum / self.visits if self.visits else 0.0
 
     @property
     def outcome(self) -> float | None:
-        """The environment's own reward of this step; None where it is withheld. It differs from ``reward`` where that
-        is a weighted sum of components, or None because a judge gave no verdict."""
+        """The environment's own reward of this step; None if it is withheld. It differs from ``reward`` if that is a
+        weighted sum of components, or is None because a judge gave no verdict."""
         return self.components.get("outcome", self.reward)
 
     @property
     def hacked(self) -> bool:
-        """Whether a judge says that the episode, which this step ends, got its reward by a way around the task."""
+        """Whether a judge says that the episode ending with this step got its reward by bypassing the task."""
         return self.components.get("hacked", 0.0) > 0
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
         """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
 
-        Without a critic's score it is ``value`` alone. Where ``value`` is normalised, ``critic`` is too.
+        If there is no critic's score, it is ``value`` alone. If ``value`` is normalised, ``critic`` must be too.
         """
         if self.critic is None:
             return value
@@ -112,7 +114,7 @@ class Edge:
 
     @property
     def thought(self) -> bool:
-        """Whether this is a thought alone, whose action is an edge further down (granularity "split")."""
+        """Whether this is a thought alone; its action is an edge further down (granularity "split")."""
         return not (self.action.call or self.action.error)
 
     @property
@@ -123,7 +125,7 @@ class Edge:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state, with V(s) as estimated once, when the node was made."""
+    """A state with V(s), which is estimated once, when the node is created."""
 
     state: State
     value: float = 0.0
@@ -132,11 +134,11 @@ class Node:
     """Tokens that this state adds to the prompt after the action that led here; filled at its first evaluation."""
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from here on. If there are any, the prompt
-    starts anew here, and ``context_ids`` hold all of it."""
+    starts anew here, and ``context_ids`` holds all of it."""
     terminated: bool = False
     truncated: bool = False
     bootstrap: bool = False
-    """The limit that cut the episode off is not the task's own: V(s) stands for what would follow."""
+    """The limit that cut the episode off is not part of the task: V(s) estimates what would follow."""
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
@@ -146,10 +148,10 @@ class Node:
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""
     marks: list[Mark] = field(default_factory=list[Mark])
-    """What reviewers said of this state and its actions. Not stored: ``views.marked`` lays marks on a tree."""
+    """Reviewers' marks on this state and its actions. Not stored: ``views.marked`` applies marks to a tree."""
     paid: float | None = None
-    """At an end of a plan: the sum of the rewards on its path, which were withheld from the search. It is written once
-    the plan has been executed, for reports alone; None elsewhere."""
+    """At the end of a plan: the sum of the rewards on its path, which were withheld from the search. Set after the plan
+    was executed, for reports only; None elsewhere."""
 
     @property
     def visits(self) -> int:
@@ -162,7 +164,8 @@ class Node:
 
     @property
     def final(self) -> bool:
-        """Whether the episode is over and nothing is paid any more: the task ended, or its own limit was reached."""
+        """Whether the episode is over and no more reward follows: the task ended, or a limit that is part of the task
+        was reached."""
         return self.terminated or (self.truncated and not self.bootstrap and not self.unknown)
 
     @property
@@ -171,33 +174,33 @@ class Node:
         return sum([edge.visits + edge.in_flight for edge in self.edges])
 
     def leaf_value(self, reward: float | None) -> float:
-        """What a leaf adds to a return beside the ``reward`` that led to it: V(s), but 0 where the episode is over.
+        """What a leaf adds to a return in addition to the ``reward`` that led to it: V(s), or 0 if the episode is over.
 
-        An end whose reward is withheld (None) adds V(s), which judges the outcome.
+        An end with a withheld reward (None) adds V(s), which estimates the outcome.
         """
         return 0.0 if self.final and reward is not None else self.value
 
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """A search tree for one task: the artifact that every view reads."""
+    """A search tree for one task: the data that every view reads."""
 
     task: Task
     seed: int
-    root: Node = field(repr=False)  # asyncio.run takes the repr of its result, which would walk the whole tree
+    root: Node = field(repr=False)  # asyncio.run calls repr on its result, which would walk the whole tree
     budget: Budget = field(default_factory=Budget)
     error: str = ""
-    """Why the search of this task stopped early; the tree up to there is valid data. Empty if it did not."""
+    """Why the search of this task stopped early; empty if it did not. The tree up to that point is valid data."""
     discount: float = 1.0
     """γ of the returns in this tree, per step."""
     order: list[Node | None] = field(default_factory=list["Node | None"], repr=False)
-    """The node at which each simulation ended, in the order of the simulations; in a stored tree None where a replay
-    has removed the node since."""
+    """The node at which each simulation ended, in the order of the simulations. In a stored tree, None if a replay has
+    since removed the node."""
     spent: list[Spent] = field(default_factory=list[Spent], repr=False)
     """What the search had spent when each simulation ended, aligned with ``order``; empty in trees of older
     versions."""
     place: int | None = None
-    """Index of the task in its split. A variation has the index of the task that it varies. None if unknown."""
+    """Index of the task in its split; None if unknown. A variation has the index of the task that it varies."""
     policy: str = ""
     """The checkpoint of the policy that searched: a path, relative if it lies in the run's folder, or a hub name. Empty
     if unknown."""
@@ -216,14 +219,13 @@ class Tree:
         return any(not edge.action.token_ids for node in self.nodes() for edge in node.edges)
 
     def may_prefer(self, edge: Edge) -> bool:
-        """Whether a tree may teach the agent to take an expanded action more often: as the preferred side of a pair, as
+        """Whether training may make the agent take this expanded action more often: as the preferred side of a pair, as
         an imitated action, or by a positive advantage.
 
-        A malformed or refused call is never taught. Where the tree does not grow beyond it, its Q is an unverified V.
-        Where a chain goes on beyond it, the call left the environment where it was and took a step, so that what the
-        later steps earned was earned without it; the other steps of the chain are taught. In a tree whose imagined
-        paths were replayed (its root is real), only replayed actions are taught. An action that a reviewer vetoed is
-        never taught.
+        A malformed or refused call is never taught. If the tree does not grow beyond it, its Q is an unverified V. If a
+        chain continues beyond it, the call took a step but left the environment unchanged, so it did not contribute to
+        the later rewards; the other steps of the chain are taught. If the tree's imagined paths were replayed (its root
+        is real), only replayed actions are taught. An action that a reviewer vetoed is never taught.
         """
         refused = edge.vetoed or (edge.child is not None and edge.child.invalid)
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
@@ -232,7 +234,7 @@ class Tree:
         return (node for _, node in self.walk())
 
     def prompt_ids(self, path: Sequence[Edge]) -> tuple[int, ...]:
-        """All tokens of the policy's prompt at the end of ``path``, exactly as it read and sampled them."""
+        """All tokens of the policy's prompt at the end of ``path``, exactly as they were read and sampled."""
         *_, (start, edges) = self.segments(path)
         ids = list(start.context_ids)
         for edge in edges:
@@ -242,8 +244,8 @@ class Tree:
         return tuple(ids)
 
     def segments(self, path: Sequence[Edge]) -> Iterator[tuple[Node, Sequence[Edge]]]:
-        """``path`` in parts, cut where the prompt starts anew. Each part is its first node, whose context is a whole
-        prompt, and the edges that follow it; the last edge leads to the first node of the next part."""
+        """Split ``path`` where the prompt starts anew. Each part is its first node, whose context is a whole prompt,
+        and the edges that follow it. The last edge of a part leads to the first node of the next part."""
         start, edges = self.root, list[Edge]()
         for edge in path:
             edges.append(edge)
@@ -254,7 +256,7 @@ class Tree:
 
 
 def succeeds(path: Sequence[Edge]) -> bool:
-    """Whether the undiscounted outcomes of a finished path sum to at least 1, which is full success."""
+    """Whether the undiscounted outcomes of a finished path sum to at least 1, which counts as full success."""
     return reaches(outcome(path), 1.0)
 
 
@@ -264,7 +266,7 @@ def reaches(total: float, wanted: float) -> bool:
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
-    """G = Σ_t γ^t r_t + γ^T V(s_T) along a path of T expanded edges; V(s_T) as ``Node.leaf_value`` gives it."""
+    """G = Σ_t γ^t r_t + γ^T V(s_T) along a path of T expanded edges, with V(s_T) from ``Node.leaf_value``."""
     last = path[-1].child
     total = last.leaf_value(path[-1].reward) if last is not None else 0.0
     for edge in reversed(path):
@@ -273,8 +275,8 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 
 
 def outcome(path: Sequence[Edge]) -> float:
-    """The undiscounted return of a path by the environment's own rewards, whatever weights its rewards have; closed
-    with V(s) as ``path_return`` is. An episode that a judge calls hacked has returned 0."""
+    """The undiscounted return of a path by the environment's own rewards, whatever the weights of reward components.
+    V(s) is added at the end, as in ``path_return``. An episode that a judge calls hacked has outcome 0."""
     if path[-1].hacked:
         return 0.0
     if not any("outcome" in edge.components for edge in path):
@@ -284,7 +286,8 @@ def outcome(path: Sequence[Edge]) -> float:
 
 
 def taken_back(path: Sequence[Edge], amount: Callable[[Edge], float], discount: float = 1.0) -> float:
-    """What the last step of ``path`` must pay so that the whole path returns 0, whose earlier steps pay ``amount``."""
+    """The reward that the last step of ``path`` must have so that the whole path returns 0. ``amount`` gives the
+    rewards of the earlier steps."""
     owed, scale = 0.0, 1.0
     for edge in path[:-1]:
         owed += scale * amount(edge)
@@ -293,12 +296,12 @@ def taken_back(path: Sequence[Edge], amount: Callable[[Edge], float], discount: 
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:
-    """'imagined' if a step of the path was played by a world model, else 'real'."""
+    """'imagined' if a world model produced any step of the path, else 'real'."""
     return "imagined" if any(edge.child is not None and edge.child.origin == "imagined" for edge in path) else "real"
 
 
 def path_logprob(path: Sequence[Edge]) -> float:
-    """Σ log π of the path's actions in nats, as sampled; an action without tokens adds 0."""
+    """Σ log π of the path's actions in nats, as sampled. An action without tokens adds 0."""
     return sum(edge.action.logprob for edge in path)
 
 
@@ -313,12 +316,12 @@ def solved(tree: Tree) -> bool:
 
 
 def accuracy(tree: Tree) -> float:
-    """Share of finished paths that succeed; 0 where none finished."""
+    """Share of finished paths that succeed; 0 if no path finished."""
     found = [succeeds(path) for path in finished_paths(tree)]
     return sum(found) / len(found) if found else 0.0
 
 
 def return_spread(tree: Tree) -> float:
-    """Standard deviation of the returns of finished paths; 0 where all are equal."""
+    """Standard deviation of the returns of finished paths; 0 if all are equal."""
     returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
     return statistics.pstdev(returns) if returns else 0.0

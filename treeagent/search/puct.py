@@ -1,4 +1,5 @@
-"""PUCT and UCT: which edge to follow, and the priors of new edges. One function a formula, named as in its paper."""
+"""PUCT and UCT: which edge to follow, and the priors of new edges. There is one function per formula, named as in its
+paper."""
 
 import json
 import math
@@ -10,24 +11,25 @@ from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 C_BASE = 19652.0
-"""AlphaZero's c_base (Silver et al. 2018, pseudocode). Exploration grows noticeably only after about so many visits."""
+"""AlphaZero's c_base (Silver et al. 2018, pseudocode). Exploration grows noticeably only after about this many
+visits."""
 FIRST_PLAY_REDUCTION = 0.1
 """An edge without visits counts this much less than its visited siblings, in normalised Q. With several candidates and
-few simulations, it keeps a good first find from being dropped for candidates without any estimate yet."""
+few simulations, this keeps a good first candidate from being dropped for candidates that have no estimate yet."""
 
 
 @dataclass(slots=True)
 class ValueRange:
-    """The least and greatest value backed up in one tree, by which Q is min-max normalised (MuZero, appendix B).
+    """The lowest and highest value backed up in one tree, for min-max normalisation of Q (MuZero, appendix B).
 
-    Rewards of environments have any scale, while the exploration term of PUCT is about 1. Normalising makes one
-    exploration constant fit them all.
+    Environments have rewards of any scale, while the exploration term of PUCT is about 1. Normalisation lets one
+    exploration constant suit all of them.
     """
 
     low: float = math.inf
     high: float = -math.inf
     fixed: bool = False
-    """The range was given in the settings, so that values seen do not widen it."""
+    """Whether the range was given in the settings. Values seen then do not widen it."""
 
     def include(self, value: float) -> None:
         if self.fixed:
@@ -48,12 +50,13 @@ def exploration_rate(parent_visits: int, c_init: float) -> float:
 
 
 def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float:
-    """c_init min(1, sqrt(N) / 2D), where N is the number of ``simulations`` that the limits allow in all, and D the
+    """c_init min(1, sqrt(N) / 2D), where N is the number of ``simulations`` that the limits allow in all, and D is the
     ``depth`` of the tree so far.
 
-    By PUCT, each state on the way to the best leaf tries other actions in a number of visits that grows like c sqrt(N).
-    D such states together need c D sqrt(N), and have N. So deep trees must explore less at each state to get to an end,
-    and short ones can afford more. The factor 2 was chosen by ``benchmarks.horizon``.
+    Under PUCT, each state on the way to the best leaf spends a number of visits on other actions that grows like c
+    sqrt(N). D such states together need c D sqrt(N) visits, and only N are available. Deep trees must therefore explore
+    less at each state to reach an end, and shallow ones can afford more. The factor 2 was chosen by
+    ``benchmarks.horizon``.
     """
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
 
@@ -69,7 +72,7 @@ def uct_score(q: float, parent_visits: int, visits: int, c: float) -> float:
 
 
 def first_play_value(node: Node, value_range: ValueRange) -> float:
-    """Q̂ of an edge without visits: the mean Q of its visited siblings, or V(s) if there are none, less
+    """Q̂ of an edge without visits: the mean Q of its visited siblings, or V(s) if there are none, minus
     ``FIRST_PLAY_REDUCTION``."""
     visits = node.visits
     parent = sum([edge.value_sum for edge in node.edges]) / visits if visits else node.value
@@ -77,24 +80,24 @@ def first_play_value(node: Node, value_range: ValueRange) -> float:
 
 
 def new_action_value(node: Node, value_range: ValueRange) -> float:
-    """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), less ``FIRST_PLAY_REDUCTION``.
+    """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), minus ``FIRST_PLAY_REDUCTION``.
 
-    V(s) is the value of the policy's next sample, and W the returns of those sampled so far. Where these disappoint,
-    V(s) keeps the estimate above them: the policy must have better actions.
+    V(s) estimates the value of the policy's next sample, and W sums the returns of the samples so far. If these returns
+    disappoint, V(s) keeps this estimate above them: the policy probably has better actions.
     """
     mean = (node.value + sum([edge.value_sum for edge in node.edges])) / (1 + node.visits)
     return value_range.normalise(mean) - FIRST_PLAY_REDUCTION
 
 
 Key = tuple[bool, str]
-"""What two candidates must share to become one edge."""
+"""Two candidates with equal keys become one edge (``merge_key``)."""
 
 
 def merge_key(action: Action) -> Key:
-    """Two candidates with equal keys become one edge: those that make the same call.
+    """The key by which candidates are merged: two candidates that make the same call become one edge.
 
-    A thought or a malformed text makes no call. Its key is its text, and differs from the key of every call, even of
-    one that reads the same.
+    A thought or a malformed text makes no call. Its key is its text, and differs from the key of every call, even of a
+    call with the same text.
     """
     if not action.call:
         return False, action.text
@@ -104,20 +107,20 @@ def merge_key(action: Action) -> Key:
 
 
 def edges_from(actions: Sequence[Action]) -> list[Edge]:
-    """Sampled candidates as edges whose priors sum to 1. See ``sampled_edges``: here P(new) is 0."""
+    """Sampled candidates as edges with priors that sum to 1: ``sampled_edges`` with P(new) = 0."""
     return _Pool.of(actions).edges(0.0)
 
 
 def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
-    """Candidates whose priors the policy knows, as edges in their order. Candidates of equal ``merge_key`` become one
-    edge, which holds the first of them and the sum of their priors.
+    """Candidates with priors that the policy knows, as edges in the given order. Candidates with an equal ``merge_key``
+    become one edge, which holds the first of them and the sum of their priors.
 
     Args:
-        most: only the first so many edges are made. Their priors are scaled to sum to 1.
+        most: if given, only the first ``most`` edges are made, and their priors are scaled to sum to 1.
 
     Raises:
-        ValueError: an action's log-probability is NaN or infinite, or not one a token, or there is not one prior an
-            action.
+        ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
+            there is not one prior per action.
     """
     edges: dict[Key, Edge] = {}
     for action, prior in zip(actions, priors, strict=True):
@@ -131,25 +134,26 @@ def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | 
 
 
 def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
-    """Sampled candidates as edges, in the order in which they were first sampled, and P(new), the prior of all calls
-    that were not sampled yet. Together the priors sum to 1.
+    """Sampled candidates as edges, in the order in which they were first sampled, and P(new), the total prior of all
+    calls that were not sampled yet. Together the priors sum to 1.
 
-    The prior P(s,a) estimates π(a|s), the probability that the policy makes the call a, whatever its thought. The
-    sampled texts have known probabilities, which sum to S; texts not sampled yet hold R = 1 - S. Of T distinct texts, C
-    made distinct calls. So the share C/T of R is taken to make calls not sampled yet, and the sampled calls get the
-    rest of it by their numbers t(a) of texts:
+    The prior P(s,a) estimates π(a|s), the probability that the policy makes the call a, with any thought. The sampled
+    texts have known probabilities, which sum to S; texts not sampled yet have the remaining probability R = 1 - S. Of T
+    distinct texts, C made distinct calls. The fraction C/T of R is therefore assigned to calls not sampled yet. The
+    sampled calls share the rest of R in proportion to their numbers of texts t(a):
 
         P(new) = R C/T        P(s,a) = Σ_{texts of a} π(text|s) + (1 - S - P(new)) t(a)/T
 
-    Samples that repeat show that less is left. Of D samples, n texts were sampled once, and R is taken to be at most
-    (n + 1) / (D + 1), after the estimate n/D of Good (1953). It matters where a server samples from the likeliest
-    tokens alone and yet reports the probabilities of all. Where a server reports none, S is 0, and T and t(a) count
+    Repeated samples show that less probability is left. If n of D samples are texts sampled once, R is limited to (n +
+    1) / (D + 1), after the estimate n/D of Good (1953). This matters if a server samples only from the likeliest tokens
+    but reports the probabilities of all tokens. If a server reports no probabilities, S is 0, and T and t(a) count
     samples.
 
-    Candidates of equal ``merge_key`` become one edge, which holds the likeliest of them.
+    Candidates with an equal ``merge_key`` become one edge, which holds the likeliest of them.
 
     Raises:
-        ValueError: an action's log-probability is NaN or infinite, or not one a token, or there are no actions.
+        ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
+            there are no actions.
     """
     pool = _Pool.of(actions)
     new = pool.unseen * len(pool.action) / pool.texts.total()
@@ -158,16 +162,16 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """The samples of one state, by the key of their call."""
+    """The samples at one state, grouped by the key of their call."""
 
     action: Mapping[Key, Action]
     """The likeliest sample of each call."""
     known: Mapping[Key, float]
-    """Σ π(text|s) over its distinct texts; together S."""
+    """Σ π(text|s) over the distinct texts of each call; the sum over all calls is S."""
     texts: Counter[Key]
-    """t(a)."""
+    """t(a), the number of texts of each call."""
     unseen: float
-    """R."""
+    """R: the probability of the texts not sampled yet."""
 
     @classmethod
     def of(cls, actions: Sequence[Action]) -> "_Pool":
@@ -185,7 +189,7 @@ class _Pool:
         else:
             texts = Counter(key for key, _ in samples)
             each = {(merge_key(action), action.text): math.exp(action.logprob) for action in actions}
-            total = max(math.fsum(each.values()), 1.0)  # rounding, or a server's own sampling, may lift S above 1
+            total = max(math.fsum(each.values()), 1.0)  # rounding or a server's sampling may make S > 1
             known = dict.fromkeys(best, 0.0)
             for (key, _), probability in each.items():
                 known[key] += probability / total
@@ -194,7 +198,7 @@ class _Pool:
         return cls(best, known, texts, unseen)
 
     def edges(self, new: float) -> list[Edge]:
-        """The calls as edges, whose priors sum to 1 - ``new``."""
+        """The calls as edges, with priors that sum to 1 - ``new``."""
         rest = max(1.0 - math.fsum(self.known.values()) - new, 0.0) / self.texts.total()
         return [Edge(action, self.known[key] + rest * self.texts[key]) for key, action in self.action.items()]
 

@@ -1,16 +1,17 @@
 """REBASE: reward-balanced search (Wu et al. 2024, arXiv 2408.00724).
 
-The search goes down depth by depth. Of a budget of B candidates a depth, B_i = B - (episodes that ended above depth i)
-are left at depth i. They are divided among the states n_j of that depth by a softmax over their scores R(n_j), so that
-several good states share what a beam would give to the best ones alone:
+The search goes down depth by depth. With a budget of B candidates for each depth, B_i = B - (episodes that ended above
+depth i) remain at depth i. They are divided among the states n_j of that depth by a softmax over their scores R(n_j),
+so that several good states share what a beam would give only to the best ones:
 
     W_j = Round(B_i exp(R(n_j) / T) / Σ_k exp(R(n_k) / T))
 
-Then W_j candidates are sampled at n_j, and every one of them is stepped. A state with W_j = 0 is left alone.
+Then W_j candidates are sampled at n_j, and every one of them is stepped. A state with W_j = 0 is not expanded.
 
-What differs from the paper. The score there is a process reward model's; here it is what the path has paid and V(s) at
-its end (``Searcher.rank``). Rounding there is by each state alone; here the largest remainders are rounded up, so that
-Σ W_j = B_i: rounded alone, more than 2 B_i equal states would all get nothing. Equal calls at a state are one child.
+Differences from the paper: there, the score comes from a process reward model; here it is the reward on the path plus
+V(s) at its end (``Searcher.rank``). The paper rounds each state separately; here the largest remainders are rounded up,
+so that Σ W_j = B_i. Rounded separately, more than 2 B_i equal states would all get nothing. Equal calls at a state are
+one child.
 """
 
 import math
@@ -24,7 +25,8 @@ from treeagent.search.node import Node
 
 
 class Rebase(Frontier):
-    """REBASE: one way down the tree, in which ``rebase.width`` candidates a depth follow the values of its states."""
+    """REBASE: one pass down the tree. At each depth, ``rebase.width`` candidates are divided according to the values of
+    the states."""
 
     def grow(self, growth: Growth) -> Conversation[None]:
         kept: list[Path] = [[]]
@@ -43,7 +45,7 @@ class Rebase(Frontier):
 
 
 def split(budget: int, scores: Sequence[float], temperature: float) -> list[int]:
-    """W_j of each score: ``budget`` in proportion to exp(R/T), rounded to whole numbers of the same sum."""
+    """W_j for each score: ``budget`` divided in proportion to exp(R/T), rounded to integers with the same sum."""
     best = max(scores)
     weights = [math.exp((score - best) / temperature) for score in scores]
     shares = [budget * weight / math.fsum(weights) for weight in weights]

@@ -1,7 +1,7 @@
-"""A tree as plain JSON values and back; the environment's snapshots are not kept.
+"""Converts a tree to plain JSON values and back. The environment's snapshots are not kept.
 
-One record is one tree: ``nodes`` in depth-first order, each with the place of its parent and of the edge that leads
-to it, and only the messages and tokens that it adds. docs/files.md describes every key.
+One record is one tree. ``nodes`` are in depth-first order. Each holds the index of its parent and of the edge that
+leads to it, and only the messages and tokens that it adds. docs/files.md describes every key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from treeagent.types import SPLITS, Action, Message, Split, State, Task, ToolCal
 FORMAT = 3
 Record = dict[str, Any]
 
-# Fields that are written unchanged. A new plain field of one of these classes needs one more name here.
+# Fields that are written unchanged. A new plain field of one of these classes must be added here.
 TREE_FIELDS = ("seed", "error", "discount")
 NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "unknown", "exhausted")
 EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process", "critic")
@@ -55,7 +55,7 @@ def to_record(tree: Tree) -> Record:
         **({"place": tree.place} if tree.place is not None else {}),
         **({"policy": tree.policy} if tree.policy else {}),
         "budget": asdict(tree.budget),
-        # A node that a replay has removed since is in none of the places.
+        # -1 stands for a node that a replay has since removed.
         **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
         **({"spent": _spent_record(tree)} if tree.spent else {}),
         "nodes": nodes,
@@ -65,8 +65,8 @@ def to_record(tree: Tree) -> Record:
 def storable_trees(trees: Iterable[Tree]) -> Iterator[tuple[Tree, Record]]:
     """Trees with their JSON values.
 
-    A tree that JSON cannot hold becomes a tree of its task alone, whose ``error`` is the reason. So the other trees are
-    not lost with it.
+    A tree that JSON cannot hold is replaced by a tree with only its task and the reason in ``error``, so that the other
+    trees are not lost with it.
     """
     for tree in trees:
         try:
@@ -87,15 +87,15 @@ def _unwritable(tree: Tree, error: Exception) -> Tree:
 
 
 def from_record(record: Mapping[str, Any]) -> Tree:
-    """The tree of a record.
+    """The tree that a record holds.
 
     Raises:
-        UserError: the record has another format, lacks a key or holds what is no tree.
+        UserError: the record has another format, lacks a key or does not hold a tree.
     """
     check_format(record)
     try:
         task = Task(**record["task"])
-        if task.split not in SPLITS:  # which becomes part of an exported file's name
+        if task.split not in SPLITS:  # the split becomes part of an exported file's name
             raise ValueError(f"split {task.split!r}")
         nodes: list[Node] = []
         for row in record["nodes"]:
@@ -133,7 +133,8 @@ def _picked(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
 
 
 def _spent_record(tree: Tree) -> Record:
-    """A list a kind of cost, which compresses well; a tenth of a millisecond is all that a report tells apart."""
+    """The costs as one list per kind, which compresses well. Reports need no more precision than a tenth of a
+    millisecond."""
     return {
         "tokens": [each.tokens for each in tree.spent],
         "steps": [each.steps for each in tree.spent],
@@ -147,12 +148,13 @@ def _spent(record: Mapping[str, Any]) -> list[Spent]:
 
 
 def _told(parent: Node, edge: Edge) -> tuple[Message, ...]:
-    """The conversation up to and with the action of ``edge``."""
+    """The conversation up to and including the action of ``edge``."""
     return (*parent.state.messages, Message("assistant", edge.action.text, edge.action.token_ids))
 
 
 def _shared(told: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
-    """How many messages both begin with; all of ``told`` unless a dynamics rewrites what was said."""
+    """The length of the common prefix of both conversations. It is all of ``told`` unless a dynamics rewrites earlier
+    messages."""
     if messages[: len(told)] == told:
         return len(told)
     return next(place for place, one in enumerate(told) if messages[place : place + 1] != (one,))

@@ -1,11 +1,11 @@
-"""Answers that are under way while other trees go on.
+"""Handles slow answers that are pending while other trees continue.
 
-A tree whose environment takes long must not keep the others waiting, and a model answers many trees at once for little
-more than one. So before the model is asked, slow answers are waited for, but at most half as long as the model took
-since the last time (``PATIENCE``). Where the model is slow beside the environment, it is asked for nearly all trees
-together, as if they went in step; where the environment is slow, it is asked for whichever have come. The waiting adds
-at most that half to the model's time. A policy on a server that batches by itself is asked by each tree alone
-(``types.Concurrent``).
+A tree with a slow environment must not keep the others waiting. On the other hand, a model answers many trees at once
+for little more than the cost of one. Before the model is called, the loop therefore waits for pending answers, but at
+most half as long as the model took since the last time (``PATIENCE``). If the model is slow compared with the
+environment, it is called for nearly all trees together, as if they ran in lockstep. If the environment is slow, the
+model is called for the trees that are ready. Waiting adds at most that half to the model's time. A policy on a server
+that batches requests by itself is called for each tree separately (``types.Concurrent``).
 """
 
 import asyncio
@@ -17,16 +17,17 @@ from typing import Self, cast
 from treeagent.search.asking import KINDS, Answer, Broker, Question, Wanted
 
 PATIENCE = 0.5
-"""Seconds that answers under way are waited for, for each second that the model took for its last answers."""
+"""How long to wait for pending answers, in seconds per second that the model took for its last answers."""
 _TURNS = 3
-"""Turns of the event loop in which an answer arrives that was there before a call of the model returned."""
+"""Iterations of the event loop within which an answer arrives that was ready before a call of the model returned."""
 
 
 class UnderWay:
-    """The questions of a broker that are answered one by one, each thing wanted in a task of its own.
+    """The questions of a broker that are answered one by one, with an asyncio task for each request.
 
     Args:
-        apart: the kinds that are answered so, and by what. All others are answered for many trees together.
+        apart: the kinds that are answered this way, each with the function that answers it. All other kinds are
+            answered for many trees together.
     """
 
     def __init__(
@@ -34,23 +35,23 @@ class UnderWay:
     ) -> None:
         self._broker, self._apart = broker, apart
         self.together = [kind for kind in KINDS if all(kind is not each for each, _ in apart)]
-        """The other kinds."""
+        """All kinds not in ``apart``."""
         self._tasks = list[asyncio.Task[None]]()
-        """With some that are done."""
+        """May include some that are done."""
         self._flying = 0
-        """Questions that are not told yet."""
+        """Number of questions whose answers were not passed on yet."""
         self._landed = list[tuple[Question, list[Answer]]]()
         self._failure: BaseException | None = None
         self._bell = asyncio.Event()
         self.model_seconds = 0.0
-        """Of the calls of the model since the last ``go_on``, to be added from outside."""
+        """Time in model calls since the last ``go_on``. The caller adds to it."""
 
     async def go_on(self) -> None:
-        """Ask what trees want of the kinds apart, and tell what has come. Returns when nothing is under way any more,
-        or when trees want something of the other kinds and have waited long enough.
+        """Ask the trees' requests of the kinds in ``apart``, and pass on the answers that have come. Returns when
+        nothing is pending any more, or when trees have requests of the other kinds and have waited long enough.
 
         Raises:
-            BaseException: one that an answer raised.
+            BaseException: the exception that an answer raised.
         """
         patience, self.model_seconds = PATIENCE * self.model_seconds, 0.0
         deadline: float | None = None
@@ -59,13 +60,13 @@ class UnderWay:
                 questions = self._broker.take(kind)
                 wanted = questions[0].wanted if len(questions) == 1 else ()
                 if len(wanted) == 1 and not self._flying and not self._broker.waits(*KINDS):
-                    # Nothing else goes on, and a task takes longer than a fast step.
+                    # Nothing else is pending, and creating a task would take longer than a fast step.
                     self._broker.tell(questions, [await ask(wanted[0])])
                     return
                 self._begin(questions, ask)
             if not self._flying:
                 return
-            await asyncio.sleep(0)  # what needs no wait is there after it
+            await asyncio.sleep(0)  # lets answers arrive that need no waiting
             if not self._landed:
                 if deadline is None and self._broker.waits(*self.together):
                     deadline = time.perf_counter() + patience
@@ -73,11 +74,11 @@ class UnderWay:
             if not self._landed:
                 return
             self._tell()
-            if not self._flying:  # all have come, and go on together
+            if not self._flying:  # all answers have come, so the trees continue together
                 self._tasks.clear()
                 return
             if not self._broker.waits(*self.together):
-                self._broker.close_batch()  # no tree asks for the other kinds, whose answers end batches elsewhere
+                self._broker.close_batch()  # otherwise the batch is closed after the answers of the other kinds
 
     def _begin(self, questions: Sequence[Question], ask: Callable[[Wanted], Awaitable[Answer]]) -> None:
         if len(self._tasks) > 2 * self._flying:
@@ -91,10 +92,11 @@ class UnderWay:
     async def _fly(
         self, question: Question, answers: list[Answer | None], place: int, answer: Awaitable[Answer]
     ) -> None:
-        """Write an answer to its place among those to the question, which is answered with the last one."""
+        """Wait for one answer and store it at index ``place``. The question is answered when its last answer is
+        stored."""
         try:
             answers[place] = await answer
-        except BaseException as error:  # raised again where all is waited for, which nothing else would end
+        except BaseException as error:  # raised again in _wait, which would otherwise wait for ever
             self._failure = self._failure or error
             self._bell.set()
             return
@@ -103,7 +105,11 @@ class UnderWay:
             self._bell.set()
 
     async def _wait(self, deadline: float | None) -> None:
-        """Wait until a question is answered, at most until ``deadline``."""
+        """Wait until a question is answered, at most until ``deadline``.
+
+        Raises:
+            BaseException: the exception that an answer raised.
+        """
         self._bell.clear()
         if self._failure is None and not self._landed:
             timer = None
@@ -131,7 +137,7 @@ class UnderWay:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give up what is still under way, as after an error."""
+        """Cancel what is still pending, for example after an error."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

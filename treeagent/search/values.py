@@ -1,7 +1,7 @@
-"""Values of leaves that need no value head: rollouts of the policy, and a weighted mean of several values.
+"""Value functions that need no value head: rollouts of the policy, and a weighted mean of several values.
 
 A search takes any ``Value``: a value head, a language model that scores states, a ``RolloutValue`` or a ``MixedValue``.
-At an end of known reward, no value is used.
+No value is used at an end with a known reward.
 """
 
 import asyncio
@@ -13,34 +13,35 @@ from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
 _Rollout = tuple[Growth, list[Edge]]
-"""A tree that consists of one path, and that path."""
+"""A tree that consists of a single path, and that path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutValue:
-    """V(s) as the return of the policy played once from s to the end (Agent Q, section 5.1.2), outcome rewards alone.
+    """V(s) as the return of one rollout of the policy from s to the end (Agent Q, section 5.1.2), by outcome rewards
+    alone.
 
-    The draws of a rollout follow from ``seed``, the task and the texts of the state's messages: equal states give
-    equal rollouts, in whatever tree and batch they are asked for. A rollout that stops short of a known end, at a
-    limit, a withheld reward, a prompt too long to be read or a failing environment, is worth what it was paid so far
-    and ``value`` of where it stands. If the environment failed, the estimate's ``error`` says why.
+    The random samples of a rollout depend on ``seed``, the task and the texts of the state's messages. Equal states
+    therefore give equal rollouts, in any tree and batch. A rollout may stop before a known end: at a limit, a withheld
+    reward, a prompt that is too long to be read or a failure of the environment. Its value is then the reward so far
+    plus ``value`` of the state where it stopped. If the environment failed, the estimate's ``error`` gives the reason.
     """
 
     policy: Policy
     dynamics: Dynamics
     """Its steps count in the budget of the tree that the state belongs to."""
     max_steps: int
-    """A rollout takes at most this many steps."""
+    """Maximum number of steps in a rollout."""
     discount: float = 1.0
-    """γ, per step; give the search's."""
+    """γ per step. Use the search's."""
     bootstrap: bool = False
-    """As ``SearchConfig.bootstrap``; give the search's."""
+    """As in ``SearchConfig``. Use the search's."""
     value: Value | None = None
-    """Estimates what follows a rollout that stopped early; without it, 0."""
+    """Estimates the rest of a rollout that stopped early; None uses 0."""
     seed: int = 0
-    """Seed of the rollouts; give the run's."""
+    """Seed of the rollouts. Use the run's."""
     step_seconds: float | None = None
-    """As ``SearchConfig.step_seconds``; give the search's."""
+    """As in ``SearchConfig``. Use the search's."""
 
     @property
     def concurrent(self) -> bool:
@@ -48,7 +49,7 @@ class RolloutValue:
         return is_concurrent(self.policy)
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """The rollouts of all states advance together, one ``propose`` a batch.
+        """Advance the rollouts of all states together, with one call of ``propose`` for each step.
 
         Raises:
             UserError: the dynamics withholds its rewards and there is no ``value``.
@@ -78,7 +79,7 @@ class RolloutValue:
         return Growth(Tree(state.task, seed, Node(state, truncated=state.ended)), bootstrap=self.bootstrap), []
 
     async def _read(self, growths: Sequence[Growth]) -> None:
-        """The contexts of states at which the episode is over, where nothing can be played."""
+        """Fill in the contexts of states at which the episode is over, from which no rollout starts."""
         if growths:
             roots = [growth.tree.root for growth in growths]
             proposals = await self.policy.propose([root.state for root in roots], 0, [0] * len(roots))
@@ -86,7 +87,7 @@ class RolloutValue:
                 root.context_ids, root.left_out = proposal.context_ids, proposal.left_out
 
     async def _advance(self, rollouts: Sequence[_Rollout]) -> list[_Rollout]:
-        """Play one step of each rollout. Returns those that go on."""
+        """Play one step of each rollout. Returns the rollouts that are not finished."""
         seeds = [derive_seed(growth.tree.seed, len(path)) for growth, path in rollouts]
         proposals = await self.policy.propose([end(*rollout).state for rollout in rollouts], 1, seeds)
         acting: list[_Rollout] = []
@@ -98,7 +99,7 @@ class RolloutValue:
         going_on: list[_Rollout] = []
         for growth, path in acting:
             child = path[-1].child
-            if child is None or child.unknown:  # the rollout stands where this step was tried
+            if child is None or child.unknown:  # the rollout stops before this step
                 path.pop()
             elif path[-1].reward is None and self.value is None:
                 raise UserError(
@@ -115,18 +116,18 @@ class RolloutValue:
 
 
 def _open(path: Sequence[Edge]) -> bool:
-    """Whether something is still to be estimated at the end of ``path``."""
+    """Whether V(s) is still needed at the end of ``path``."""
     last = path[-1].child if path else None
     return last is None or not last.final or path[-1].reward is None
 
 
 @dataclass(frozen=True, slots=True)
 class MixedValue:
-    """Σ_i w_i V_i(s), the values asked in their order; the context is that of the first which reads tokens."""
+    """Σ_i w_i V_i(s). The values are called in order, and the context is that of the first value that reads tokens."""
 
     values: Sequence[Value]
     weights: Sequence[float]
-    """w, one a value; they sum to 1."""
+    """w, one weight for each value; they sum to 1."""
 
     @property
     def concurrent(self) -> bool:

@@ -1,4 +1,4 @@
-"""Test a world model on steps of held-out tasks: how far can it be trusted?"""
+"""Audit a world model on steps of held-out tasks, to find how large a share of trees may grow in it."""
 
 import asyncio
 import re
@@ -29,23 +29,23 @@ from treeagent.world_model.fidelity import Fidelity, audit
 from treeagent.world_model.transition import Experience
 
 AUDIT_STEPS = 1000
-"""Most steps of an audit, which bounds the error of a measured share to about 1.6 percentage points."""
+"""Most steps of an audit. With 1000, the standard error of a measured share is at most about 1.6 percentage points."""
 
 _COMMON = 0.01
-"""A call that makes up at least this share of all actions is a kind of its own."""
+"""A call that makes up at least this share of all actions is a separate kind (``kinds``)."""
 
 
 def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEPS) -> Fidelity:
     """Test the world model in the folder ``world`` and write the findings to RUN/fidelity.json.
 
-    It is asked for up to ``most`` steps of held-out tasks, without those that it learnt from another task.
-    Whole real trees are taken, newest first, because the model has to answer the present policy. If they hold too few
-    steps, demonstrations of held-out tasks are added. Imagined trees are left out: a replay goes on to its end as long
-    as the environment answers as imagined, so that whole episodes in them are those that the model had right. CR tells
-    of them. It is that of the trees imagined in the model's own round, or in the round before it if there are none yet.
+    The audit takes up to ``most`` steps of held-out tasks, without steps that the model has learnt from another task.
+    It takes whole real trees, newest first, because the model has to answer the current policy. If they hold too few
+    steps, demonstrations of held-out tasks are added. Imagined trees are left out: they hold whole real episodes only
+    where the environment answered as imagined, so these would flatter the model. CR (``claims_kept``) measures imagined
+    trees instead: those of the model's own round, or of the round before if there are none yet.
 
     Raises:
-        RunError: nothing is held out, or ``config`` is of another environment.
+        RunError: no step is held out, or ``config`` names another environment.
     """
     require_environment(config, run)
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
@@ -78,8 +78,8 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
 
 
 def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
-    """The steps of the first trees that hold at most ``most`` steps together, but at least of one tree. Trees are never
-    cut short: an episode without its end has no return to compare."""
+    """The steps of the first trees, as many whole trees as hold at most ``most`` steps together, and at least one.
+    Trees are never cut short, because an episode without its end has no return to compare."""
     kept: list[Experience] = []
     for _, tree in groupby(steps, key=lambda one: one.task_id):
         found = list(tree)
@@ -102,10 +102,10 @@ def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experien
 
 
 def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable[[Experience], str]:
-    """A function from a step to the kind of its action, by which the audit groups its figures.
+    """A function that returns the kind of a step's action, by which the audit groups its figures.
 
-    A common call is a kind of its own, with all numbers in it read as one; other calls are grouped by their first word,
-    as are all calls whose first word is in ``free``.
+    Each common call is a separate kind; calls that differ only in their numbers count as the same call. Other calls are
+    grouped by their first word, as are all calls whose first word is in ``free``.
     """
     counts = Counter(_numberless(one.action) for one in found)
 

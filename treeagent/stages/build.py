@@ -1,4 +1,4 @@
-"""Build what the settings describe: the environment, its tasks, the policy, its generator, and the value of leaves.
+"""Build from the settings: the environment, its tasks, the policy, its generator, and the value function of leaves.
 
 Environments and policies are built once in each process and reused by later jobs with the same settings.
 """
@@ -75,7 +75,7 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
 
 
 def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
-    """The harder variations of a task. They depend on the task and on the run's seed only."""
+    """The harder variations of a task. They depend only on the task and on the run's seed."""
     with contained():
         return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
 
@@ -89,11 +89,11 @@ _SETTINGS = TypeAdapter(EnvironmentConfig)
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
-    """What steps are made on: the run's environment, or the ``environment.parallel`` instances of it that this process
-    keeps. They are closed when other settings replace them, and when the process ends.
+    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. The
+    process keeps the pool; it is closed when settings of another environment replace it, and when the process ends.
 
     Raises:
-        UserError: several instances of an imagined environment are asked for.
+        UserError: ``environment.parallel`` is above 1 and the environment is imagined.
     """
     env, count = environment(config), config.environment.parallel
     if count == 1:
@@ -118,12 +118,12 @@ _pool: tuple[bytes, EnvPool] | None = None
 
 @lru_cache(maxsize=1)
 def _environment(written: bytes) -> Env:
-    """``_made``, once."""
+    """``_made``, cached for the last settings."""
     return _made(written)
 
 
 def _made(written: bytes) -> Env:
-    """Build the environment from settings in JSON, which a cache can compare."""
+    """Build the environment from its settings as JSON, a form that a cache can compare."""
     settings = _SETTINGS.validate_json(written)
     name, options = settings.name, settings.options
     env: Env
@@ -166,15 +166,16 @@ def scored(
     ends: Assessor | None = None,
     value: Value | None = None,
 ) -> Dynamics:
-    """With settings in ``[rewards]``, the dynamics with components in its steps; else the same.
+    """A dynamics that adds reward components to each step, if ``[rewards]`` has settings; else ``dynamics`` unchanged.
 
     Args:
-        dynamics: what is stepped: ``played`` itself, or a world model of it.
+        dynamics: the dynamics to wrap: ``played`` itself, or a world model of it.
         played: the environment.
-        weigh: whether rewards become weighted sums. An evaluation measures the environment's own.
-        reveal: False where rewards are withheld.
-        ends: judges the ends.
-        value: V(s) of the tier "learned".
+        weigh: whether the reward of a step becomes the weighted sum of its components. An evaluation keeps the
+            environment's own rewards.
+        reveal: False if rewards are withheld.
+        ends: judges the ends of episodes.
+        value: V(s) for the tier "learned".
     """
     rewards = config.rewards
     if not rewards.active:
@@ -185,20 +186,25 @@ def scored(
 
 
 def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
-    """With ``search.granularity`` "split", the dynamics with thought and action as separate steps; else the same."""
+    """With ``search.granularity`` "split", a dynamics in which thought and action are separate steps; else ``dynamics``
+    unchanged."""
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
 def greedy(whole: LLMPolicy, config: RunConfig) -> Policy:
-    """The policy without luck. It takes whole turns, except where legal actions are scored behind thoughts, which are
-    steps of their own then (``in_turns``)."""
+    """The policy with greedy decoding. It takes whole turns, unless thoughts are separate steps (``in_turns``) and the
+    legal actions are scored after them."""
     thinks = config.search.granularity == "split" and config.policy.actions != "sample"
     return SplitPolicy(whole.greedy()) if thinks else whole.greedy()
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
-    """The actors that play a checkpoint by the search settings, with thoughts as separate steps or with a critic, and
-    its policy in whole turns. All share one generator."""
+    """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
+    steps or with a critic, and the policy that takes whole turns. All share one generator.
+
+    Raises:
+        UserError: the settings ask for split steps or a critic, and ``policy.text_only`` gives no token ids.
+    """
     search, server = config.search, config.server(config.policy.url)
     whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
     if isinstance(whole, ChatPolicy):
@@ -222,8 +228,8 @@ def _load_policy(
     tools: str,
     shown: tuple[Shot, ...],
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
-    """The policy, and its value head on the forward pass of the same generator. An engine or a server gives no hidden
-    states: a head on these runs on a copy of the checkpoint in transformers.
+    """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
+    hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers.
 
     Raises:
         UserError: the copy does not fit into memory.
@@ -248,12 +254,13 @@ def _load_policy(
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
     generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
     policy = _policy(generator, loaded.tokenizer, settings, tools, shown)
-    local.shared = policy.chat.shared_ids()  # a value head reads by it, whatever samples
+    local.shared = policy.chat.shared_ids()  # the value head reads by ``local``, even if an engine or server samples
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
 
 def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) -> None:
-    """Check that a second copy of the weights, which a head on hidden states reads, fits beside what samples."""
+    """Check that a second copy of the weights, for a value head on hidden states, fits into memory beside the sampling
+    engine. Raises UserError if it does not."""
     weights, own = count_weights(checkpoint)
     dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
     needed = weights * dtype.itemsize
@@ -278,8 +285,8 @@ def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) ->
 
 
 def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
-    """The model that training begins with: the one that the settings name, with an adapter if they want one, or one
-    from scratch, whose tokenizer learns from ``texts``."""
+    """The model that training starts from: the one that the settings name, with an adapter if they ask for one, or a
+    model from scratch, with a tokenizer trained on ``texts``."""
     if settings.model is not None:
         loaded = load_checkpoint(settings.model, device_map=settings.device_map)
         return replace(loaded, model=with_adapter(loaded.model, settings.lora, adapter_seed))
@@ -289,7 +296,7 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
-    """A policy on a checkpoint in memory. Call ``forget`` on its generator when the weights change."""
+    """A policy on a checkpoint that is in memory. Call ``forget`` on its generator when the weights change."""
     generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
     policy = _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config), shots(config))
     generator.shared = policy.chat.shared_ids()
@@ -297,7 +304,8 @@ def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
 
 
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
-    """How a checkpoint's policy tokenises conversations. Needs no generator, so the weights may be sharded."""
+    """The chat format by which a checkpoint's policy tokenises conversations. It needs no generator, so the weights may
+    be sharded."""
     context = context_length(checkpoint.model)
     return _conversation(checkpoint.tokenizer, config.policy, known_tools(config), shots(config), context)[0]
 
@@ -331,8 +339,8 @@ def _policy(
 
 
 def known_tools(config: RunConfig) -> str:
-    """The environment's tools as JSON, a form that a cache can compare. Empty where nothing uses them: neither the
-    prompt nor the sampling of turns nor the scoring of legal actions."""
+    """The environment's tools as JSON, a form that a cache can compare. Empty if neither the prompt nor the sampling of
+    turns nor the scoring of legal actions uses them."""
     policy = config.policy
     named = policy.format != "react" and (policy.most_thought or policy.actions != "sample")
     if not policy.is_told and not policy.shots and not policy.is_structured and not named:
@@ -374,8 +382,8 @@ def conversation(
     context_tokens: int | None = None,
     shown: Sequence[Shot] = (),
 ) -> tuple[ChatFormat, Grammar]:
-    """How a policy's turns are read and written. The prompt of a pretrained model explains the format and the tools; a
-    model trained from scratch learns both from demonstrations."""
+    """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
+    explains the format and the tools; a model from scratch learns both from demonstrations."""
     grammar, known = make_grammar(settings.format, str(tokenizer.chat_template)), _specs(tools)
     told = settings.is_told and bool(tools)
     chat = ChatFormat(
@@ -392,10 +400,10 @@ def conversation(
 def _conversation(
     tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, shown: Sequence[Shot], context: int
 ) -> tuple[ChatFormat, Grammar]:
-    """``conversation`` under a model whose ``context`` holds that many tokens.
+    """``conversation`` for a model whose context holds ``context`` tokens.
 
     Raises:
-        UserError: instructions and demonstrations leave no room in it.
+        UserError: instructions and demonstrations leave no room for a conversation.
     """
     most = settings.most_tokens(context)
     chat, grammar = conversation(tokenizer, settings, tools, most, shown)
@@ -412,10 +420,10 @@ def _conversation(
 def _engine_or_server(
     checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, *, scores: bool = False
 ) -> Generator:
-    """What samples.
+    """The generator of the policy: a vLLM engine, or a client of a server.
 
     Args:
-        scores: whether a value head asks for log-probabilities of given tokens.
+        scores: whether a value head needs log-probabilities of given tokens.
     """
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
@@ -440,8 +448,8 @@ def _engine_or_server(
 
 
 def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
-    """Have the servers load a checkpoint, if ``policy.reload`` names a command for it. Adapters are loaded by whoever
-    asks for them."""
+    """Make the servers load a checkpoint, if ``policy.reload`` names a command for it. Servers that take adapters load
+    them when a request names one."""
     if not config.reloads:
         return
     from treeagent.generators.reload import reload
@@ -451,7 +459,7 @@ def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head, or a new one if it has none that reads what ``update.value_reads`` wants."""
+    """The checkpoint's value head, or a new one if it has none with the inputs that ``update.value_reads`` names."""
     if config.value_reads == "hidden":
         return hidden_head(checkpoint, config)
     if isinstance(checkpoint.head, LogprobHead):
@@ -460,7 +468,7 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
 
 
 def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head on hidden states, or a new one."""
+    """The checkpoint's value head on hidden states, or a new one if it has none."""
     if checkpoint.head is not None and not isinstance(checkpoint.head, LogprobHead):
         return checkpoint.head
     width = checkpoint.model.config.get_text_config().hidden_size
@@ -468,11 +476,13 @@ def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
 
 
 def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue | None:
-    """V(s) of the reward model that ``rewards.learned`` names, which is to read what ``policy`` says; None where it
-    names none.
+    """V(s) of the reward model that ``rewards.learned`` names; None if it names none.
+
+    Args:
+        policy: the policy whose states the reward model values; their tokenizers must be the same.
 
     Raises:
-        UserError: as ``require_cap``, or it reads other tokens than the policy.
+        UserError: as ``require_cap``, or the reward model has another tokenizer than ``policy``.
     """
     if config.rewards.learned is None:
         return None
@@ -498,7 +508,7 @@ def _reward_value(model: Path, settings: PolicyConfig, tools: str, shown: tuple[
 
 
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """The value of leaves: the value head, a reward model, rollouts of the policy, or a mixture by
+    """The value function of leaves: the value head, a reward model, rollouts of the policy, or a mixture weighted by
     ``search.learned_weight`` and ``search.rollout_weight``."""
     if (share := config.search.learned_weight) and (learned := reward_value(config, policy)) is not None:
         head = MixedValue([learned], [share]) if head is None else MixedValue([head, learned], [1 - share, share])

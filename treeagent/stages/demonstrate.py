@@ -1,5 +1,5 @@
-"""Episodes of a scripted demonstrator as trees, the same artifact that search makes: a single chain each, or one with
-other actions tried beside it."""
+"""Episodes of a scripted demonstrator, stored as trees like those of search. Each is a single chain, or a chain with
+other actions tried at its states."""
 
 import asyncio
 import math
@@ -24,19 +24,20 @@ from treeagent.types import Message, Task, derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Who acts at the states of a demonstration beside the demonstrator."""
+    """The players that try other actions at the states of a demonstration."""
 
     expert: Demonstrator
-    """Acts at each state, and plays on to the end after every other action tried: so what they come to differs by
-    them alone."""
+    """Draws one action at each state. It also plays every branch on to the end of the episode, so that the returns of
+    branches differ only by the action that was tried."""
     erring: Demonstrator
+    """Draws ``count`` actions at each state."""
     count: int = 2
-    """Draws of ``erring`` at each state. Each is played to the end, so few of them already multiply the steps."""
+    """Draws of ``erring`` at each state. Each is played to the end, so even a few multiply the environment steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Where turns are played, and how they are spelt."""
+    """The environment in which turns are played, and the grammar and tools with which they are written."""
 
     dynamics: EnvDynamics
     grammar: Grammar
@@ -52,9 +53,10 @@ def demonstrate(
     grammar: Grammar,
     alternatives: Alternatives | None = None,
 ) -> Iterator[Tree]:
-    """One demonstration of each task. Actions carry text only: token ids come with a tokenizer, later.
+    """Yield one demonstration of each task. Actions hold text without token ids; ``tokenise`` adds the ids.
 
-    ``alternatives`` are tried at its states once it has ended, each as a further edge behind its own.
+    Once a demonstration has ended, ``alternatives`` are tried at each of its states. Each becomes a further edge of the
+    node, after the demonstrator's own edge.
     """
     stage = _Stage(dynamics, grammar, dynamics.env.tools())
     with asyncio.Runner() as runner:
@@ -73,11 +75,11 @@ async def _episode(
 
 
 async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
-    """From where the environment stands, the end of ``path``, to the episode's end."""
-    if growth.tree.error:  # it did not even reset
+    """Play from the end of ``path``, where the environment stands, to the end of the episode."""
+    if growth.tree.error:  # the reset failed
         return
     while not (node := end(growth, path)).ended:
-        # The environment stands where the last step left it, which is where the demonstrator must act.
+        # The demonstrator acts on the environment's current state, which is the one that the last step led to.
         try:
             with contained():
                 turn = player.act(rng)
@@ -94,7 +96,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
 
 
 async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
-    """Try other actions at every state of a demonstration, equal calls once, each to the end."""
+    """Try other actions at every state of a demonstration and play each to the end. Equal calls are tried once."""
     whole = demonstrated(growth.tree)
     for length in range(len(whole)):
         if growth.tree.error:
@@ -122,7 +124,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
 
 
 def demonstrated(tree: Tree) -> tuple[Edge, ...]:
-    """The path of the demonstration itself, behind which the alternatives stand."""
+    """The path of the demonstration itself: the first edge of each node. Alternatives are later edges."""
     path, node = list[Edge](), tree.root
     while node.edges and (child := node.edges[0].child) is not None:
         path.append(node.edges[0])
@@ -131,10 +133,10 @@ def demonstrated(tree: Tree) -> tuple[Edge, ...]:
 
 
 def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
-    """A demonstration with the ids that a policy reading it would see, up to where it could read no further; the tree
-    given stays as it is."""
+    """A copy of a demonstration with the token ids that a policy would read. It ends where the conversation no longer
+    fits what the policy can read."""
     opening = tree.root.state.messages
-    root = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # none: it did not reset
+    root = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # no opening: reset failed
     waiting = [(tree.root, root)]
     while waiting:
         node, copy = waiting.pop()
@@ -146,7 +148,7 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
             said = Message("assistant", action.text, action.token_ids)
             messages = (*told, said, *child.state.messages[len(told) + 1 :])
             reading = chat.read(messages)
-            if reading.error:  # nor is anything told of alternatives to what is not
+            if reading.error:  # later edges are alternatives to this one, so they are left out with it
                 break
             below = replace(
                 child,
@@ -161,8 +163,8 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
 
 
 def demonstrations(config: RunConfig) -> Iterator[Tree]:
-    """Episodes of the environment's own demonstrator, with other actions tried beside those of the first ones where
-    these are wanted; the same ones each time.
+    """Yield episodes of the environment's own demonstrator, the same ones on every call. In the first of them, other
+    actions are also tried if ``warm_start.early_experience`` asks for them.
 
     Raises:
         RunError: the environment has no demonstrator, or cannot go back to try other actions.
@@ -188,7 +190,7 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
 
 
 def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
-    """Who acts beside the demonstrator, if anybody is to."""
+    """The players of other actions, or None if ``warm_start.early_experience`` asks for none."""
     settings = config.warm_start.early_experience
     if settings.rows == "none":
         return None

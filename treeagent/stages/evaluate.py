@@ -1,4 +1,4 @@
-"""Evaluate policies on held-out tasks: the rows of a comparison, and the worker that plays one batch of tasks."""
+"""Evaluate policies on held-out tasks: the driver makes the rows of a comparison, a worker plays one batch of tasks."""
 
 import asyncio
 import time
@@ -48,10 +48,11 @@ from treeagent.workers.processes import run_jobs
 
 
 def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
-    """A row for each checkpoint and mode that is wanted; written to ``run.results``. Batches on disk are kept.
+    """Evaluate each wanted pair of checkpoint and mode. Returns one row for each and writes the rows to
+    ``run.results``. Batches that are already on disk are not played again.
 
     Raises:
-        UserError: of a row no episode took a step, because all failed. The row is not done.
+        UserError: all episodes of a row failed before their first step. The row stays unfinished.
     """
     whole: dict[str, list[BatchJob]] = {}
     for checkpoint, mode in wanted:
@@ -64,8 +65,9 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
 
 
 def withstand(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
-    """A row for each checkpoint and mode, and for each again under every disturbance of ``evaluate.suite`` that applies
-    to the environment; written to ``run.suite``. The tasks are the same ones.
+    """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
+    ``evaluate.suite`` that applies to the environment, on the same tasks. Returns the rows and writes them to
+    ``run.suite``.
 
     Raises:
         UserError: as ``measure``.
@@ -93,18 +95,18 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], config: RunConfig, work: str) -> list[Row]:
-    """The rows of stages, whose jobs are played unless their batches are on disk.
+    """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
 
     Args:
-        whole: by stage, all jobs of its row.
-        config: of the workers.
-        work: what progress calls it.
+        whole: all jobs of the row of each stage, keyed by the stage's name.
+        config: the settings of the workers.
+        work: the name of this work in the progress output.
     """
     jobs = [job for stage, row in whole.items() if not run.is_done(stage) for job in row]
     played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in whole}
 
     def take(job: BatchJob, batch: PlayedBatch) -> None:
-        """Count a finished batch. With the last one of its row, the row is done."""
+        """Add a finished batch. The last batch of a row finishes its stage."""
         done = played[job.name]
         done[job.index] = batch
         if len(done) == len(whole[job.name]):
@@ -122,17 +124,17 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
             take(job, batch)
         else:
             waiting.append(job)
-    waiting.sort(key=lambda job: job.mode == "greedy")  # the longest first, so that no worker ends alone
+    waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
     with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
-        # Servers that a command reloads have one checkpoint at a time.
+        # Servers that load checkpoints by ``policy.reload`` hold one at a time, so each checkpoint is played in turn.
         turns = dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting)
         for checkpoint in turns:
             some = [job for job in waiting if checkpoint in (None, job.checkpoint)]
             if checkpoint is not None:
                 serve(config, checkpoint, progress)
             for job, batch in run_jobs(evaluate_batch, some, config, on_event):
-                # What all failed by may be mended before they are played again.
+                # A batch of which every episode failed is not kept: the user may mend the cause and resume.
                 if not went_nowhere(batch[0]):
                     keep_batch(_kept(run, job), batch)
                 advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
@@ -155,7 +157,8 @@ def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
 
 
 def count_turns(outcome: Outcome, episode: Tree) -> None:
-    """Count in an outcome what the turns of its executed episode were like."""
+    """Set the fields of an outcome that describe the turns of its executed episode: ``invalid``, ``reasoned`` and
+    ``obeyed``."""
     edges = [edge for node in episode.nodes() for edge in node.edges]
     outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
     outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
@@ -163,7 +166,7 @@ def count_turns(outcome: Outcome, episode: Tree) -> None:
 
 
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
-    """Play held-out tasks. The episodes are stored, and the trees of a search."""
+    """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started = time.perf_counter()
     config = job.config
     env = environment(config)
@@ -175,7 +178,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     with world_model(*planned_in(config), env) if imagines else nullcontext() as model:
         hidden = play_on(instances(config), config, "evaluate", reveal_reward=False)
         blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
-        # A rollout cannot judge itself where rewards are withheld: without a head nothing judges there.
+        # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
         if actors.value is not None or config.search.learned_weight or imagines:
             patient = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = leaf_value(actors.value, whole, blind, replace(config, search=patient))
@@ -188,7 +191,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         )
     for outcome, episode in zip(outcomes, episodes, strict=True):
         count_turns(outcome, episode)
-        # A world model has ends of its own.
+        # In a world model, the imagined ends say nothing about success in the environment.
         outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines
     whole.forget()
     if env.origin == "imagined":

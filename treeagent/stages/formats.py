@@ -1,4 +1,5 @@
-"""Turns of a scripted player, spelt in a policy's format, and whether every format plays an environment alike."""
+"""Write the turns of a scripted player in a policy's format, and check that an environment answers alike in every
+format."""
 
 import asyncio
 import random
@@ -18,9 +19,9 @@ _STEPS = 50
 
 
 def spelt(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
-    """A player's turn, its thought and its call, written in the grammar and read back, as if a model had sampled it.
+    """Write a player's turn (its thought and its call) in the grammar and parse it, as if a model had sampled it.
 
-    Where the grammar calls tools by name, a text that names one of ``tools`` is written as a call of it.
+    If the grammar calls tools by name, a text that names one of ``tools`` is written as a call of that tool.
     """
     thought, text = checked_turn(turn)
     return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
@@ -29,10 +30,10 @@ def spelt(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) ->
 def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
     """Play one episode of each task in every ``policy.format``, as a warm start does.
 
-    The demonstrator plays without noise; where there is none, random legal actions are played.
+    The demonstrator plays without noise; if there is none, random legal actions are played.
 
     Returns:
-        what is wrong, and what could not be checked, a sentence each.
+        the problems, and the checks that were not possible, each as a list of sentences.
     """
     played: dict[Format, Mapping[tuple[str, ...], str]] = {}
     for name in get_args(Format):
@@ -45,8 +46,8 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
 
 
 def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
-    """Whether calls succeed that are none of the tools, of which a prompt does not tell and which turns held to the
-    tools cannot make."""
+    """A sentence if successful calls name none of the tools. A prompt lists only the tools, and constrained decoding
+    allows only calls of them, so a policy would never make such calls."""
     calls = [episode[-1] for episode, reason in answers.items() if not reason]
     others = [call for call in calls if isinstance(read_call(as_call(call, tools), tools), str)] if tools else []
     if not others:
@@ -58,7 +59,7 @@ def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str])
 
 
 def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[str, ...], str]]) -> list[str]:
-    """What is wrong with one format: a call that another one can make, or every call, is refused."""
+    """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
     refused = {episode: reason for episode, reason in played[name].items() if reason}
     if refused and len(refused) == len(played[name]):
         reason, count = Counter(refused.values()).most_common(1)[0]
@@ -66,7 +67,7 @@ def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[s
             f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
             "see that step understands the calls that the demonstrator or legal_actions give"
         ]
-    if env.stochastic:  # equal calls may lead to other places, where another answer is right
+    if env.stochastic:  # equal calls may lead to different states, so different answers are no error
         return []
     for other, answers in played.items():
         differing = [episode for episode in refused if answers.get(episode) == ""]
@@ -80,7 +81,8 @@ def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[s
 
 
 async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:
-    """Why each call was refused, or the empty text where it was made, by the task and the calls up to and with it."""
+    """Why each call was refused, or the empty string if it succeeded. A key holds the task's id and the calls of the
+    episode up to and including this one."""
     dynamics, answers = EnvDynamics(env, max_steps=_STEPS), dict[tuple[str, ...], str]()
     tools = env.tools()
     for task in tasks:

@@ -1,7 +1,7 @@
-"""Hindsight divergence: by how much a policy would have chosen a step otherwise, had it known how the episode ends.
+"""Hindsight divergence: how much the probability of a step changes once the policy knows how the episode ends.
 
 s_t = |log π(a_t | s_t, outcome) - log π(a_t | s_t)| in nats. A step whose probability hardly changes did not decide the
-outcome. The outcome is told by one sentence before the task; all that was sampled or observed stays in the tokens of
+outcome. One sentence before the task tells the policy the outcome. All sampled and observed text keeps the token ids of
 the search.
 """
 
@@ -29,7 +29,7 @@ def searching_policy(run: Run) -> Path:
     """The checkpoint that searched the latest trees of a run.
 
     Raises:
-        UserError: the run does not tell it.
+        UserError: the run does not record it.
     """
     for name in reversed(run.collections()):
         if (checkpoint := run.taken(name)) is not None:
@@ -38,11 +38,11 @@ def searching_policy(run: Run) -> Path:
 
 
 def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
-    """A function that measures the divergence of every action on the finished paths of a tree.
+    """A function that measures the divergence of every action on the finished paths of a tree. It raises as
+    ``measure_divergence``.
 
     Raises:
-        UserError: the policy speaks by text alone; and the function does, where the policy writes the tree's task in
-            other tokens than the policy that searched it.
+        UserError: the policy has no token ids (``policy.text_only``).
     """
     _, policy = load_actors(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
@@ -51,13 +51,13 @@ def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
 
 
 def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
-    """Set ``divergence`` of every action on a finished path: the mean over the finished paths through it, each with its
-    own outcome, of |log π(a|s, outcome) - log π(a|s)| at the policy's temperature. Tokens that a grammar wrote do not
-    count. Where a prompt is too long with the note, it stays None.
+    """Set ``divergence`` of every action on a finished path: the mean of |log π(a|s, outcome) - log π(a|s)| over the
+    finished paths through the action, each with its own outcome, at the policy's temperature. Forced tokens
+    (``Action.forced``) do not count. The divergence stays None where the prompt with the sentence is too long.
 
     Raises:
-        UserError: the policy writes the task in other tokens than the policy that searched the tree, or the tree was
-            collected by text alone.
+        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched the
+            tree, or the tree was collected without token ids.
     """
     if tree.text_only:
         raise UserError(f"the tree of task {tree.task.id} holds actions without token ids: leave --hindsight out")
@@ -96,7 +96,7 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
 
 
 def _begun(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int, ...]:
-    """The prompt at a node where it starts, with the outcome told before the task."""
+    """The token ids of the prompt at ``start``, a node where a prompt begins, with the outcome told before the task."""
     messages = as_read(start.state.messages, start.left_out)
     if chat.prompt_ids(messages) != start.context_ids:
         raise UserError(

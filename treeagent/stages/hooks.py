@@ -1,4 +1,4 @@
-"""What a stage observes of the trainings that it runs."""
+"""Hooks by which a stage receives the metrics and the progress of a training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +11,8 @@ def training_hooks(emit: Emit, stage: str, folder: Path, validate: Callable[[], 
     """Hooks that send every row of metrics and every step done to ``emit`` as events of ``stage``.
 
     Args:
-        folder: where the trainer keeps its checkpoints, from which an interrupted training goes on.
-        validate: scores the model as it stands, higher is better; None validates nothing.
+        folder: folder of the trainer's own checkpoints, from which an interrupted training resumes.
+        validate: scores the model with its current weights, higher is better; None turns validation off.
     """
     return Hooks(
         on_metrics=lambda metrics: emit(Event(stage, metrics=metrics)),

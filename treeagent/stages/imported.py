@@ -1,4 +1,4 @@
-"""Transcripts of other agents as the trees and episodes of a run."""
+"""Import transcripts of other agents as the trees and episodes of a run."""
 
 from pathlib import Path
 
@@ -16,11 +16,12 @@ _SHARD = 100
 
 
 def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Path | None = None) -> int:
-    """Write a run whose training trees, and whose episodes, are the transcripts in a file. Returns how many.
+    """Write a run that holds the transcripts of a file, both as training trees and as episodes. Returns their number.
 
     Args:
-        config: the settings of the run: the format of turns, and the environment in which they count.
-        checkpoint: the model whose tokens the trees get. Without one they hold texts only, and cannot be imitated.
+        config: the settings of the run, such as its environment and the format of turns.
+        checkpoint: the model whose tokenizer gives the trees their token ids. Without it they hold text only, and
+            cannot be imitated.
 
     Raises:
         UserError: a transcript cannot be read.

@@ -1,4 +1,4 @@
-"""Build the judge that the settings describe: a model on a server or in this process, and its ledger."""
+"""Build the judge that the settings describe: a model on a server or in this process, and the ledger of its replies."""
 
 import math
 import threading
@@ -23,12 +23,12 @@ from treeagent.rewards.ledger import FILE, Ledger, Reply
 from treeagent.types import Message, UserError
 
 _RETRIES = 1
-"""A judge is asked about many ends: one that does not answer must not hold each of them up for long."""
+"""Retries of a failed request. A stage asks for many verdicts, so a judge that does not answer must not delay each."""
 
 
 def assessor(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Assessor | None:
-    """What judges the ends of episodes in a run's folder; None where the settings name nothing that does. Raises as
-    ``judge_of`` and ``require_cap`` do."""
+    """The assessor that judges how episodes ended, with the ledger in the run's folder. None if the settings name
+    nothing that judges. Raises as ``judge_of`` and ``require_cap``."""
     if not config.assesses:
         return None
     return Assessor(config, judge_of(config, run, stage, env), require_cap(config, 0.0))
@@ -38,7 +38,8 @@ def judge_tools(config: RewardsConfig, env: Env) -> list[ToolSpec]:
     """The tools that the judge may call.
 
     Raises:
-        UserError: the environment cannot go back to the end of an episode, or one of them is no read-only tool of it.
+        UserError: the environment cannot go back to the end of an episode, or ``rewards.judge.tools`` names something
+            other than a read-only tool of the environment.
     """
     named = () if config.judge is None else config.judge.tools
     if named and env.snapshot_kind == "none":
@@ -57,8 +58,8 @@ def judge_tools(config: RewardsConfig, env: Env) -> list[ToolSpec]:
 
 
 def judge_of(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Judge | None:
-    """The judge of a run's folder, whose calls count under ``stage``; None where the settings name none. Without
-    ``env`` it calls no tools.
+    """The judge, with the ledger in the run's folder, which counts its calls under ``stage``. None if the settings name
+    no judge. Without ``env`` it calls no tools.
 
     Raises:
         UserError: the ledger cannot be used, the judge's checkpoint cannot be loaded, or as ``judge_tools``.
@@ -70,7 +71,7 @@ def judge_of(config: RewardsConfig, run: Path, stage: str, env: Env | None = Non
 
 
 def judge_figures(config: RewardsConfig, run: Path, stage: str) -> tuple[dict[str, float], list[str]]:
-    """What the judge of a stage has cost and said, and a sentence for each reason why ends have no verdict."""
+    """Figures of the judge's cost and verdicts in a stage, and one sentence for each reason for missing verdicts."""
     if config.judge is None or not (run / FILE).is_file():
         return {}, []
     ledger = Ledger(run / FILE, stage)
@@ -83,7 +84,7 @@ def judge_figures(config: RewardsConfig, run: Path, stage: str) -> tuple[dict[st
 
 @dataclass(slots=True)
 class Remote(JudgeModel):
-    """A model on a server. A server that cannot be reached is not asked again before ``timeout`` seconds are over."""
+    """A judge on a server. A server that cannot be reached is not asked again for ``timeout`` seconds."""
 
     config: JudgeConfig
     url: str
@@ -108,7 +109,7 @@ class Remote(JudgeModel):
             replies = chat.reply(
                 conversations, 1, seeds, max_new_tokens=config.max_new_tokens, temperature=config.temperature
             )
-        except UserError as error:  # every other request would meet it, too
+        except UserError as error:  # every other request would fail in the same way
             with self._lock:
                 self._fault, self._until = str(error), time.monotonic() + config.timeout
             return [Fault(str(error))] * len(conversations)
@@ -131,7 +132,8 @@ def local(model: str) -> "Local":
 
 @dataclass(frozen=True, slots=True)
 class Local(JudgeModel):
-    """A model in this process, which says by its probabilities of yes and no. It answers one batch at a time."""
+    """A judge in this process. Its verdict comes from its probabilities of yes and no. It answers one batch at a
+    time."""
 
     generator: LocalGenerator
     chat: ChatFormat
@@ -139,18 +141,19 @@ class Local(JudgeModel):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> Sequence[Reply | Fault]:
-        """P(yes) / (P(yes) + P(no)) at temperature 1, each word with a small or a capital first letter. A thought that
-        the template opens is closed before: its first word is no answer."""
-        with self._lock:  # the tokenizer's, too: whether marks are special tokens is one switch for all threads
+        """Reply with P(yes) / (P(yes) + P(no)) at temperature 1, where each word counts with a small and a capital
+        first letter. If the chat template opens a thought, it is closed first, because the first word of a thought is
+        no answer."""
+        with self._lock:  # covers the tokenizer, too: its switch for reading special tokens is shared by all threads
             words = [self.chat.encode(word) for word in ("yes", "Yes", "no", "No")]
             longest = max(words, key=len)
             prompts = [self.chat.prompt_ids(tuple(each)) + self.chat.closing for each in conversations]
             refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
-            if read:  # the episode, which all questions share, goes through the model once
+            if read:  # all questions share the text of the episode, which goes through the model only once
                 self.generator.next_logprobs([common_beginning(read)], ())
             scored = iter(self.generator.score(read, [words] * len(read)))
-            self.chat.forget()  # the ledger keeps the replies, so that no prompt is read again
+            self.chat.forget()  # the ledger keeps the replies, so no prompt is read a second time
         return [
             Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
             for prompt, why in zip(prompts, refused, strict=True)
@@ -158,8 +161,7 @@ class Local(JudgeModel):
 
 
 def _yes(logprobs: Sequence[float]) -> float:
-    """The probability of yes, from log-probabilities of which the first two are those of yes, the others those of
-    no."""
+    """The probability of yes, normalised over all ``logprobs``: the first two belong to yes, the others to no."""
     most = max(logprobs)
     shares = [math.exp(each - most) for each in logprobs]
     return sum(shares[:2]) / sum(shares)

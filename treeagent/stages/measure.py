@@ -1,7 +1,7 @@
-"""Measure what a run will cost: its own stages, with few items and a policy that has trained for some seconds.
+"""Measure what a run will cost, by running its stages on few items with a policy that has trained for some seconds.
 
-The functions, settings, batches and workers are the run's, in a temporary folder; only counts are smaller. So a rate
-includes what a worker loses by sharing the machine with the others.
+The functions, settings, batches and workers are those of the run, in a temporary folder; only counts are smaller. So a
+rate includes the time that workers lose by sharing the machine.
 """
 
 import tempfile
@@ -40,36 +40,37 @@ from treeagent.workers.processes import kept_workers, run_jobs
 
 Result = TypeVar("Result")
 _DEMONSTRATIONS = 400
-"""Enough for a tokenizer from scratch, and for hundreds of rows."""
+"""Demonstrations of the measurement: enough to train a tokenizer from scratch and to give hundreds of rows."""
 _WARM_SECONDS = 15.0
-"""A small model from scratch learns the form of a turn in about this time."""
+"""Seconds of training. A small model from scratch learns the form of a turn in about this time."""
 _LEAST_STEPS = 60
-"""Below this, a model from scratch hardly finishes an episode."""
+"""Least optimiser steps of a model from scratch, which with fewer would hardly finish an episode."""
 _PLAY_SECONDS = 8.0
-"""No batch is played that would take longer, but for a second one, which may take four times as long."""
+"""Most seconds that the next larger batch is expected to take; the second batch may take four times as long."""
 _FIRST_STEPS = 5
-"""Optimiser steps of a measurement; the first one, which is slower, and the last one do not count."""
+"""Optimiser steps of a measurement. The first one, which is slower, and the last one do not count."""
 _GROWTH = 4
-"""Factor from one batch to the next larger one."""
+"""Factor from the size of one batch to the next."""
 _CORE_FLOPS, _CORE_BANDWIDTH = 3e10, 5e9
-"""Of one core, roughly, where nothing is measured."""
+"""Rough floating-point operations and bytes per second of one core, for estimates without a measurement."""
 _GPUS = (("H200", 350e12, 3.4e12), ("H100", 350e12, 2.3e12), ("A100", 150e12, 1.4e12), ("", 50e12, 0.6e12))
-"""By a part of the name: operations and bytes a second of bfloat16 that programs reach; the last row is a guess."""
+"""(part of the GPU's name, operations per second, bytes per second), as programs reach them in bfloat16. The last row
+is a guess for any other GPU."""
 
 
 class Marks:
-    """A ``Progress`` that notes when each piece of work advanced."""
+    """A ``Progress`` that records when each piece of work advanced."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
         self.times: dict[str, list[tuple[float, int]]] = {}
-        """Clock and items done at the start of each piece of work, at every advance and at its end."""
+        """For each piece of work, pairs (clock in seconds, items done): at its start, at every advance, at its end."""
 
     def plan(self, stages: Sequence[Stage]) -> None:
-        """A measurement has no course of stages."""
+        """Do nothing: a measurement does not announce its stages."""
 
     def warn(self, sentence: str) -> None:
-        """What concerns a policy that has hardly trained concerns nobody."""
+        """Do nothing: warnings about a policy that has hardly trained are of no use."""
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
@@ -87,8 +88,8 @@ class Marks:
         marks.append((time.perf_counter(), done))
 
     def step_seconds(self, name: str) -> float:
-        """Mean seconds of an optimiser step. What the trainer does before its first and after its last step counts to
-        these two, which are left out."""
+        """Mean seconds of an optimiser step. The first and the last step are left out, because they include what the
+        trainer does before and after all steps."""
         steps = [mark for mark in self.times[name][:-1] if mark[1]][:-1]
         (begun, first), (ended, last) = steps[0], steps[-1]
         return (ended - begun) / max(last - first, 1)
@@ -96,7 +97,7 @@ class Marks:
 
 @dataclass(slots=True)
 class _Rehearsal:
-    """What the parts of a measurement share."""
+    """State that the parts of a measurement share."""
 
     config: RunConfig
     run: Run
@@ -112,14 +113,14 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
 
     Args:
         config: the run's settings as ``fitted`` to this machine.
-        checkpoint: what the run starts from; by default a warm start.
+        checkpoint: the checkpoint that the run starts from; by default a warm start.
 
     Raises:
         RunError, UserError: as the run itself.
     """
     marks = Marks(progress)
     low = config.environment.returns[0]
-    # Where few trees hold a success, rows of other ones tell the time as well.
+    # Few trees may hold a success yet, and rows of any other tree take the same time, so all of them are used.
     update = replace(
         config.update,
         imitation=replace(config.update.imitation, min_return=low),
@@ -167,13 +168,13 @@ class _Warmed:
     policy: Path
     rate: TrainRate
     seconds: Affine
-    """Of n demonstrations."""
+    """Seconds of n demonstrations."""
     steps: float
-    """Of the environment, a demonstration."""
+    """Environment steps per demonstration."""
 
 
 def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
-    """A short warm start, and then, where the time allows, one of more steps, which leaves a better policy."""
+    """Run a short warm start, and then a longer one if time allows, which gives a better policy."""
     settings = config.warm_start
     count = min(settings.episodes, _DEMONSTRATIONS)
     most = settings.training.max_steps
@@ -207,7 +208,7 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
     for tree in sample:
         tokenise(tree, chat)
     lesson = (time.perf_counter() - lessons) / len(sample)
-    # A tokenizer from scratch is made of the first demonstrations alone.
+    # A tokenizer from scratch is trained on the first demonstrations only.
     once = max(ended - last - count * lesson, 0.0)
     if config.policy.model is None:
         once *= min(settings.episodes, TOKENIZER_EPISODES) / count
@@ -225,14 +226,14 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
 
 
 def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine, list[Result]]:
-    """The seconds of a batch by its size, from batches of growing size up to ``most``, and the results of all."""
+    """Play batches of growing size, up to ``most``. Returns a fit of their seconds to their size, and all results."""
     points, results, size = list[tuple[float, float]](), list[Result](), min(2, most)
     while True:
         began = time.perf_counter()
         results += play(size)
         seconds = time.perf_counter() - began
         points.append((size, seconds))
-        # One size alone would take a batch's fixed part for a cost of each task.
+        # With a single size, the fixed time of a batch could not be told from the time of each task.
         patience = _PLAY_SECONDS if len(points) > 1 else 4 * _PLAY_SECONDS
         if size == most or _GROWTH * seconds > patience:
             return Affine.through(*points), results
@@ -240,7 +241,7 @@ def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine,
 
 
 def _search(rest: _Rehearsal, policy: Path, size: int) -> list[Cost]:
-    """Search a batch of ``size`` training tasks in each worker, the next ones each time."""
+    """Search a batch of ``size`` training tasks in each worker. Every batch takes the next tasks."""
     config = rest.config
     jobs = list[BatchJob]()
     for _ in range(_busy(config, config.collect.tasks)):
@@ -251,12 +252,12 @@ def _search(rest: _Rehearsal, policy: Path, size: int) -> list[Cost]:
 
 
 def _busy(config: RunConfig, tasks: int) -> int:
-    """Workers that a stage of so many tasks keeps busy."""
+    """Number of workers that a stage of ``tasks`` tasks keeps busy."""
     return max(min(config.workers, -(-tasks // config.collect.batch)), 1)
 
 
 def _mode(rest: _Rehearsal, policy: Path, mode: Mode) -> PlayRate:
-    """Play validation tasks: held-out ones tell no more of the cost."""
+    """The rate of an evaluation mode, measured on validation tasks; test tasks would give the same cost."""
     config, held_out = rest.config, rest.config.update.validation_tasks
 
     def play(size: int) -> list[Budget]:
@@ -275,8 +276,8 @@ def _mode(rest: _Rehearsal, policy: Path, mode: Mode) -> PlayRate:
 
 
 def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
-    """Seconds of the value head's fit on the rows of the whole run, and the policy with the head fitted. Where the
-    trees end nowhere, so that there is nothing to fit, the fit counts as nothing."""
+    """Estimate the seconds of fitting the value head on the rows of the whole run. Returns them and the policy with the
+    fitted head. If no tree has an end, there is nothing to fit: then the seconds are 0."""
     config, began = rest.config, time.perf_counter()
     try:
         base = fit_base(config, rest.run, rest.marks, policy)
@@ -295,7 +296,8 @@ def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
 def _updates(
     rest: _Rehearsal, kind: Kind, policy: Path, value_seconds: float, warm: TrainRate | None
 ) -> dict[Method, TrainRate]:
-    """A few steps of each method: side by side as in the quickstart, or one after the other as in a round."""
+    """Rates of a few steps of each method: run side by side as in the quickstart, or one after the other as in a
+    round."""
     config, run = rest.config, rest.run
     methods: tuple[Method, ...] = config.update.methods if kind == "quickstart" else config.adapt.methods
     few = {"max_steps": _FIRST_STEPS, "validate_every": 10**6}
@@ -321,7 +323,7 @@ def _updates(
     rates: dict[Method, TrainRate] = {}
     for method in filter(run.is_done, methods):
         metrics, settings = run.facts(method)["update"]["metrics"], getattr(config.update, method)
-        if method == "grpo":  # which counts no tokens
+        if method == "grpo":  # its metrics count no tokens
             rows = [row for tree in trees for row in scored_rows([tree], config.update.advantages)]
             length = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows) / len(rows)
             tokens = length * settings.batch_size * config.training.accumulation
@@ -337,7 +339,7 @@ def _updates(
 
 
 def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> ModelSize:
-    """The sizes of the policy's model, read from its configuration without its weights.
+    """The sizes of the policy's model, read from its configuration without loading its weights.
 
     Raises:
         UserError: there is no such model.
@@ -345,7 +347,7 @@ def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> Model
     policy = config.policy
     name = policy.model if checkpoint is None else checkpoint
     if name is not None:
-        count_weights(name)  # which says what is wrong with a name
+        count_weights(name)  # raises UserError with the reason if the name is wrong
     shape: PretrainedConfig = (
         scratch_shape(ScratchConfig(**asdict(policy.scratch)))
         if name is None
@@ -375,7 +377,7 @@ def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> Model
 
 
 def this_device(config: RunConfig) -> Device:
-    """The device that the policy's weights are on; an H100 where the settings want a GPU and none is here."""
+    """The device of the policy's weights. If the settings ask for a GPU and this machine has none, an H100."""
     if config.policy.device_map in (None, "cpu") and config.policy.generator != "vllm":
         count = max(config.threads, 1)
         memory = psutil.virtual_memory().total

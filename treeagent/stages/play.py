@@ -1,7 +1,7 @@
 """Play held-out tasks: greedily, or by planning with a search and then executing the plan.
 
-Nothing that chooses an action sees a reward. Search plans on a dynamics that withholds rewards, and takes V of the
-value head at the leaves. The plan is then executed, and only that execution is scored.
+Nothing that chooses an action sees a reward of the environment. Search plans on a dynamics that withholds rewards, and
+values leaves by the value head. The plan is then executed, and only that execution is scored.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from treeagent.search.stopping import LeastGain
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
-"""An episode: a tree that holds its task, seeds and budget, and the steps taken so far, which are its only path."""
+"""An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
 _LEADING = 8
-"""Plans of a tree that are tried again."""
+"""Most plans of a tree that are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """The policies, the value function and the critic that play a checkpoint."""
+    """The policies, the value function and the critic with which a checkpoint plays."""
 
     sampling: Policy
-    """Samples candidates for search."""
+    """Samples candidate actions for search."""
     greedy: Policy
     value: Value | None
     critic: Critic | None = None
@@ -53,17 +53,18 @@ async def play(
     *,
     highest: float = 1.0,
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
-    """Plan on ``blind``, execute on ``verified``, and continue greedily where a plan ends before its task does.
+    """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
     Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
-    serves training only. Where planning failed, the outcome holds the error, whatever the greedy continuation achieved.
+    is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
 
     Args:
-        budgets: greatest sum of costs by component. A plan over one is not taken; the policy then acts greedily.
-        highest: the greatest return of a task, for ``stop_at_gain``.
+        budgets: largest allowed sum of each cost component. A plan over a budget is not taken; the policy then acts
+            greedily.
+        highest: the highest return of a task, for ``stop_at_gain``.
 
     Returns:
-        outcomes, trees and the episodes as ``execute`` gives them, in the order of the tasks; no trees for greedy.
+        outcomes, trees and episodes (see ``execute``), in the order of the tasks; no trees for greedy.
     """
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
@@ -71,13 +72,13 @@ async def play(
     refused = [False] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        # Lookahead takes no path to an end, and a path over its budget may not be taken.
+        # Stopping early compares paths to ends, but lookahead chooses no such path, and budgets may forbid the best.
         by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
         gain = LeastGain(config.stop_at_gain, highest, config.likelihood_weight) if by_ends else None
         grower = make_search(
             actors.sampling, blind, settings, actors.value, actors.critic, noise=False, least_gain=gain
         )
-        # Every mode has the same number of simulations in flight, so that none needs more memory than another.
+        # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
@@ -102,7 +103,7 @@ async def play(
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _broken(tree)
-        outcome.found = _found(tree)  # all is executed: what it says can change no action
+        outcome.found = _found(tree)  # it reads withheld rewards, but the episodes are over: no action can change
     if budgets:
         for outcome, over in zip(outcomes, refused, strict=True):
             outcome.over_budget, outcome.plan_refused = not within(outcome.components, budgets), over
@@ -110,15 +111,16 @@ async def play(
 
 
 def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
-    """The episodes, with the errors of their outcomes."""
+    """Write the error of each outcome to its episode. Returns the episodes."""
     for episode, outcome in zip(episodes, outcomes, strict=True):
         episode.error = outcome.error
     return episodes
 
 
 def _found(tree: Tree) -> bool | None:
-    """Whether a path of a planned tree to an end succeeds, by the rewards that were withheld from planning, which are
-    written to its ends. In a stochastic environment it says so of the luck in planning, not of that in execution."""
+    """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
+    written to the ends. In a stochastic environment the answer holds for the random outcomes drawn in planning, not for
+    those in execution."""
     if paid(tree.root.state) is None:
         return None
     ends = [node for path, node in tree.walk() if path and node.final]
@@ -136,8 +138,8 @@ def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) 
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
-    # Parallel chains share the encoding of their prompt. With any further limit, or where a good one may be the last,
-    # chains run one by one, since only then can the next one be left out.
+    # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
+    # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
     alone = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
     return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
 
@@ -150,12 +152,13 @@ async def execute(
     plans: Sequence[Sequence[Edge]],
     step_seconds: float | None = None,
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Take each plan's actions, then the policy's, until the task ends. An episode also ends, with an error in its
-    outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot read.
+    """Take the actions of each plan, then those of the policy, until the task ends. An episode also ends, with an error
+    in its outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot
+    read.
 
     Returns:
-        outcomes and episodes in the order of the tasks. An episode is a tree of a single path, whose edges have rewards
-        but no statistics of a search.
+        outcomes and episodes in the order of the tasks. An episode is a tree with a single path. Its edges have rewards
+        but no search statistics.
     """
     growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
@@ -180,19 +183,19 @@ async def replan(
     budgets: Mapping[str, float] | None = None,
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
-    path in the environment (``verified``), and search again from there, until the task ends. Where search finds no
-    action, the policy acts greedily.
+    path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
+    the policy acts greedily.
 
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
 
     Args:
-        budgets: as for ``play``; what the episode has cost so far counts.
+        budgets: as for ``play``; the costs of the episode so far count.
 
     Returns:
-        outcomes, each task's first tree (its episode where it did not even reset) and the episodes as ``execute`` gives
-        them, in the order of the tasks.
+        outcomes, the first tree of each task (its episode if the reset failed), and episodes (see ``execute``), in the
+        order of the tasks.
     """
-    assert mode != "greedy"  # which does not plan
+    assert mode != "greedy"  # greedy does not plan
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
@@ -230,7 +233,7 @@ async def replan(
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """A dynamics in which each task begins at the current state of its episode."""
+    """A dynamics in which the reset of a task returns the current state of its episode."""
 
     model: Dynamics
     states: Mapping[str, State]
@@ -250,7 +253,7 @@ def _plan(
     budgets: Mapping[str, float] | None = None,
     before: Mapping[str, float] | None = None,
 ) -> Sequence[Edge]:
-    """The actions to take from a finished tree, within the budgets less what was spent ``before``."""
+    """The edges of a finished tree to take, within the budgets. The costs ``before`` the root count."""
 
     allowed = _within(budgets, before)
     if mode == "lookahead":
@@ -259,7 +262,7 @@ def _plan(
 
 
 def _leading(tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None) -> Sequence[Sequence[Edge]]:
-    """The plans that are tried again: the best ones to ends of the task, or to a limit where no path ended it."""
+    """The plans to replay: the best paths to ends of the task, or to a limit if no path ended the task."""
     ends = ranked_ends(tree, config.likelihood_weight, _within(budgets)) or []
     return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_LEADING]
 
@@ -271,7 +274,7 @@ def _terminates(path: Sequence[Edge]) -> bool:
 def _within(
     budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
 ) -> Callable[[Sequence[Edge]], bool]:
-    """Whether a path keeps the budgets less what was spent ``before``."""
+    """A function that tells whether a path keeps within the budgets, including the costs ``before`` it."""
     return lambda path: not budgets or within(spent(path, budgets), budgets, before)
 
 

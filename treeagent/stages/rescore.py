@@ -1,4 +1,5 @@
-"""Rescore stored trees: the rewards that other settings give their components, as a view that can be learned from."""
+"""Rescore stored trees: compute their rewards anew under other settings, and store the trees in a run of their own,
+from which updates can learn."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +30,9 @@ from treeagent.views.figures import tree_figures
 
 
 def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> dict[str, float]:
-    """Write the trees of ``source``, with the rewards that ``config.rewards`` gives them, to ``view``. Finished shards
-    are kept, so that a killed command goes on after them. The marks of reviewers are copied, since an update lays them
-    on the trees that it learns from. Nothing is written to ``source``.
+    """Write the trees of ``source`` to ``view``, with the rewards that ``config.rewards`` gives them. Finished shards
+    are kept, so a command that was killed continues after them. The marks of reviewers are copied, because an update
+    applies them to the trees that it learns from. Nothing is written to ``source``.
 
     Returns:
         ``tree_figures`` and ``ComponentSums.figures`` of all trees.
@@ -71,8 +72,8 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
 
 
 def _ends(config: RewardsConfig, source: Run, view: Run, played: EnvDynamics | None) -> Assessor | None:
-    """What judges the ends of a view, whose ledger begins as the run's: what the run's judge has said is not paid for
-    again."""
+    """The assessor of the ends of episodes in ``view``. The view's ledger starts as a copy of the run's ledger, so that
+    replies that the run's judge has given are not paid for again."""
     theirs, ours = source.path / LEDGER, view.path / LEDGER
     if config.judge is not None and theirs.is_file() and not ours.exists():
         Ledger(regular(theirs), "rescore").lend(ours)
@@ -80,10 +81,10 @@ def _ends(config: RewardsConfig, source: Run, view: Run, played: EnvDynamics | N
 
 
 def _played(config: RunConfig) -> EnvDynamics | None:
-    """The environment that a judge looks into; None where it has no tools.
+    """The environment in which the judge's tools are called; None if the judge has no tools.
 
     Raises:
-        UserError: the trees hold thoughts as steps of their own.
+        UserError: the trees hold thoughts as separate steps.
     """
     if config.rewards.judge is None or not config.rewards.judge.tools:
         return None
@@ -99,9 +100,9 @@ async def assess_trees(
     played: EnvDynamics | None = None,
     value: Value | None = None,
 ) -> None:
-    """Write the components that ``ends`` gives to the ends of episodes in trees, in place of those of an earlier judge.
-    Rules are asked anew before; ``learned`` is V(s) of the reward model ``value``, or without one V(s) as it is stored.
-    Where the judge calls tools, the episode is replayed in ``played``."""
+    """Assess the ends of episodes in trees with ``ends``, and write the resulting reward components in place of those
+    of an earlier judge. Rules are evaluated again first. The component ``learned`` is V(s) of the reward model
+    ``value``, or the stored V(s) without one. If the judge calls tools, the episode is replayed in ``played``."""
 
     async def one(tree: Tree, path: Sequence[Edge], node: Node) -> None:
         edge, before = path[-1], tree.root if len(path) == 1 else path[-2].child
@@ -128,7 +129,7 @@ async def assess_trees(
 
 
 def _look(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> Look:
-    """Replays a stored episode, then carries out a judge's call where it ended."""
+    """A function that replays a stored episode and makes the judge's call in its final state."""
 
     async def look(call: ToolCall) -> str:
         before = here = await played.reset(tree.task)
@@ -143,10 +144,10 @@ def _look(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> Look:
 
 
 def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
-    """Check that some tree has each component that ``config`` names; the trees are read as far as that takes.
+    """Check that every component that ``config`` names occurs in some tree. Trees are read only until all were found.
 
     Raises:
-        UserError: none has one of them.
+        UserError: a component is in no tree.
     """
     made = {*config.rules, *(ASSESSED if config.assesses else ())}
     rule = (config.rule,) if "rule" in config.tiers else ()
@@ -159,7 +160,7 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
             if edge.child is not None:
                 seen |= components_of(edge).keys()
         if seen.intersection(TOOL_SCORES):
-            seen |= {*TOOL_SCORES}  # calls were scored, and an error that nobody made pays nothing
+            seen |= {*TOOL_SCORES}  # calls were scored; a kind of error that never occurred leaves no component
         if wanted <= seen:
             return
     for name in sorted(wanted - seen):

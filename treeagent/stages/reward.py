@@ -1,4 +1,4 @@
-"""Fit a reward model to the trees of a run, and audit it on tasks that it has not seen."""
+"""Fit a reward model to the trees of a run, and audit it on held-out tasks."""
 
 import math
 import shutil
@@ -29,21 +29,22 @@ from treeagent.types import derive_seed
 from treeagent.views.comparisons import Comparison, End, comparisons, ends
 
 _VALIDATION = 8
-"""One of so many tasks that are not held out decides when the training stops, and calibrates the model."""
+"""One in this many tasks that are not held out is for validation: it decides when the training stops, and calibrates
+the model."""
 _MOST = 256
-"""Pairs of a validation, which takes a forward pass of each."""
+"""Most pairs of a validation, which takes a forward pass of each."""
 
 
 def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> tuple[Path, RewardAudit]:
-    """Fit the reward model of ``treeagent reward fit``: a copy of ``checkpoint`` that learns by Bradley-Terry which end
-    of a task, and which of two siblings, is better. A tenth of the tasks is held out for the audit, which is stored
-    with the model. A model that was fitted before is replaced.
+    """Fit the reward model of ``treeagent reward fit``: a copy of ``checkpoint`` that learns, with a Bradley-Terry
+    loss, which of two ends of a task and which of two siblings is better. A tenth of the tasks is held out for the
+    audit, which is stored with the model. A model that was fitted before is replaced.
 
     Returns:
         the model's folder, a checkpoint with a value head, and its audit.
 
     Raises:
-        NothingToLearn: no task has two ends or siblings that differ.
+        NothingToLearn: no task has two ends, or two siblings, that differ.
         RunError: no task is held out.
     """
     out = run.checkpoints / REWARD
@@ -81,15 +82,15 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
 
 @dataclass(slots=True)
 class _Part:
-    """What the trees of some of the tasks hold."""
+    """The pairs and ends in the trees of some of the tasks."""
 
     pairs: list[Comparison] = field(default_factory=list[Comparison])
     ends: list[End] = field(default_factory=list[End])
 
 
 def _read(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, changed by the marks of reviewers, for training, validation and the
-    audit. A harder variation goes with its task."""
+    """The pairs and ends of the searched trees, with the marks of reviewers applied, split into training, validation
+    and audit. A harder variation is in the same part as its task."""
     chat, names = make_chat(checkpoint, config), dict[str, str]()
     for name in run.collections():
         bases = run.stages().get(name, {}).get("bases", ())
@@ -117,7 +118,8 @@ def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAu
 
 
 def _new_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """A head that knows nothing: the policy's own was fitted to returns, held-out tasks included."""
+    """A new head. The policy's own is not used, because it was fitted to returns of all tasks, held-out ones
+    included."""
     width = checkpoint.model.config.get_text_config().hidden_size
     return ValueHead(width, config.environment.returns, derive_seed(config.seed, "reward"))
 
@@ -131,7 +133,7 @@ def _sides(pairs: Sequence[Comparison]) -> tuple[list[tuple[int, ...]], list[tup
 
 
 def _order(checkpoint: Checkpoint, head: ValueHead, pairs: Sequence[Comparison]) -> Callable[[], float]:
-    """A function that gives the mean log-likelihood of the pairs, in nats."""
+    """A function that returns the mean log-likelihood of the pairs, in nats."""
 
     def measure() -> float:
         better, worse = (scores(checkpoint.model, head, rows) for rows in _sides(pairs))

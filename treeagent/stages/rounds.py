@@ -1,7 +1,7 @@
 """One round of search-and-adapt: choose tasks, search them, learn from the trees, log figures and raise alarms.
 
-A world model, refitted every round, may grow a share of the trees, no larger than its audit allows. A share of the
-tasks may be harder variations of solved ones.
+A share of the trees may grow in a world model. It is refitted every round, and its audit limits the share. A share of
+the tasks may be harder variations of solved tasks.
 """
 
 import math
@@ -36,12 +36,12 @@ from treeagent.workers.processes import Workers
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What the last search of a task found."""
+    """Figures of the last search of a task."""
 
     spread: float
-    """Standard deviation of its returns."""
+    """Standard deviation of the returns in its tree."""
     accuracy: float
-    """Share of its finished paths that returned 1."""
+    """Share of the finished paths whose return is 1."""
 
 
 @dataclass(slots=True)
@@ -53,22 +53,22 @@ class Course:
     figures: list[dict[str, float]] = field(default_factory=list)
     """``tree_figures`` of each round, and ``validation`` if its update was validated."""
     policies: list[Path] = field(default_factory=list)
-    """The checkpoint after each round. A round that learnt nothing repeats the one before."""
+    """The checkpoint after each round. A round that learnt nothing repeats the checkpoint of the round before."""
     explained: list[float] = field(default_factory=list)
-    """The explained variance of the value head of each round that learnt something."""
+    """The explained variance of the value head, one entry for each round that learnt something."""
 
     @property
     def best(self) -> Path:
-        """The checkpoint with the highest validation success, 0 if it was not validated; among equals the last round's,
-        else the earliest."""
+        """The checkpoint with the highest validation success; a checkpoint that was not validated counts as 0. Among
+        equals, the last round's checkpoint wins, else the earliest."""
         scores = [figures.get("validation", 0.0) for figures in self.figures]
         last = dict(zip(self.policies, scores, strict=True))
         return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
 
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
-    """Check the settings of all rounds and make the first policy. If the first round imagines trees, also search the
-    tasks that the first world model learns from. Raises as ``loop.train``."""
+    """Check the settings of all rounds and make the first policy. If the first round grows trees in a world model, also
+    search the tasks that the first world model learns from. Raises as ``loop.train``."""
     settings, env = config.adapt, environment(config)
     if settings.imagined_in(1) and env.origin == "imagined":
         raise UserError(
@@ -85,15 +85,16 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         run.take("start", checkpoint)
     start = _named_apart(checkpoint, run) if checkpoint else warm_start(config, run, progress)
     if settings.imagines:
-        make_encoder(config, _world_folder(run, 1))  # better now than after a search
+        make_encoder(config, _world_folder(run, 1))  # an encoder that cannot be loaded fails here, before any search
     if settings.imagined_in(1):
         search_batches(config, run, progress, batches(config, run, start, _round_name(0), range(settings.seed_tasks)))
     return start
 
 
 def _named_apart(start: Path, run: Run) -> Path:
-    """The checkpoint to start from. One that was made by a round of another run gets a link of another name: a round of
-    ``run`` may make a checkpoint of the same name, and evaluations and tables tell policies apart by these names."""
+    """The checkpoint to start from. If a round of another run made it, this is a symbolic link to it with another name:
+    a round of ``run`` may make a checkpoint of the same name, and evaluations and tables tell policies apart by these
+    names."""
     if not re.fullmatch(r"round-\d+-\w+", start.name):
         return start
     link = run.checkpoints / f"start-{start.name}"
@@ -104,24 +105,24 @@ def _named_apart(start: Path, run: Run) -> Path:
 
 
 def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
-    """The names under which the trees of a round and of the ``adapt.replay`` rounds before it are stored, newest
-    first."""
+    """The names of the stored trees that a round learns from, newest first: those of the round itself and of the
+    ``adapt.replay`` rounds before it."""
     rounds = range(number, max(number - config.adapt.replay, 0) - 1, -1)
     names = (name for each in rounds for name in (_round_name(each), imagined_trees(each), _varied_name(each)))
     return [name for name in names if run.is_done(name)]
 
 
 def tell_failed(progress: Progress, number: int, error: Exception) -> None:
-    """Say that the updates of a round failed while the next round is searched."""
+    """Warn that the updates of a round failed while the next round is being searched."""
     progress.warn(f"the updates of round {number} failed; the run ends after the search beside them: {error}")
 
 
 def mean_age(run: Run, names: Collection[str], policies: Sequence[Path]) -> float | None:
-    """How many rounds the policy that grew a tree is older than the last of ``policies``, on average over the trees of
-    shards of these names; None without trees.
+    """Mean age of the stored trees with these names, in rounds: how far the policy that grew a tree lies behind the
+    last of ``policies``. None without trees.
 
     Args:
-        policies: all policies so far, the oldest first.
+        policies: all policies so far, oldest first.
     """
     ages = {named(policy, run.path): age for age, policy in enumerate(reversed(policies))}
     found = [ages[row.policy] for name in names for row in tree_rows(run.trees, name) if row.policy in ages]
@@ -137,7 +138,7 @@ def finish_round(
     audit: Mapping[str, float],
     course: Course,
 ) -> None:
-    """Log the figures of a round, add them to ``course``, and raise the alarms that follow from it."""
+    """Log the figures of a round, add them to ``course``, and raise the alarms that follow from the rounds so far."""
     figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
     learnt = run.stages().get(updated.name, {})
     kept = learnt.get("update", {}).get("best_validation")
@@ -165,7 +166,7 @@ def finish_round(
             updates[row["stage"]].append(row)
     trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
     trained = chain.from_iterable(map(training_alarms, updates.values()))
-    # A head that few trees have fitted may explain nothing for a round. A dead one never does.
+    # A value head fitted to few trees may explain nothing for one round, so an alarm needs two rounds.
     dead = value_alarms(course.explained[-2:]) if len(course.explained) > 1 else []
     found = (*alarms(course.figures), *trained, *dead, *trusted)
     raised = [f"round {number}: {sentence}" for sentence in found]
@@ -175,11 +176,11 @@ def finish_round(
 
 
 def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tuple[list[int], list[int], list[int]]:
-    """Tasks of the next round, by their place in the training split: (new, again, hard). ``again`` were solved before,
-    ``hard`` were not; both are searched once more.
+    """Choose the tasks of the next round. Returns their indices in the training split: (new, again, hard). The tasks in
+    ``again`` were solved before, those in ``hard`` were not; both are searched once more.
 
-    The more the returns of a task differ, the more another search can teach (DreamGym measures a task's value by the
-    variance of its rollouts). So at most ``share`` of ``count`` tasks are repeated, those of the largest spread.
+    The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
+    the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
     """
     promising = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
     again = promising[: part(share, count)]
@@ -195,10 +196,11 @@ def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tup
 def choose_variants(
     searched: Mapping[int, Searched], variants: Mapping[int, Sequence[int]], count: int, turn: int
 ) -> list[tuple[int, int]]:
-    """At most ``count`` harder variations to search, as (place of the task, number of the variation).
+    """Choose at most ``count`` harder variations to search. Returns pairs (index of the task in the training split,
+    number of the variation).
 
-    They belong to solved tasks, those of the largest spread first. Each ``turn`` takes the next of a task's
-    ``variants``.
+    They are variations of solved tasks, in order of decreasing spread. Successive values of ``turn`` take a task's
+    ``variants`` in turn.
     """
     solved = [place for place in variants if variants[place] and searched[place].spread and searched[place].accuracy]
     solved.sort(key=lambda place: (-searched[place].spread, place))
@@ -206,14 +208,14 @@ def choose_variants(
 
 
 def is_worth_learning(before: float, after: float) -> bool:
-    """Whether to learn from a variation: it is harder than its task, yet solvable (DreamGym's curriculum). ``before``
-    is the accuracy on the task, ``after`` that on the variation."""
+    """Whether a variation is harder than its task, yet solvable, so that it is learnt from (DreamGym's curriculum).
+    ``before`` is the accuracy on the task, ``after`` the accuracy on the variation."""
     return 0 < after < before
 
 
 def part(share: float, count: int) -> int:
-    """``share`` of ``count``, rounded down. First rounded to six decimals: 0.29 * 100 is less than 29 in floating
-    point."""
+    """``share`` of ``count``, rounded down. The product is first rounded to six decimals, because 0.29 * 100 is less
+    than 29 in floating point."""
     return math.floor(round(share * count, 6))
 
 
@@ -224,23 +226,24 @@ def scaled(limits: Limits, factor: float) -> Limits:
 
 
 def scheduled(config: RunConfig, number: int) -> RunConfig:
-    """The settings of round ``number``, whose weights of components follow ``rewards.schedule``."""
+    """The settings of round ``number``, with the weights of reward components that ``rewards.schedule`` gives it."""
     return replace(config, rewards=config.rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
 
 
 def _round_name(number: int) -> str:
-    """The name of a round's trees and of the stage that searches them. Round 0 is what the first world model learns."""
+    """The name of a round's trees, and of the stage that searches them. The first world model learns from round 0."""
     return f"{COLLECTED}-{number}"
 
 
 def _varied_name(number: int) -> str:
-    """The name of the variations that are learned from; ``_all_varied_name`` has all that were searched."""
+    """The name of the trees of those variations that are learnt from; ``_all_varied_name`` names those of all searched
+    variations."""
     return f"{_round_name(number)}-varied"
 
 
 def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
-    """Refit and audit the world model on the real steps so far. Returns the share of trees to imagine (``imagined``)
-    and the figures behind it; empty if the settings want no imagined trees."""
+    """Refit and audit the world model on the real steps so far. Returns the share of trees to grow in it (``imagined``)
+    and the figures of the audit; empty if the settings ask for no imagined trees in this round."""
     wanted = config.adapt.imagined_in(number)
     if not wanted:
         return {}
@@ -274,13 +277,14 @@ def search_round(
     patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
 
     def jobs(name: str, of: Collection[int]) -> list[BatchJob]:
-        """Batches over the tasks that are in ``of``; the ``hard`` ones get ``adapt.effort`` times the limits."""
+        """Batches of the tasks that are in ``of``. Those that are in ``hard`` get ``adapt.effort`` times the search
+        limits."""
         found = batches(config, run, checkpoint, name, [each for each in (*again, *new) if each in of])
         return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
     search_batches(config, run, progress, real_jobs, free=1 + max([*places, *told]))
-    # Verification leaves many imagined trees with a single path, which is no reason to search further tasks.
+    # Verification leaves many imagined trees with a single path, so equal returns there do not call for more tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
     search_batches(once, run, progress, imagined_jobs)
@@ -288,11 +292,12 @@ def search_round(
 
 
 def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
-    """What the trees before a round show of each task, by its place in the training split: (tasks searched in the
-    environment, all tasks). A search in the environment counts before one in the world model.
+    """The figures of the last search of each task before a round, keyed by the task's index in the training split:
+    (tasks searched in the environment, all tasks). For a task that was searched in both, the search in the environment
+    counts.
 
     Raises:
-        RunError: a tree of an older version does not tell its task.
+        RunError: an older version wrote a tree without the index of its task.
     """
     real: dict[int, Searched] = {}
     imagined: dict[int, Searched] = {}
@@ -313,7 +318,8 @@ def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
 
 
 def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
-    """The round's harder variations, without those that equal a validation or test task."""
+    """Choose the round's harder variations (``choose_variants``), leaving out those with the prompt of a validation or
+    test task."""
     count = part(config.adapt.variations, config.collect.tasks)
     if not count:
         return []
@@ -340,7 +346,7 @@ def _vary(
     varied: Sequence[tuple[int, int]],
     searched: Mapping[int, Searched],
 ) -> None:
-    """Search harder variations, and keep the trees of those that turn out harder yet solvable."""
+    """Search harder variations, and keep the trees of those that prove harder than their task, yet solvable."""
     if not varied or (run.is_done(_varied_name(number)) and shards(run.trees, _varied_name(number))):
         return
     name, numbers = _all_varied_name(number), iter([which for _, which in varied])
@@ -368,8 +374,8 @@ def update_round(
     names: Sequence[str],
     worker: Workers | None = None,
 ) -> Path:
-    """Run the round's updates, each on the weights of the one before. An update that finds nothing to learn leaves the
-    policy as it is.
+    """Run the updates of a round, each starting from the checkpoint of the one before. An update that finds nothing to
+    learn leaves the policy as it is. Returns the last checkpoint.
 
     Args:
         worker: as for ``learn``.
@@ -396,7 +402,7 @@ def update_round(
 
 
 def _spent(run: Run, number: int) -> dict[str, float]:
-    """What searching has cost so far, including the trees for the first world model."""
+    """What search has cost up to this round, including the trees for the first world model."""
     names = [
         name for each in range(number + 1) for name in (_round_name(each), imagined_trees(each), _all_varied_name(each))
     ]

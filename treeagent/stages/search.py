@@ -1,4 +1,4 @@
-"""Search training tasks: the driver splits them into batches, the worker grows one tree for each task of a batch."""
+"""Search training tasks: the driver splits them into batches, and a worker grows one tree for each task of a batch."""
 
 import asyncio
 import time
@@ -44,17 +44,17 @@ from treeagent.workers.processes import run_jobs
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A batch of tasks for one worker, with all that the result depends on.
+    """A batch of tasks for one worker, with everything that the result depends on.
 
-    A job is a value: its result is the same wherever and whenever it runs, so a killed run repeats unfinished jobs
-    only.
+    The result of a job is the same wherever and whenever it runs, so a run that was killed repeats only the unfinished
+    jobs.
     """
 
     config: RunConfig
     checkpoint: Path
     """The policy: a folder, or a hub name."""
     name: str
-    """Name of the stage, and of the shards that the trees go to."""
+    """Name of the stage, and of the shards that hold the trees."""
     index: int
     """Number of the batch, which is also the number of its shard."""
     tasks: Sequence[int]
@@ -64,15 +64,16 @@ class BatchJob:
     split: Split = "train"
     mode: Mode = "mcts"
     world: Path | None = None
-    """Folder of the world model that the trees grow in; None grows them in the environment."""
+    """Folder of the world model in which the trees grow; None grows them in the environment."""
     variants: Sequence[int] = ()
-    """For each task the index of the variation to search in its place (``Env.variations``); empty searches the
-    tasks."""
+    """For each task, the index of the variation (``Env.variations``) to search instead of it; empty searches the tasks
+    themselves."""
     episodes: Path | None = None
     """Folder that the episodes of an evaluation are written to; None discards them."""
 
     def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
-        """Store the batch's trees, or its episodes, as one shard; each says of which task and policy it is."""
+        """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
+        policy."""
         policy = named(self.checkpoint, folder.parent)
         for tree, place in zip(trees, self.tasks, strict=True):
             tree.place, tree.policy = place, policy
@@ -80,17 +81,17 @@ class BatchJob:
 
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
-    """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is a shard; shards on disk are
-    kept."""
+    """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is stored as a shard; batches whose
+    shards are already on disk are not searched again."""
     search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
 
 
 def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0) -> None:
     """Run search jobs as one stage of the run. The stage has the name of its jobs.
 
-    DAPO's dynamic sampling (Yu et al. 2025): for each tree whose returns are all equal, which teaches nothing, one more
-    task is searched, in up to ``collect.resample`` further passes. These tasks follow the last task of the jobs, and
-    have indices of ``free`` or more.
+    A tree whose returns are all equal teaches nothing. As in DAPO's dynamic sampling (Yu et al. 2025), one more task is
+    searched for each such tree, in up to ``collect.resample`` further passes. These tasks follow the last task of the
+    jobs, and have indices of ``free`` or more.
     """
     if not jobs:
         return
@@ -134,14 +135,14 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
 
 
 def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
-    """Search the batches that are not on disk yet; returns what all of them cost."""
+    """Search the batches that are not on disk yet. Returns the cost of all batches, those on disk included."""
     name = jobs[0].name
     finished = {rows.index: _cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
     waiting = [job for job in jobs if job.index not in finished]
     finished = {job.index: finished[job.index] for job in jobs if job.index in finished}
     running: dict[int, Cost] = {}
     started = time.perf_counter()
-    # Rounds search several times, and each has its own name there.
+    # A run with rounds searches several times, so each search has its own name in the progress output.
     with progress.track(name.replace(COLLECTED, "search", 1), sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
 
@@ -168,7 +169,7 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
 
 
 def _cost(rows: ShardRows) -> Cost:
-    """The cost of stored trees, as far as their budgets tell."""
+    """The cost of stored trees, as far as their budgets record it."""
     return Cost(trees=len(rows.trees), failed=sum(row.failed for row in rows.trees), budget=rows.budget)
 
 
@@ -181,7 +182,8 @@ def batches(
     mode: Mode | None = None,
     first: int = 0,
 ) -> list[BatchJob]:
-    """Split tasks into jobs of ``collect.batch``: test tasks to evaluate in ``mode``, or training tasks to collect."""
+    """Split tasks into jobs of ``collect.batch`` tasks each. With ``mode`` the jobs evaluate test tasks in that mode;
+    without it they search training tasks. ``first`` is the index of the first job."""
     size = config.collect.batch
     jobs = [
         BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
@@ -195,11 +197,11 @@ def batches(
 def search_batch(job: BatchJob, emit: Emit) -> Cost:
     """Grow one tree for each task and store the trees as one shard.
 
-    In a world model, tasks open in the environment, which costs no step, and go on in the model. What such trees
-    promise is then replayed in the environment, before they are stored.
+    With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
+    such trees are stored, their best paths are replayed in the environment (``settle``).
 
     Returns:
-        the cost of the batch, which is also emitted about once a second while the trees grow.
+        the cost of the batch. It is also emitted about once a second while the trees grow.
     """
     config = job.config
     env = environment(config)
@@ -228,7 +230,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         stepped = turns
         if model is not None:
             stepped = in_turns(judging(Imagination(dynamics, model)), config, whole.grammar)
-        # The world model answers all trees at once, so no single step of it may time out.
+        # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
         patient = replace(config.search, step_seconds=None) if model is not None else config.search
         value = leaf_value(actors.value, whole, stepped, replace(config, search=patient))
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)

@@ -1,4 +1,5 @@
-"""Demonstrations that a prompt shows as earlier turns, by the environment's demonstrator or from a file."""
+"""Few-shot demonstrations, which a prompt shows as earlier turns: played by the environment's demonstrator, or read
+from a file."""
 
 import asyncio
 import random
@@ -20,19 +21,19 @@ from treeagent.store import regular
 from treeagent.types import Message, Role, Task, UserError, derive_seed
 
 MOST_TRIES = 10
-"""Training tasks that are played for each demonstration wanted, before the demonstrator is given up."""
+"""Training tasks that the demonstrator tries at most for each demonstration that is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A demonstration: what the agent reads before each of its turns, and its turns."""
+    """A demonstration: the agent's turns, and the text that it reads before each of them."""
 
     read: tuple[str, ...]
     said: tuple[str | tuple[str, str], ...]
-    """Whole turns, or of each the thought and the call."""
+    """The turns: each the text of a whole turn, or a pair of thought and call."""
 
     def messages(self, grammar: Grammar, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-        """The demonstration as a conversation. Thoughts and calls are written in the grammar."""
+        """The demonstration as a conversation. Pairs of thought and call are written in the format of ``grammar``."""
         turns = (turn if isinstance(turn, str) else spelt(turn, grammar, tools).text for turn in self.said)
         talk = zip(self.read, turns, strict=True)
         return tuple(each for read, said in talk for each in (Message("user", read), Message("assistant", said)))
@@ -41,10 +42,10 @@ class Shot:
 def played_shots(
     env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: Format, seed: int
 ) -> list[Shot]:
-    """The first ``count`` successes of the environment's demonstrator, which errs nowhere, on ``tasks``.
+    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise.
 
     Raises:
-        UserError: there is no demonstrator, or it succeeds too seldom.
+        UserError: there is no demonstrator, or it solves fewer than ``count`` of the tasks.
     """
     dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
     grammar, shots = make_grammar(format), list[Shot]()
@@ -71,7 +72,7 @@ def played_shots(
 async def _episode(
     dynamics: EnvDynamics, player: Demonstrator, task: Task, grammar: Grammar, rng: random.Random
 ) -> tuple[Shot, float]:
-    """An episode and the sum of its rewards."""
+    """Play an episode. Returns it with the sum of its rewards."""
     state, tools, total = await dynamics.reset(task), dynamics.env.tools(), 0.0
     read, said = list[str](), list[tuple[str, str]]()
     while True:
@@ -101,11 +102,11 @@ _TALK = TypeAdapter(_Talk)
 
 def read_shots(path: Path) -> list[Shot]:
     """The demonstrations of a file: JSON lines ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant",
-    "content": ...}, ...]}``. The turns of the assistant are shown as they are written. What follows the last one is
-    left out.
+    "content": ...}, ...]}``. The turns of the assistant are shown as they are written. Messages after its last turn
+    are left out.
 
     Raises:
-        UserError: the file cannot be read, or holds something else.
+        UserError: the file cannot be read, or a line of it has another form.
     """
     try:
         lines = regular(path).read_text(encoding="utf-8").splitlines()

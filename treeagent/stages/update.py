@@ -1,4 +1,4 @@
-"""Update a policy from stored trees: the driver that runs updates side by side, and the worker that makes one."""
+"""Update a policy from stored trees: the driver runs several updates side by side, a worker runs one."""
 
 import asyncio
 import math
@@ -74,13 +74,13 @@ class TrainJob:
     names: Sequence[str]
     """Names of the shards in ``trees`` to learn from."""
     out: Path
-    """Where the updated checkpoint goes."""
+    """Folder of the updated checkpoint."""
     multipliers: Mapping[str, float] = field(default_factory=dict[str, float])
     """λ of each cost that has a budget."""
     process_weight: float = 0.0
-    """``search.process_weight`` under which the trees grew."""
+    """``search.process_weight`` of the search that grew the trees."""
     marks: Sequence[Mark] = ()
-    """What reviewers had said of these trees when the update began."""
+    """The marks that reviewers had given these trees when the update began."""
 
     @property
     def scratch(self) -> Path:
@@ -89,7 +89,8 @@ class TrainJob:
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
-    """Fit the warm policy's value head on what search found. The result is the base policy that updates start from."""
+    """Fit the value head of the warm-started policy to the run's trees. The result is the base policy, from which
+    updates start."""
     out = run.checkpoints / "base"
     if run.is_done("base"):
         return out
@@ -101,7 +102,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
             head,
             sample_value_rows(read_trees(run.trees), config, head.reward_range, run.checkpoints),
             ValueConfig(seed=config.seed),
-            # Each epoch is a step, so that a fit that is repeated replaces its own rows of metrics.
+            # The epoch is the step, so that a repeated fit overwrites its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
             on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
         )
@@ -127,7 +128,8 @@ def update(
         the folders of the updated checkpoints, in the order of ``methods``.
 
     Raises:
-        UserError: the other run sampled at another temperature, and a method uses the log-probabilities of its samples.
+        UserError: the trees were sampled at another temperature, and a method compares the policy with the
+            log-probabilities of their actions.
         RunError: an update was begun with other trees.
     """
     source = trees or run
@@ -154,8 +156,9 @@ def constrain(
     before: Mapping[str, float],
     process_weight: float = 0.0,
 ) -> dict[str, float]:
-    """The Lagrange multipliers of the budgets, one step after those ``before``: λ <- max(0, λ + η (mean cost - d)),
-    where the mean is over the finished paths of the trees. Recorded as facts of ``stage``; empty without budgets."""
+    """Take one step of dual ascent on the Lagrange multipliers ``before`` of the budgets d:
+    λ <- max(0, λ + η (mean cost - d)), with the mean over the finished paths of the trees. Returns the new multipliers
+    and records them as facts of ``stage``; empty without budgets."""
     rewards = config.rewards
     if not rewards.budgets:
         return {}
@@ -165,7 +168,7 @@ def constrain(
             tree for _, some in trees_by_task(trees, names) for tree in rescored(some, rewards, rules, process_weight)
         )
         costs = mean_costs(found, list(rewards.budgets))
-        # A round in imagination alone measures nothing.
+        # A round with imagined trees only has no costs of its own, so it leaves the multipliers as they are.
         rate = rewards.multiplier_rate if any(shards(trees, name) for name in names) else 0.0
         stepped = {
             name: next_multiplier(before.get(name, 0.0), rate, costs[name], budget)
@@ -194,12 +197,12 @@ def learn(
     """Run updates side by side.
 
     Args:
-        updates: for each the checkpoint to start from, the method, and the folder of the new checkpoint.
-        names: of the shards to learn from.
+        updates: for each update the checkpoint to start from, the method, and the folder of the new checkpoint.
+        names: names of the shards to learn from.
         trees: the folder of these shards; by default the run's.
         multipliers: λ of each cost that has a budget.
-        process_weight: ``search.process_weight`` under which the trees grew.
-        worker: where they run, one after the other; by default where the settings say.
+        process_weight: ``search.process_weight`` of the search that grew the trees.
+        worker: a worker that runs the updates one after the other; by default the settings choose the workers.
     """
     for checkpoint, _, out in updates:
         run.take(out.name, checkpoint)
@@ -220,18 +223,19 @@ def learn(
 
 
 def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
-    """A worker for updates alone, which ``learn`` may use in a thread while another thread searches."""
+    """A worker for updates only. ``learn`` can use it in one thread while another thread searches."""
     return own_worker(_where(config))
 
 
 def _where(config: RunConfig) -> RunConfig:
-    """The settings by which jobs of updates are handed out: the processes of one update use the whole machine."""
+    """The settings by which updates are given to workers. An update with several processes uses the whole machine, so
+    only one runs at a time."""
     return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
 
 
 def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
-    """``train_policy`` in ``update.processes`` processes. Returns what it returns, raises what it raises or ``launch``
-    does."""
+    """Run ``train_policy`` in ``update.processes`` processes. Returns its facts; raises as ``train_policy`` and
+    ``launch``."""
     if job.config.update.processes == 1:
         return train_policy(job, emit)
     job.scratch.mkdir(parents=True, exist_ok=True)
@@ -239,17 +243,18 @@ def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
 
 
 def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
-    """Update the policy, refit the value head to the changed hidden states, save both.
+    """Update the policy, refit the value head to the changed hidden states, and save both.
 
     Args:
-        leads: of processes that train together, one leads: only it validates, fits the head and saves.
+        leads: whether this is the leading one of the processes that train together. Only that one validates, fits the
+            head and saves.
 
     Returns:
         the facts that the stage records; empty in a process that does not lead.
 
     Raises:
-        NothingToLearn: the trees teach nothing.
-        UserError: the trees are another model's, or a setting does not fit.
+        NothingToLearn: the trees give the method no rows.
+        UserError: another model searched the trees, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
     config, update, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
@@ -259,8 +264,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     checkpoint = replace(loaded, model=adapted)
     taught = learn_rows(job, checkpoint, head.reward_range)
     value_rows, rows = taught.values, taught.rows
-    check_value_rows(head, value_rows, fitting)  # fails before the policy is trained, not after
-    validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # only the one that leads is asked
+    check_value_rows(head, value_rows, fitting)  # raises before the policy is trained, not after
+    validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # called in the leading process only
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     match job.method:
@@ -295,25 +300,25 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What trees teach a policy and its value head."""
+    """The training rows that trees give a policy and its value head."""
 
     rows: Sequence[Any]
-    """Rows of the method's view, on disk."""
+    """Rows of the method's view, kept on disk."""
     values: list[TokenRow]
-    """The sampled rows of value targets."""
+    """The sampled rows with value targets."""
     marks: int
-    """How many marks of reviewers the trees have."""
+    """Number of reviewers' marks on the trees."""
 
 
 def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> Taught:
-    """The rows that a job learns from. The trees of one task are in memory at a time, and the rows lie on the disk of
-    the new checkpoint, so that memory hardly grows with the number of trees.
+    """The rows that a job learns from. Only the trees of one task are in memory at a time, and the rows are kept on the
+    disk of the new checkpoint, so memory hardly grows with the number of trees.
 
     Args:
         returns: range of the value head.
 
     Raises:
-        UserError: the trees are another model's, or a setting does not fit.
+        UserError: another model searched the trees, or a setting does not fit.
     """
     config = job.config
     chat, rewards = make_chat(checkpoint, config), config.rewards
@@ -345,17 +350,19 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
 def method_rows(
     job: TrainJob, trees: Sequence[tuple[int, Tree]], chat: ChatFormat
 ) -> Iterator[tuple[int, Iterable[object]]]:
-    """The rows of a job's method, of all trees of a task, which have their places: with the place among the rows of
-    other tasks.
+    """Yield the rows of a job's method for all trees of one task, as pairs (place, rows).
 
-    A view that compares the trees of a task yields them at the first one's place."""
+    Args:
+        trees: the trees of the task with their places, which order the rows of all tasks. A view that compares the
+            trees of a task with each other yields its rows at the place of the first tree.
+    """
     config, update = job.config, job.config.update
     multipliers = {name: value for name, value in job.multipliers.items() if value}
     steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
     match job.method:
         case "rft":
             yield from ((place, imitation_rows(tree, update.imitation)) for place, tree in steered)
-            # Turns that reviewers wrote come behind all others.
+            # Turns that reviewers wrote come after all other rows.
             yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
         case "distil":
             yield from ((place, policy_rows(tree, update.targets, config.search)) for place, tree in steered)
@@ -369,30 +376,30 @@ def method_rows(
 
 
 _LAST = 1 << 40
-"""Added to the place of a tree to put rows behind those of all trees."""
+"""Added to the place of a tree to order its rows after those of all trees."""
 
 
 class _InOrder(Generic[Row]):
-    """Rows on disk that are added in another order than that in which they are read."""
+    """Rows on disk that are added in any order and read in order of their places."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._rows, self._places = Spilled[Row](folder), array("q")
 
     def add(self, place: int, rows: Iterable[Row]) -> None:
-        """Add rows to those of a place."""
+        """Add rows at a place."""
         for row in rows:
             self._rows.append(row)
             self._places.append(place)
 
     def sorted(self) -> Sequence[Row]:
-        """The rows by place; those of one place as they were added."""
+        """The rows in order of their places; rows of one place in the order in which they were added."""
         order = np.argsort(np.frombuffer(self._places, dtype=np.int64), kind="stable")
         return Picked(self._rows, array("q", order.tobytes()))
 
 
 def _place(config: RunConfig) -> str | None:
-    """The device that the weights of an update are loaded on. Processes that train together have one GPU each. With
-    FSDP the weights stay off the GPU at first, since one GPU may not hold them."""
+    """The device on which the weights of an update are loaded. Processes that train together have one GPU each. With
+    FSDP the weights are first loaded off the GPU, since one GPU may not hold them."""
     place = config.policy.device_map
     if place in (None, "cpu") or config.update.processes == 1:
         return place
@@ -400,9 +407,12 @@ def _place(config: RunConfig) -> str | None:
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
-    """Check that a tree was searched in the tokens of the checkpoint that is trained: that its ``chat``, which has the
-    instructions and demonstrations of the settings, writes the tree's task alike. Raises ``UserError`` where it does
-    not."""
+    """Check that a tree has the token ids of the checkpoint that is trained.
+
+    Raises:
+        UserError: ``chat``, with the instructions and demonstrations of the settings, encodes the tree's task to other
+            ids than those stored in the tree.
+    """
     if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
         raise UserError(
             f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
@@ -412,8 +422,8 @@ def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
 
 
 def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
-    """Add the tokens of final states that lack them. A search without a value head does not tokenise final states, but
-    fitting a head needs them."""
+    """Add the token ids of final states that lack them. A search without a value head does not tokenise final states,
+    but fitting a head needs their ids."""
     for tree in trees:
         for node in tree.nodes():
             if node.terminated and not node.context_ids and not node.state.messages[-1].partial:
@@ -427,7 +437,8 @@ def sample_value_rows(
     """At most ``update.value_rows`` of the ``clipped_value_rows`` of trees, drawn uniformly by the run's seed.
 
     Args:
-        folder: on whose disk all rows lie meanwhile; by default the system's temporary folder.
+        folder: all rows are kept on the disk of this folder while they are drawn; by default the system's temporary
+            folder.
     """
     rows = Spilled[TokenRow](folder)
     for tree in trees:
@@ -444,11 +455,11 @@ def sampled(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
 
 
 def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, float]) -> Iterator[TokenRow]:
-    """The rows of value targets of a tree.
+    """The rows of a tree with value targets, clipped to the range ``returns`` of the value head.
 
-    With rewards along the way, r + V may leave the range ``returns``, since V is an estimate: such targets are clipped.
-    Outcomes of finished paths are not clipped: where they leave the range, ``fit_value`` raises. Where
-    ``rewards.weights`` pays components, they are clipped too: the head may be older than the weights.
+    With rewards along the way, r + V may leave the range, because V is an estimate: such targets are clipped. Outcomes
+    of finished paths are not clipped, so that ``fit_value`` raises if they leave the range. With ``rewards.weights``
+    they are clipped, too, because the head may be older than the weights.
     """
     weighed = bool(config.rewards.weights)
     found = [] if weighed else [path_return(path) for path in finished_paths(tree)]
@@ -461,8 +472,8 @@ def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, floa
 def scored_rows(
     trees: Sequence[Tree], config: AdvantageConfig, multipliers: Mapping[str, float] | None = None
 ) -> Iterator[AdvantageRow]:
-    """The rows of all trees of a task. Advantages are computed over them together, against the costs that have
-    multipliers."""
+    """The rows of all trees of a task. Advantages are computed over these trees together, and penalised for the costs
+    that have ``multipliers`` (see ``advantages``)."""
     costs = [(weight, [cost_tree(tree, name) for tree in trees]) for name, weight in (multipliers or {}).items()]
     scored = advantages(trees, config, costs)
     for tree in trees:
@@ -470,8 +481,8 @@ def scored_rows(
 
 
 def informative(spreads: Sequence[float], share: float) -> list[int]:
-    """The places of the ``share`` of trees whose returns have the widest spread, in their given order (StarPO-S, Wang
-    et al. 2025).
+    """The indices of the ``share`` of trees with the widest spread of returns, in ascending order (StarPO-S, Wang et
+    al. 2025).
 
     Args:
         spreads: ``return_spread`` of every tree.
@@ -482,8 +493,8 @@ def informative(spreads: Sequence[float], share: float) -> list[int]:
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
-    """A function that plays the validation tasks greedily with the model's current weights. It returns the share
-    solved."""
+    """A function that plays the validation tasks greedily with the model's current weights and returns the share of
+    solved tasks."""
     policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)

@@ -1,4 +1,4 @@
-"""A policy to begin with: one that imitates noisy demonstrations."""
+"""Warm start: train a first policy by imitation of noisy demonstrations."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,18 +25,18 @@ from treeagent.views.early_experience import reflection_rows, reflections, world
 from treeagent.views.tokens import TokenRow, path_rows
 
 TOKENIZER_EPISODES = 1500
-"""Demonstrations whose text a tokenizer from scratch is made of."""
+"""Demonstrations on whose text a tokenizer from scratch is trained."""
 _FEWEST_SUCCESSES = 0.01
 """Least share of the demonstrations that must earn a positive return."""
 _NOISY = 0.6
-"""Above this noise, even a sound demonstrator may always fail."""
+"""Above this noise, even a correct demonstrator may fail in every episode."""
 _WORLD_STEPS = 200
-"""Optimiser steps on "world" rows alone: a short lesson of what actions do, before the imitation teaches how to act."""
+"""Optimiser steps on "world" rows alone. They teach the effects of actions, before imitation teaches how to act."""
 
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
-    """A model that imitates noisy demonstrations, from scratch unless ``policy.model`` names one; with a value head
-    that learns their outcomes along.
+    """Train a model to imitate noisy demonstrations, from scratch unless ``policy.model`` names one. Its value head
+    learns their outcomes. Returns the folder of the checkpoint.
 
     Raises:
         RunError: there is nothing to imitate, or no row of a wanted kind is short enough.
@@ -74,7 +74,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
             train_sft(model, tokenizer, world, answers, **hooks)
         hooks = training_hooks(on_event, "warm_start", after)
         result = train_sft(model, tokenizer, [*rows, *reflected], sft, head=head, **hooks)
-    if config.value_reads != "hidden":  # such a head is fitted to what the policy says by now
+    if config.value_reads != "hidden":  # a head on log-probabilities is fitted once the policy's weights are final
         head = value_head(checkpoint, config)
         fit_value(model, head, sampled(rows, config), ValueConfig(seed=config.seed))
     save_checkpoint(replace(checkpoint, head=head), out)
@@ -115,14 +115,15 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 
 def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
-    """Stop before training where there is next to nothing to imitate.
+    """Check before training that there is enough to imitate.
 
     A demonstrator that errs at no more than 60 % of its decisions still earns something in more than 1 % of its
-    episodes; where it does not, its calls are refused, or the environment pays nothing. Where the environment's best
-    return is 0 or less, returns do not tell a success.
+    episodes. If it earns less, its calls are refused, or the environment pays nothing. Returns are not checked if the
+    environment's highest return is 0 or less, because a success is then not a positive return.
 
     Raises:
-        RunError: none took a step, or fewer than 1 % earn a positive return at ``warm_start.noise`` of 0.6 or less.
+        RunError: no demonstration took a step, or fewer than 1 % of them earn a positive return at a
+            ``warm_start.noise`` of 0.6 or less.
     """
     name, count = config.environment.name, len(demonstrations)
     if not any(map(demonstrated, demonstrations)):
@@ -145,9 +146,9 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
 
 
 def _outcome(demonstration: Tree) -> float | None:
-    """The return of a demonstration, in reward units; ``None`` where it took no step, or failed before its end."""
+    """The return of a demonstration, in reward units; ``None`` if it took no step or failed before its end."""
     played = demonstrated(demonstration)
-    # Not by the tree's error: that may be an alternative's.
+    # The tree's error does not decide this, because an alternative may have caused it.
     if played and (last := played[-1].child) is not None and last.ended and not last.unknown:
         return path_return(played)
     return None
@@ -167,13 +168,13 @@ def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Lessons:
-    """What the demonstrations teach."""
+    """The training rows made of demonstrations, and figures about them."""
 
     imitation: list[TokenRow] = field(default_factory=list[TokenRow])
     """The demonstrated paths, with the discounted outcome as every state's value."""
     world: list[TokenRow] = field(default_factory=list[TokenRow])
     reflections: list[TokenRow] = field(default_factory=list[TokenRow])
-    """Those that the policy could say."""
+    """The reflections that fit into ``policy.max_new_tokens``."""
     outcomes: list[float | None] = field(default_factory=list[float | None])
     """The return of each demonstration; None if it took no step, or if the environment failed."""
     environment_steps: int = 0
@@ -181,7 +182,8 @@ class _Lessons:
 
 
 def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]) -> _Lessons:
-    """Demonstrations as rows. They are read one at a time: their rows are small, their states are not."""
+    """Turn demonstrations into rows. They are read one at a time, because their rows are small and their states are
+    not."""
     chat, grammar = make_chat(checkpoint, config), demonstration_grammar(config)
     wanted, told = config.warm_start.early_experience, _Lessons()
     for demonstration in demonstrations:
@@ -193,7 +195,7 @@ def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable
         left = range(len(path), -1, -1)
         values = [outcome and outcome * config.search.discount**steps for steps in left]
         told.imitation += path_rows(tree, path, values)
-        if wanted.wants("world") and tree.budget.simulations > 1:  # else no other action was tried beside
+        if wanted.wants("world") and tree.budget.simulations > 1:  # otherwise no alternative actions were tried
             told.world += world_rows(tree)
         if wanted.wants("reflection"):
             rows = reflection_rows(tree, config.update.imitation.min_return, grammar, chat.encode_action)

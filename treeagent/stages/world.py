@@ -44,8 +44,8 @@ from treeagent.world_model.teacher import explain
 from treeagent.world_model.transition import Experience
 
 HELD_OUT = 0.1
-"""Share of the tasks on which the world model is audited and from which it never learns: 10 of 100 tasks hold the steps
-of an audit, and a larger share would cost the model much of what it learns from."""
+"""Share of the tasks that are held out: the world model is audited on them and never learns from them. 10 of 100 tasks
+give enough steps for an audit; a larger share would take away much of the training data."""
 
 
 def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
@@ -53,14 +53,14 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     every later use of the model reads.
 
     Raises:
-        RunError: the trees hold no step to learn from, they are of another environment than ``config``, or a world
-            model was begun with other settings.
+        RunError: the trees hold no step to learn from, they come from another environment than that of ``config``, or
+            a world model was begun with other settings.
         UserError: as ``require_world``.
     """
     require_environment(config, run)
     out, kept = run.checkpoints / "world", settings_path(run)
     if not kept.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
-        run.forget("world")  # what is left is of a fit whose settings are lost
+        run.forget("world")  # the files that are left belong to a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
     elif changed := changed_settings(load_config(kept), config):
@@ -77,21 +77,22 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 
 def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
-    """Train a world model on the real steps of a run's trees and of demonstrations, without the held-out tasks, and
-    store these steps in its memory. A world model on a server is not trained; it only gets the memory.
+    """Train a world model on the real steps of a run's trees and of demonstrations, without those of held-out tasks,
+    and store these steps in its memory. A world model on a server is not trained; it only gets the memory.
 
     Args:
-        out: the folder of the model; its memory stands beside it.
+        out: the folder of the model; the database of its memory is written next to it.
         last: the folder of an earlier model to continue from; None starts from ``world.model`` or from scratch.
 
     Raises:
-        RunError: there is no step to learn from, or the settings want demonstrations and there is no demonstrator.
+        RunError: there is no step to learn from, or the settings ask for demonstrations and the environment has no
+            demonstrator.
     """
     if run.is_done(out.name):
         return out
     if last is None:
         played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
-    else:  # the last model has the demonstrations in its memory
+    else:  # the memory of the last model already holds the demonstrations
         played, known = [], list(remembered(config, last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
     # When a round is repeated, trees of later rounds may already be on disk.
@@ -137,7 +138,7 @@ def _train(
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
     if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
-        fitting = replace(fitting, attention="eager")  # there the faster one for rows of up to about 400 tokens
+        fitting = replace(fitting, attention="eager")  # faster on a CPU in bfloat16 for rows of up to about 400 tokens
     reasons, taught = _taught(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
@@ -179,15 +180,15 @@ def _train(
 
 
 def _scratch(out: Path) -> tuple[Path, Path]:
-    """Folders of unfinished trainings: on all rows, and on the hard ones."""
+    """Folders of the unfinished trainings: the one on all rows, and the one on hard rows."""
     return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
 
 
 def _taught(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """The teacher's reasoning by a step's digest, and facts for RUN/stages.json; both empty without a teacher.
-    RUN/teacher.sqlite keeps every line for later fits."""
+    """Ask the teacher to explain each step. Returns its reasoning, keyed by the digest of a step, and facts for
+    RUN/stages.json; both are empty without a teacher. RUN/teacher.sqlite keeps every explanation for later fits."""
     settings = config.world.teacher
     if settings is None:
         return {}, {}
@@ -212,24 +213,24 @@ def _taught(
 
 
 def imagined_trees(number: int) -> str:
-    """The name of a round's imagined trees and of the stage that searches them."""
+    """The name of a round's imagined trees, and of the stage that grows them."""
     return f"{COLLECTED}-{number}-imagined"
 
 
 def claims_kept(run: Run, number: int) -> float | None:
-    """CR of a round's imagined trees: of the successes that they promised and that were replayed in the environment,
-    the share that succeeded there too (Word2World). None if none was replayed."""
+    """CR of a round's imagined trees (Word2World): among the imagined successes that were replayed in the environment,
+    the share that succeeded there too. None if none was replayed."""
     facts = run.stages().get(imagined_trees(number), {})
     return facts["claims_kept"] / facts["claims"] if facts.get("claims") else None
 
 
 def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
-    """The openings of the tasks of the run's trees, and every step that the trees took in the environment.
+    """Yield the opening of the task of each tree of the run, and every step that the trees took in the environment.
+
+    The steps of a harder variation get the id of the task that it varies, so that both are held out together.
 
     Args:
-        names: names of stored trees; None reads all that were searched.
-
-    A harder variation goes by the name of its task, so that it is held out together with that task.
+        names: names of stored trees; None reads all searched trees.
     """
     for name in run.collections() if names is None else names:
         bases = run.stages().get(name, {}).get("bases", ())
@@ -246,10 +247,11 @@ def round_of(name: str) -> int:
 
 
 def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
-    """Split steps into (learnt, held out), by whole tasks; a hash of a task's name decides on which side it is.
+    """Split steps into (learnt, held out). A task is held out with all its steps or not at all; a hash of its id
+    decides.
 
-    Equal steps count once. A step that tasks of both sides share is held out, unless it is ``known``: an earlier fit
-    has learnt it already.
+    Equal steps count once. A step that occurs in tasks of both sides is held out, unless it is in ``known``: then an
+    earlier fit has learnt it already.
     """
     before = {one.digest(): one for one in known}
     learnt: dict[str, Experience] = {}

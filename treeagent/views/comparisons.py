@@ -1,4 +1,4 @@
-"""What a reward model learns and is audited on: ends of episodes with what they were paid, and pairs of conversations.
+"""Data for training and auditing a reward model: ends of episodes with their returns, and pairs of conversations.
 
 The tokens are those that the policy read and sampled while the tree was searched. Imagined steps are left out.
 """
@@ -16,41 +16,42 @@ from treeagent.views.pairs import PairConfig, compared_siblings
 from treeagent.views.values import is_read
 
 _MOST_PER_TASK = 16
-"""Pairs of ends of a task: a task with many ends would have hundreds, which teach little that these do not."""
+"""Maximum number of pairs of ends per task. A task with many ends would have hundreds of pairs, and most add little."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of an episode, as the policy read it."""
+    """The end of an episode, as the policy read it."""
 
     task_id: str
     token_ids: tuple[int, ...]
     """The whole conversation."""
     turns: int
-    """Tokens of the conversation after the task's prompt."""
+    """Number of tokens in the conversation after the task's prompt."""
     paid: float
     """The environment's own return, in reward units; 1 or 0 where reviewers judged the end."""
     success: bool
     source: Source | Literal["rule"] = "rule"
-    """Who says so: a person, a judge, or the environment."""
+    """Source of the judgement: a person, a judge, or the environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two conversations about one task, the first preferred."""
+    """Two conversations about one task; the first is preferred."""
 
     task_id: str
     chosen_ids: tuple[int, ...]
     rejected_ids: tuple[int, ...]
     margin: float
-    """Difference of the returns of two ends, or of Q of two siblings; above 0, in reward units."""
+    """Difference in return between two ends, or in Q between two siblings; above 0, in reward units."""
     kind: Literal["ends", "siblings"] = "ends"
     source: Source | Literal["rule"] = "rule"
-    """Who prefers: a person, a judge, or the returns."""
+    """Source of the preference: a person, a judge, or the returns."""
 
 
 def ends(tree: Tree) -> Iterator[End]:
-    """The finished paths of a tree whose reward is known and whose tokens were read. Lay marks on the tree before."""
+    """The finished paths of a tree with a known reward and known tokens. Apply marks to the tree before
+    (``views.marked``)."""
     for path in finished_paths(tree):
         last = path[-1].child
         assert last is not None
@@ -68,8 +69,8 @@ def ends(tree: Tree) -> Iterator[End]:
 
 
 def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Comparison]:
-    """The pairs of one task: ends whose returns differ by at least ``config.min_margin``, at most 16 of them, and the
-    siblings of ``compared_siblings``, whose pairs people outrank."""
+    """The pairs of one task. These are at most 16 pairs of ends with returns that differ by at least
+    ``config.min_margin``, and the siblings of ``compared_siblings``, where people's comparisons outrank Q."""
     found = [end for tree in trees for end in ends(tree)]
     wide = [
         (better, worse)

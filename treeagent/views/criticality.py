@@ -1,17 +1,17 @@
-"""How much each step mattered: the drop of Q where a step is replaced by its siblings.
+"""How much each step mattered: the drop in Q if a step is replaced by its siblings.
 
-D(s,a) = Q(s,a) - Σ_b N(s,b) Q(s,b) / Σ_b N(s,b), over the other actions b ≠ a that were tried at s. Unlike the
-advantage of the kind "q" its baseline leaves the step itself out, so that a step that search preferred, and therefore
-visited most, does not hide its own weight.
+D(s,a) = Q(s,a) - Σ_b N(s,b) Q(s,b) / Σ_b N(s,b), over the other actions b ≠ a that were tried at s. Unlike in the
+advantage of the kind "q", the baseline excludes the step itself. Search visits a step that it prefers the most, so
+including that step would hide its own weight.
 """
 
 from treeagent.search.node import Tree
 
 
 def criticality(tree: Tree) -> dict[int, float]:
-    """D(s,a) in reward units by ``id`` of the edge: what is lost, in the mean over the siblings' visits, if one of them
-    is taken in place of the step. Negative where the siblings did better. Edges without a tried sibling, and those
-    never tried, are left out.
+    """D(s,a) in reward units by ``id`` of the edge: the loss if a sibling is taken instead of the step, averaged over
+    the siblings' visits. It is negative if the siblings did better. Edges that were never tried, or have no tried
+    sibling, are left out.
 
     Args:
         tree: one searched tree.

@@ -1,7 +1,8 @@
-"""Early experience (Zhang et al. 2025): what actions tried at a state led to, as rows for the policy itself.
+"""Early experience (Zhang et al. 2025): the results of actions tried at a state, as training rows for the policy
+itself.
 
-Both views serve a warm start that asks for them, and no update. Of all views, ``world_rows`` alone puts a loss on
-observations.
+Only a warm start can use these views, if its settings ask for it; updates never do. Of all views, only ``world_rows``
+puts a loss on observations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +18,12 @@ from treeagent.world_model.transition import Experience
 
 
 def world_rows(tree: Tree) -> Iterator[TokenRow]:
-    """Implicit world modelling: rows whose loss L = -Σ log p(s'|s,a) is on the environment's answers alone.
+    """Implicit world modelling: rows with the loss L = -Σ log p(s'|s,a) on the environment's answers alone.
 
-    An answer is the tokens that it adds to the prompt, chat template marks included, and follows the policy's own
-    conversation up to and with its action. Each answer carries loss in exactly one row. Imagined answers carry none,
-    and neither do those after which the prompt starts anew, since they follow their action in no prompt.
+    An answer consists of the tokens that it adds to the prompt, including chat template marks. It follows the policy's
+    own conversation up to and including the action. Each answer carries loss in exactly one row. Imagined answers carry
+    no loss. Answers after which the prompt starts anew carry none either, because they follow their action in no
+    prompt.
     """
     taught: set[int] = set()
     for path, node in tree.walk():
@@ -38,12 +40,12 @@ def world_rows(tree: Tree) -> Iterator[TokenRow]:
 
 
 class Outcome(NamedTuple):
-    """The best end that was found below an action; a greater outcome is better."""
+    """The best end that was found below an action. Outcomes are ordered; a greater one is better."""
 
     value: float
     """Discounted sum of the rewards from the action on."""
     hurry: int
-    """Minus the number of steps until the end, so that of equal returns the sooner one is better."""
+    """Minus the number of steps until the end, so that among equal returns the earlier end is better."""
 
     def __str__(self) -> str:
         return f"reward {round(self.value, 3):g} in {-self.hurry}"
@@ -51,24 +53,24 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """A turn that explains why its action is better than another one."""
+    """A turn that explains why its action is better than another."""
 
     path: tuple[Edge, ...]
     """The edges from the root to the state at which the turn is written."""
     turn: str
-    """The best action's thought and the reflection as one thought, then its call."""
+    """A thought that consists of the best action's thought and the reflection, then the best action's call."""
 
 
 def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Reflection]:
-    """For each state, a reflection on its best action against every other call tried there that came to less (one for
-    each alternative, as in the paper's equation 4).
+    """For each state, compare the best action with every other call tried there that had a worse outcome, and give one
+    reflection for each (as in the paper's equation 4).
 
-    Only real steps below which an end was reached are compared, and the best action is one that ``tree.may_prefer``.
-    Trees whose thoughts and actions are separate nodes have no reflections.
+    Only real steps with an end below them are compared, and the best action is one that ``tree.may_prefer``. Trees with
+    separate nodes for thoughts and actions have no reflections.
 
     Args:
-        min_return: least return of the best action, in reward units.
-        grammar: how the tree's turns are written.
+        min_return: lowest return that the best action must have, in reward units.
+        grammar: the format of the tree's turns.
     """
     for path, node in tree.walk():
         tried = _tried(tree, path, node, grammar)
@@ -83,16 +85,17 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
                 said = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
                 thought = " . ".join(filter(None, (best.edge.action.thought, said)))
                 turn = grammar.write(thought, best.edge.action.call)
-                if grammar.read(turn).call == best.edge.action.call:  # a page may hold words that spell a call
+                if grammar.read(turn).call == best.edge.action.call:  # an observation may contain a call
                     yield Reflection(path, turn)
 
 
 def reflection_rows(
     tree: Tree, min_return: float, grammar: Grammar, encode_action: Callable[[str], tuple[int, ...]]
 ) -> Iterator[TokenRow]:
-    """Each reflection as a row: the prompt that the policy read at its state, then the turn, which alone carries loss.
+    """Each reflection as a row: the prompt that the policy read at its state, then the turn. Only the turn carries
+    loss.
 
-    The turn's text is new, so ``encode_action`` makes its tokens here for the first time.
+    The text of the turn is new, so ``encode_action`` tokenises it here for the first time.
     """
     for one in reflections(tree, min_return, grammar):
         prompt, said = tree.prompt_ids(one.path), encode_action(one.turn)
@@ -106,7 +109,8 @@ class _Tried(NamedTuple):
 
 
 def _tried(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> list[_Tried]:
-    """The calls of whole turns tried at a state whose ends are known, each once, at its best."""
+    """The calls of whole turns tried at a state, if an end is known below them. Each call appears once, with its best
+    outcome."""
     by_call: dict[str, _Tried] = {}
     for edge in node.edges:
         outcome = _outcome(edge, tree.discount)
@@ -120,7 +124,7 @@ def _tried(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> li
 
 
 def _outcome(edge: Edge, discount: float) -> Outcome | None:
-    """None if no real end was reached below the action."""
+    """The best outcome below an action; None if no real end was reached there."""
     node = edge.child
     if node is None or node.origin != "real" or node.unknown or edge.reward is None:
         return None

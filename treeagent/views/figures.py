@@ -1,4 +1,4 @@
-"""Figures of the trees that a policy searched: success, spread of returns, entropy, malformed and repeated steps."""
+"""Metrics of the trees that a policy searched: success, spread of returns, entropy, malformed and repeated steps."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -13,19 +13,19 @@ _FIGURES = (
     "restarts",
 )
 _GRAM = 3
-"""Tokens that count as a repetition when an agent says them again."""
+"""Length in tokens of the sequences that are checked for repetition."""
 
 
 def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
-    """What a policy's trees show of it; empty for no trees.
+    """Metrics of a policy, computed from its trees; empty if there are no trees.
 
     ``success``: share of tasks for which a finished path returned 1. ``reward``: mean return of finished paths.
-    ``reward_std``: their standard deviation within a tree, mean over trees. ``entropy``: mean -log μ of a sampled
-    token, in nats, an estimate of the policy's. ``invalid``: share of steps malformed or refused. ``forbidden``: share
-    of steps that a shield refused. ``repetition``: share of an agent's three-token sequences that it said before on the
-    same path. ``process``: mean process reward of a finished path. ``steps``: its mean number of steps. ``failed``:
-    share of trees that broke off with an error. ``restarts``: share of states at which old observations were left out,
-    so that the prompt starts anew.
+    ``reward_std``: standard deviation of the returns within a tree, averaged over trees. ``entropy``: mean -log μ of a
+    sampled token, in nats, as an estimate of the policy's entropy. ``invalid``: share of steps that were malformed or
+    refused. ``forbidden``: share of steps that a shield refused. ``repetition``: share of an agent's three-token
+    sequences that it produced before on the same path. ``process``: mean sum of process rewards on a finished path.
+    ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off with an error.
+    ``restarts``: share of states at which old observations were left out, so that the prompt starts anew.
     """
     sums = defaultdict[str, float](float)
     counts = Counter[str]()

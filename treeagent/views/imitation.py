@@ -1,4 +1,4 @@
-"""Rows to imitate: the best paths of a tree, or the best way on from each of its states."""
+"""Rows to imitate: the best paths of a tree, or the best continuation from each of its states."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -17,25 +17,25 @@ class ImitationConfig:
     """Which actions of a tree are imitated."""
 
     what: Literal["paths", "states"] = "paths"
-    """What is imitated: "paths" takes the best finished paths of a tree (RFT), "states" the best way on from every
-    state that the search reached, which also teaches the policy to recover from its own errors."""
+    """What is imitated. "paths" takes the best finished paths of a tree (RFT). "states" takes the best continuation
+    from every state that the search reached, which also teaches the policy to recover from its own errors."""
     min_return: float = 1.0
-    """Least undiscounted return of a path that is imitated, by the environment's own rewards."""
+    """Lowest undiscounted return of a path that is imitated, by the environment's own rewards."""
     paths_per_tree: Annotated[int, Field(gt=0)] = 1
-    """Most paths of a tree that "paths" imitates, those of highest return first. Of paths that make the same calls one
-    counts."""
+    """Maximum number of paths per tree that "paths" imitates, highest return first. Paths that make the same calls
+    count as one."""
 
 
 def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
-    """Rows of the actions that search found to be good: those of the best finished paths (rejection-sampling
-    fine-tuning, RFT), or the best action of every state from which a good end was found (expert iteration, Anthony et
-    al. 2017, on all states of the tree).
+    """Rows of the actions that search found to be good. These are the actions of the best finished paths
+    (rejection-sampling fine-tuning, RFT), or the best action of every state from which a good end was found (expert
+    iteration, Anthony et al. 2017, on all states of the tree).
 
-    Actions that ``tree.may_prefer`` rules out, such as refused calls, carry no loss; a path that ends with one is left
-    out. Of paths of equal return the one with fewest of them comes first, then the one that the policy finds likelier,
-    as in ``best_path``: the mode of π exp(G/λ) for a small λ. Of imagined successes the likelier one is also more often
-    true. Further ties go to the shorter path, then to the one found first. RFT keeps one path of those that differ in
-    words alone (Yuan et al. 2023), here of those that make the same calls.
+    Actions that ``tree.may_prefer`` excludes, such as refused calls, carry no loss, and a path that ends with one is
+    left out. Paths are ranked by return. Ties go to the path with the fewest excluded actions, then to the one that is
+    likelier under the policy, as in ``best_path``: the mode of π exp(G/λ) for a small λ. A likelier imagined success is
+    also more often a true one. Further ties go to the shorter path, then to the one found first. Of paths that differ
+    only in their words, RFT keeps one (Yuan et al. 2023); here these are paths that make the same calls.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -57,7 +57,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
     taught: set[int] = set()
     for path in good:
         states = [id(tree.root), *(id(edge.child) for edge in path[:-1])]
-        # A better path through a state also passed all states before it: the states taught are the first ones.
+        # A better path through a state also passed all states before it, so the states taught already come first.
         start = sum(state in taught for state in states) if config.what == "states" else 0
         taught.update(states)
         if start < len(path):
@@ -68,16 +68,16 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
 
 
 def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:
-    """A row for each turn that a reviewer wrote in place of an action, behind the prompt of that action.
+    """A row for each turn that a reviewer wrote to replace an action, after the prompt of that action.
 
     Args:
-        tree: a tree on which marks were laid.
-        encode: the token ids of a turn's text, its end included, as the policy would have sampled them.
+        tree: a tree to which marks were applied.
+        encode: the token ids of a turn's text with its end, as the policy would have sampled them.
     """
     for path, node in tree.walk():
         if (
             node.state.messages and node.state.messages[-1].partial
-        ):  # a turn has begun, which the edit does not continue
+        ):  # the turn has already begun, and an edit replaces a whole turn
             continue
         for mark in node.marks:
             if mark.verdict == "edit":

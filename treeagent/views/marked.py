@@ -1,4 +1,4 @@
-"""Marks of reviewers, laid on a tree before the views read it."""
+"""Applies reviewers' marks to a tree before the views read it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,18 +7,19 @@ from treeagent.search.node import Edge, Tree, outcome
 
 
 def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
-    """Change a tree in memory by what reviewers said of it, and return it. People outrank judges, and both outrank what
-    the search found:
+    """Change a tree in memory according to reviewers' marks, and return it. People outrank judges, and both outrank the
+    search:
 
-    * An action with a "veto", "edit" or "unsafe" is never preferred (``Tree.may_prefer``); an episode that was vetoed
-      loses its last action so.
-    * An end that reviewers call "solved" gets the return 1, one that they call "failed" the return 0, and the change is
-      backed up. What a judge or tiers said of it (the components ``judge``, ``verdict`` and ``hacked``) gives way.
+    * An action with a "veto", "edit" or "unsafe" is never preferred (``Tree.may_prefer``). If an episode was vetoed,
+      this applies to its last action.
+    * An end that reviewers call "solved" gets the return 1, and one that they call "failed" gets 0; the change is
+      backed up. It overrides what a judge or tiers said of the end (the components ``judge``, ``verdict`` and
+      ``hacked``).
     * Every state keeps its marks, from which ``preference_pairs`` reads comparisons.
 
     Args:
         tree: a tree that nothing else uses.
-        marks: the marks of its task by state, as ``marks.deciding`` gives them.
+        marks: the marks of the tree's task by state, as ``marks.deciding`` returns them.
     """
     for node in tree.nodes():
         node.marks = list(marks.get(state_hash(tree.task.id, node.state.messages), ()))
@@ -34,9 +35,10 @@ def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
 
 
 def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
-    """Give a finished path the undiscounted return ``wanted`` of the environment's own rewards, by that of its last
-    action, and back the change up to the root: each visit of the last action adds it to W of every action on the path,
-    discounted. Where rewards are weighted sums, the last one changes by as much until it is weighed anew.
+    """Set the undiscounted return of a finished path, by the environment's own rewards, to ``wanted``. The reward of
+    the last action changes, and the change is backed up to the root: for each visit of the last action it is added,
+    discounted, to W of every action on the path. If rewards are weighted sums, the last reward changes by the same
+    amount until it is reweighed.
 
     Simulations that search counted as revisits of a known end further up (``growth.backup``) keep their returns.
     """
@@ -47,10 +49,10 @@ def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
     change, hacked = wanted - outcome(path), last.hacked
     if last.components:
         last.components = {**last.components, "judge": wanted, "verdict": wanted, "hacked": 0.0}
-    child.bootstrap = False  # the reviewer has seen the end, so that V(s) stands for nothing that would follow
-    last.reward = last.reward or 0.0  # an imported transcript may state none
+    child.bootstrap = False  # the reviewer judged the end, so V(s) must not be added
+    last.reward = last.reward or 0.0  # an imported transcript may have no reward
     missing = wanted - outcome(path)
-    last.reward += change if hacked else missing  # a hacked end had taken back what the others paid
+    last.reward += change if hacked else missing  # a hacked end took back the earlier rewards
     if "outcome" in last.components:
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}
     for edge in reversed(path):

@@ -15,32 +15,33 @@ from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
 _MOST_PER_NODE = 4
-"""Pairs that the rule "all" keeps at each node, those of widest margin: more would let few nodes fill a batch."""
+"""The rule "all" keeps this many pairs per node, those with the widest margin. With more, a few nodes would fill a
+batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What follows a prompt: one action, or a path of actions with the observations between them."""
+    """The text after a prompt: one action, or a path of actions with the observations between them."""
 
     text: str
     """The policy's turns, separated by line breaks."""
     token_ids: tuple[int, ...]
-    """The ids as sampled and read, observations included."""
+    """The ids as sampled and read, including observations."""
     mask: tuple[bool, ...]
-    """True where the policy sampled the token and the pair compares it, aligned with ``token_ids``. Observations carry
-    no loss, and neither do refused calls on a preferred path."""
+    """True if the policy sampled the token and the pair compares it; aligned with ``token_ids``. Observations carry no
+    loss, and neither do refused calls on a preferred path."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats, aligned with ``token_ids``; 0 where ``mask`` is False."""
 
     @property
     def logprob(self) -> float:
-        """log μ of the sampled tokens, summed, in nats."""
+        """Sum of log μ over the compared tokens, in nats."""
         return sum(compress(self.logprobs, self.mask))
 
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """Two continuations of one prompt, the first preferred."""
+    """Two continuations of one prompt; the first is preferred."""
 
     task_id: str
     context_ids: tuple[int, ...]
@@ -48,11 +49,11 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths the difference of their returns. Of a pair that a
-    reviewer decided it is at least ``PairConfig.min_margin``, whatever Q says."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths, the difference of their returns. If a reviewer
+    decided the pair, it is at least ``PairConfig.min_margin``, whatever Q says."""
     origin: Origin = "real"
     source: Source | Literal["rule"] = "rule"
-    """Who prefers: a person, a judge such as a model, or the values that search found."""
+    """Source of the preference: a person, a judge such as a model, or the values that search found."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -60,13 +61,13 @@ class PairConfig:
     """Which actions of a tree form a preference pair."""
 
     rule: Literal["all", "best_vs_worst", "trajectory"] = "best_vs_worst"
-    """Which pairs are made: "all" compares every two siblings of a node (Agent Q) and keeps the 4 of widest margin,
-    "best_vs_worst" makes one pair of siblings a node (MCTS-DPO), "trajectory" one pair of whole paths a task, by their
-    returns alone."""
+    """Which pairs are made. "all" compares every two siblings of a node (Agent Q) and keeps the 4 pairs with the widest
+    margin. "best_vs_worst" makes one pair of siblings per node (MCTS-DPO). "trajectory" makes one pair of whole paths
+    per task, by their returns alone."""
     min_visits: Annotated[int, Field(gt=0)] = 1
-    """Least visit count N(s,a) of both siblings of a pair."""
+    """Minimum visit count N(s,a) of both siblings of a pair."""
     min_margin: Annotated[float, Field(gt=0)] = 0.2
-    """Least difference of the two Q values, or of the two returns, in reward units (θ of Agent Q)."""
+    """Minimum difference of the two Q values, or of the two returns, in reward units (θ of Agent Q)."""
 
 
 def preference_pairs(
@@ -75,10 +76,10 @@ def preference_pairs(
     """The preference pairs of one task.
 
     Args:
-        trees: the task's tree, or several trees of it; only the rule "trajectory" compares across trees.
+        trees: the task's tree, or several trees of the task; only the rule "trajectory" compares across trees.
         config: which actions form a pair.
         critic_weight: weight 1 - α of the critic in siblings' Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10),
-            as the search had it.
+            as it was in the search.
 
     Raises:
         UserError: the rule is "trajectory" and the prompt starts anew on a path that is compared.
@@ -108,13 +109,14 @@ def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Itera
 def compared_siblings(
     tree: Tree, config: PairConfig, critic_weight: float
 ) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
-    """Tried siblings whose Q differs by at least ``config.min_margin``, in reward units, the widest margin of each node
-    first (Agent Q, algorithm 1): the path to their node, the margin, the chosen and the rejected edge, and who prefers.
-    The chosen action is one that ``tree.may_prefer``.
+    """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
+    Each item is the path to their node, the margin, the chosen edge, the rejected edge, and the source of the
+    preference. The pairs of a node are ordered by margin, widest first. The chosen action is one that
+    ``tree.may_prefer``.
 
-    Reviewers outrank Q. Two actions that they compared form a pair as they say, whatever their visits and margin, and
-    none where they say that both are equally good. An action that they vetoed is rejected in favour of the best of its
-    tried siblings.
+    Reviewers outrank Q. Two actions that they compared form a pair in the order that they gave, whatever the visits and
+    the margin, and no pair if they called them equally good. An action that they vetoed is rejected, and the best of
+    its tried siblings is chosen.
     """
     for path, node in tree.walk():
         decided = _decided_pairs(tree, node, config, critic_weight)
@@ -124,7 +126,7 @@ def compared_siblings(
             if edge.visits >= config.min_visits
         ]
         ranked = sorted(tried, key=itemgetter(0), reverse=True)
-        # Chains keep equal draws as separate edges: two actions of the same text form no pair.
+        # Chains keep equal samples as separate edges, and two actions with the same text form no pair.
         wide = [
             (more - less, best, worst)
             for (more, best), (less, worst) in combinations(ranked, 2)
@@ -142,13 +144,14 @@ def compared_siblings(
 
 
 _Decided = tuple[float, Edge, Edge, Source]
-"""Margin, chosen action, rejected action, and who says so."""
+"""Margin, chosen action, rejected action, and source of the decision."""
 
 
 def _decided_pairs(
     tree: Tree, node: Node, config: PairConfig, critic_weight: float
 ) -> dict[frozenset[str], _Decided | None]:
-    """The pairs of siblings that reviewers decided, by the texts of the two actions; None where there is no pair."""
+    """The pairs of siblings that reviewers decided, by the texts of the two actions. None for two actions that form no
+    pair."""
     found: dict[frozenset[str], _Decided | None] = {}
     if not node.marks:
         return found
@@ -166,7 +169,7 @@ def _decided_pairs(
             found[_texts(first, second)] = pair(chosen, rejected, source) if better else None
     good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
     for edge in edges:
-        # Not by ``edge.vetoed``: it is also the last action of an episode that was vetoed as a whole.
+        # ``edge.vetoed`` will not do: it is also set on the last action of an episode that was vetoed as a whole.
         refusal = next((mark for mark in node.marks if mark.refuses(edge.action.text)), None)
         if refusal is not None and good:
             best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
@@ -201,13 +204,13 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
 def compared_trajectories(
     trees: Sequence[Tree], config: PairConfig
 ) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
-    """The ended path of highest return against the one of lowest, if they differ by at least ``config.min_margin``: the
-    outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest, both paths and the margin; or nothing.
-    Ties go to the shorter path, then to the one found first.
+    """The ended path with the highest return against the one with the lowest, if they differ by at least
+    ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest path, both
+    paths and the margin, or nothing. Ties go to the shorter path, then to the one found first.
 
-    A path that hit a limit has ended too; its return closes with V(s). A path that ends where the dynamics could not
-    tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` rules out carry no loss, and none
-    of them is its last.
+    A path that hit a limit has ended too, and V(s) is added to its return. A path that ends where the dynamics could
+    not tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` excludes carry no loss, and
+    the last action is never one of them.
     """
     ended = [
         (path_return(path, tree.discount), tree, path)
@@ -220,7 +223,7 @@ def compared_trajectories(
         return
     high, tree, best = max(believed, key=lambda end: (end[0], -len(end[2])))
     prompt = tree.root.context_ids
-    # An older tree of the task may have another prompt, and both paths must follow the same one.
+    # Both paths must follow the same prompt, and an older tree of the task may have another one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
     low, worst = min(rivals, key=lambda rival: (rival[0], len(rival[1])))
     if high - low >= config.min_margin:
@@ -228,8 +231,8 @@ def compared_trajectories(
 
 
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:
-    """The actions of a path and the observations between them; ``compared`` holds the ``id`` of the edges that carry
-    loss, None for all."""
+    """The actions of a path and the observations between them. ``compared`` holds the ``id`` of the edges that carry
+    loss; None means all."""
     spelt = spell(path, compared, closing=False)
     turns = "".join(edge.action.text if edge.thought else f"{edge.action.text}\n" for edge in path)
     return Continuation(turns.removesuffix("\n"), spelt.token_ids, spelt.mask, spelt.logprobs)

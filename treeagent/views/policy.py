@@ -1,4 +1,4 @@
-"""The policy at which a search arrived, over the candidates of each state: what policy distillation learns."""
+"""The policy that a search arrived at, over the candidates of each state: the target of policy distillation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Candidate:
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities log μ in nats, aligned with ``token_ids``."""
     target: float
-    """π'(a|s)."""
+    """π'(a|s), the probability to learn."""
     forced: tuple[int, ...] = ()
-    """Places of tokens that were not sampled and carry no loss, as of ``Action``."""
+    """Indices of tokens that were not sampled and carry no loss, as in ``Action``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PolicyRow:
     prompt_ids: tuple[int, ...]
     """The whole prompt as the policy read it, from the root to the state."""
     candidates: tuple[Candidate, ...]
-    """One or more, whose targets sum to 1."""
+    """At least one; their targets sum to 1."""
     origin: Origin = "real"
     """``imagined`` if the state, or one that a candidate leads to, is imagined."""
 
@@ -44,27 +44,28 @@ class PolicyTargetConfig:
     """Which policy over the candidates of a state is the target, and at which states."""
 
     kind: Literal["improved", "visits"] = "improved"
-    """The target of distillation: "improved" weighs the prior by the search's values (Gumbel MuZero), "visits" is the
-    share of the visits (AlphaZero)."""
+    """Target of the distillation: "improved" weights the prior by the search's values (Gumbel MuZero), "visits" is the
+    distribution of visits (AlphaZero)."""
     min_return: float = 1.0
-    """Least undiscounted return of a finished path through a state whose candidates are learned, by the environment's
-    own rewards."""
+    """Learns from the candidates of a state only if a finished path through it has at least this undiscounted return,
+    by the environment's own rewards."""
 
 
 def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
     """The states from which a good end was found, with the search's policy π' over their candidates.
 
-    At other states the values of the candidates are estimates alone, and their order is often chance.
+    Other states are left out, because the values of their candidates are only estimates, and the order of these is
+    often chance.
 
     "visits" is π'(a|s) = N(s,a) / Σ_b N(s,b) (Silver et al. 2017, with temperature 1); "improved" is π'(a|s) =
-    softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate whose call was malformed or
-    refused, or that ``tree.may_prefer`` rules out, has the target 0, and the others share its part. States with no
-    other candidate are left out.
+    softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate with a malformed or refused call,
+    or one that ``tree.may_prefer`` excludes, has the target 0, and its probability is divided among the others. States
+    without any other candidate are left out.
 
     Args:
         tree: a searched tree whose actions have token ids.
         config: the target, and which ends are good.
-        search: the settings of the search, of which "improved" reads ``critic_weight``.
+        search: the settings of the search, from which "improved" reads ``critic_weight``.
     """
     ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]

@@ -1,5 +1,5 @@
-"""How well V(s) tells states from which search found a success from the others: by depth, at ends, among siblings. And
-whether V(s) is as high as what followed: its calibration."""
+"""How well V(s) separates states from which search found a success from other states: by depth, at ends, among
+siblings. Also the calibration of V(s): whether it is as high as the return that followed."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,42 +12,43 @@ from treeagent.search.node import Edge, Node, Tree, finished_paths, path_origin,
 
 @dataclass(frozen=True, slots=True)
 class ValueSignal:
-    """The signal of V(s) over some states of searched trees."""
+    """How informative V(s) is over some states of searched trees."""
 
     depth: int | Literal["all", "ends"]
-    """Steps from the root to the states; "all" for every depth together. "ends" are the states at which the task ended,
-    which V has to judge where rewards are withheld; the other rows leave them out."""
+    """Steps from the root to the states, or "all" for all depths together. "ends" are the states at which the task
+    ended, where V must estimate the outcome if rewards are withheld; the other rows exclude them."""
     states: int
     found: int
-    """States from which a success was found."""
+    """Number of states from which a success was found."""
     auc: float | None
-    """Chance that V is greater at a random state from which a success was found than at one from which none was."""
+    """Probability that V is greater at a random state from which a success was found than at a random one from which
+    none was found."""
     separation: float | None
-    """d': how far the means of V at the two kinds of states are apart, in standard deviations within a kind."""
+    """d': the distance between the means of V at the two kinds of states, in standard deviations within a kind."""
     siblings: float | None
-    """Share of the pairs of siblings, of which one led to a success and the other did not, whose V is greater at the
-    one that did; ties count half."""
+    """Among pairs of siblings where exactly one led to a success, the share in which V is greater at that one. Ties
+    count half."""
     pairs: int
-    """How many such pairs there are."""
+    """Number of such pairs."""
 
 
 @dataclass(slots=True)
 class _Values:
-    """V of the states of one row."""
+    """V at the states of one row."""
 
     good: list[float] = field(default_factory=list[float])
     bad: list[float] = field(default_factory=list[float])
     right: float = 0.0
-    """Pairs of siblings in the right order."""
+    """Number of pairs of siblings in the right order."""
     pairs: int = 0
 
 
 def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
-    """A row for each depth, then one for all depths and one for ends; empty where trees have no finished real path.
+    """A row for each depth, then one for all depths and one for ends. Empty if the trees have no finished real path.
 
-    A state counts if a finished path leads through it and it is real. It is good if one of those paths succeeds, so a
-    label says what this search found there, not what could be found. A row of all depths mixes what V knows of tasks
-    and depths with what search needs, the order of siblings.
+    A state counts if it is real and a finished path leads through it. It is good if one of these paths succeeds, so its
+    label says what this search found, not what could be found. The row of all depths mixes two things: what V knows
+    about tasks and depths, and the order of siblings, which is what search needs.
     """
     depths: dict[int, _Values] = {}
     every, ends = _Values(), _Values()
@@ -69,8 +70,8 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
 
 
 def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
-    """The rows "all" and "ends" as metrics: ``value_auc``, ``value_separation`` and ``value_siblings`` of all depths,
-    ``value_auc_ends`` and the like of ends. What nobody can tell is left out."""
+    """The rows "all" and "ends" as metrics: ``value_auc``, ``value_separation`` and ``value_siblings`` for all depths,
+    and ``value_auc_ends`` and the like for ends. Metrics that cannot be computed are left out."""
     figures: dict[str, float] = {}
     for row in rows:
         suffix = {"all": "", "ends": "_ends"}.get(str(row.depth))
@@ -81,7 +82,7 @@ def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
 
 
 def _found(tree: Tree) -> dict[int, bool]:
-    """Whether a success was found below each real state through which a finished path leads, by the node's ``id``."""
+    """Whether a success was found below each real state on a finished path, by the node's ``id``."""
     found: dict[int, bool] = {}
     for path, node in tree.walk():
         if path and node.final and path_origin(path) == "real":
@@ -93,9 +94,9 @@ def _found(tree: Tree) -> dict[int, bool]:
 
 
 def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_Values], ends: _Values) -> None:
-    """Count the pairs of siblings that differ in what was found: of two ends among ends, of two states that are none
-    among ``inner``. V at an end judges an outcome and V elsewhere predicts one, so that a mixed pair tells of
-    neither."""
+    """Count the pairs of siblings that differ in whether a success was found. Pairs of two ends count in ``ends``, and
+    pairs of two states before the end in ``inner``. V at an end estimates a known outcome and V elsewhere predicts one,
+    so a mixed pair would measure neither."""
     for kind, rows in ((True, [ends]), (False, inner)):
         alike = [child for child in children if child.ended == kind and (child.terminated or not kind)]
         good = [child.value for child in alike if found[id(child)]]
@@ -106,7 +107,7 @@ def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_
 
 
 def _right(good: Sequence[float], bad: Sequence[float]) -> float:
-    """Pairs whose first value is greater; ties count half."""
+    """Number of pairs in which the value from ``good`` is greater; ties count half."""
     return sum((above > below) + 0.5 * (above == below) for above in good for below in bad)
 
 
@@ -123,8 +124,8 @@ def _row(depth: int | Literal["all", "ends"], values: _Values) -> ValueSignal:
 
 
 def auc(good: Sequence[float], bad: Sequence[float]) -> float | None:
-    """Area under the ROC curve: the chance that a random value of ``good`` is greater than one of ``bad``, ties half
-    (Mann and Whitney's U by its sum of ranks). None where one of them is empty."""
+    """Area under the ROC curve: the probability that a random value of ``good`` is greater than one of ``bad``, with
+    ties counted half (Mann and Whitney's U, computed from the sum of ranks). None if one of them is empty."""
     if not good or not bad:
         return None
     ranked = sorted([(value, True) for value in good] + [(value, False) for value in bad])
@@ -139,8 +140,8 @@ def auc(good: Sequence[float], bad: Sequence[float]) -> float | None:
 
 
 def separation(good: Sequence[float], bad: Sequence[float]) -> float | None:
-    """d': the difference of the means over the standard deviation within a kind, whose variance is the mean of the two
-    (signal detection theory's d_a). None where one of them is empty or nothing varies."""
+    """d': the difference of the means divided by the standard deviation within a kind, where the variance is the mean
+    of the two variances (signal detection theory's d_a). None if one of them is empty or nothing varies."""
     if not good or not bad:
         return None
     within = math.sqrt((pvariance(good) + pvariance(bad)) / 2)
@@ -148,7 +149,7 @@ def separation(good: Sequence[float], bad: Sequence[float]) -> float | None:
 
 
 class Estimated(NamedTuple):
-    """An estimate V(s) and what it was an estimate of, in reward units."""
+    """An estimate V(s) and the quantity that it estimates, in reward units."""
 
     value: float
     outcome: float
@@ -156,21 +157,21 @@ class Estimated(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """States of similar V(s)."""
+    """States with similar V(s)."""
 
     states: int
     value: float
     """Mean of V."""
     outcome: float
-    """Mean of what followed."""
+    """Mean of the returns that followed."""
     low: float
     high: float
-    """95 % interval of ``outcome``, by the normal distribution."""
+    """``low`` and ``high`` are the 95 % confidence interval of ``outcome``, by the normal distribution."""
 
 
 def estimated_ends(tree: Tree) -> list[Estimated]:
-    """V at each real end of the task, and what the episode was paid in all. An end whose reward was withheld counts if
-    it was written down later (``Node.paid``)."""
+    """V at each real end of the task, and the total reward of the episode. An end with a withheld reward counts if the
+    reward was recorded later (``Node.paid``)."""
     told: list[Estimated] = []
     for path in finished_paths(tree):
         node = path[-1].child
@@ -187,8 +188,8 @@ def _paid(path: Sequence[Edge]) -> float | None:
 
 
 def estimated_states(tree: Tree) -> list[Estimated]:
-    """V at each real state before an end, and the mean return, from there on, of the finished real paths through it.
-    Search chooses these paths: where it finds the better ones, V of the policy alone is below their mean."""
+    """V at each real state before an end, and the mean return from there on of the finished real paths through it.
+    Search chooses these paths. If it finds the better ones, V of the policy alone is lower than their mean."""
     below: dict[int, tuple[Node, list[float]]] = {}
     for path in finished_paths(tree):
         if path_origin(path) != "real" or any(edge.reward is None for edge in path):
@@ -204,7 +205,8 @@ def estimated_states(tree: Tree) -> list[Estimated]:
 
 
 def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
-    """The estimates in ``bins`` groups of about equal size, by V; equal values of V are in one group."""
+    """Sort the estimates by V and split them into ``bins`` groups of about equal size. Equal values of V are in one
+    group."""
     ranked = sorted(estimates)
     told: list[Bin] = []
     start = 0
@@ -222,6 +224,7 @@ def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Mean of |V - outcome| over groups, weighted by their states (expected calibration error; Naeini et al. 2015)."""
+    """Mean of |V - outcome| over groups, weighted by their number of states (expected calibration error; Naeini et al.
+    2015)."""
     states = sum(each.states for each in bins)
     return sum(each.states * abs(each.value - each.outcome) for each in bins) / states if states else 0.0

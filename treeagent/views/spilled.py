@@ -1,4 +1,4 @@
-"""Rows of views on disk, for a training that reads a batch of them at a time, however many there are."""
+"""Rows of views on disk, so that a training can read them batch by batch without holding them all in memory."""
 
 import os
 import pickle
@@ -13,21 +13,24 @@ Row = TypeVar("Row")
 
 
 class Spilled(Sequence[Row]):
-    """Rows in a temporary file. Memory holds 8 bytes a row.
+    """Rows in a temporary file. Memory holds 8 bytes per row.
 
-    The file has no name, so it goes away with the process, and no other process can change what is read from it.
+    The file has no name, so it disappears with the process, and no other process can change its content.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Args:
-        folder: on whose disk the file lies; by default the system's temporary folder, which may be in memory.
+        """Create the file, without rows.
+
+        Args:
+            folder: a folder on the disk that holds the file; by default the system's temporary folder, which may be in
+                memory.
         """
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it is open as long as the rows are there
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it stays open as long as the rows exist
         weakref.finalize(self, self._file.close)
         self._ends = array("q", [0])
 
     def append(self, row: Row) -> None:
-        """Add a row behind the others."""
+        """Add a row after the others."""
         self._ends.append(self._ends[-1] + self._file.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL)))
 
     def __len__(self) -> int:
@@ -48,11 +51,14 @@ class Spilled(Sequence[Row]):
 
 
 class Picked(Sequence[Row]):
-    """Some rows of a sequence, in an order of their own. Nothing is copied."""
+    """Some rows of a sequence, in a given order. Nothing is copied."""
 
     def __init__(self, rows: Sequence[Row], places: "array[int]") -> None:
-        """Args:
-        places: of the rows, in the new order.
+        """Select the rows.
+
+        Args:
+            rows: the rows to select from.
+            places: indices of the selected rows, in the new order.
         """
         self._rows, self._places = rows, places
 
@@ -73,5 +79,5 @@ class Picked(Sequence[Row]):
 
 
 def where(rows: Sequence[Row], wanted: Callable[[Row], bool]) -> Sequence[Row]:
-    """The rows that are wanted, in their order."""
+    """The rows for which ``wanted`` is true, in their order."""
     return Picked(rows, array("q", (place for place, row in enumerate(rows) if wanted(row))))

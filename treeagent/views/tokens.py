@@ -1,4 +1,4 @@
-"""The one place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities.
+"""The only place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities.
 
 Every view that yields tokens calls ``spell``. Nothing is tokenised here: the ids are those that the policy read and
 sampled while the tree was searched.
@@ -13,18 +13,18 @@ from treeagent.types import Origin, UserError
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One conversation as tokens: which of them to imitate, and where the value of a state is known."""
+    """One conversation as tokens, with the tokens to imitate and the states with a known value."""
 
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the token carries likelihood loss, aligned with ``token_ids``. Only tokens that the agent sampled
-    do; the one exception is ``early_experience.world_rows``."""
+    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens that the agent sampled carry
+    it, with the one exception of ``early_experience.world_rows``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
-    """The episode's outcome as known from each of these states: what was paid on the way and the return from there, in
-    reward units, aligned with ``value_positions``."""
+    """For each of these states, the known outcome of the episode: the reward on the way there plus the return from
+    there, in reward units. Aligned with ``value_positions``."""
     origin: Origin = "real"
     """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
     row's last token."""
@@ -38,11 +38,11 @@ class Spelling:
     mask: tuple[bool, ...]
     """True where the token carries loss."""
     logprobs: tuple[float, ...]
-    """Behaviour log-probabilities log μ in nats; 0 where ``mask`` is False and at observations."""
+    """Behaviour log-probabilities log μ in nats; 0 if ``mask`` is False and at observations."""
     actions: tuple[Edge | None, ...]
-    """The edge whose action holds the token; None for an observation's token."""
+    """For each token the edge of its action; None for a token of an observation."""
     ends: tuple[int, ...]
-    """For each edge whose state follows in this prompt, the number of tokens up to the end of that state."""
+    """For each edge with a following state in this prompt, the number of tokens up to the end of that state."""
 
 
 def spell(
@@ -52,18 +52,18 @@ def spell(
     closing: bool = True,
     observed: Collection[int] = (),
 ) -> Spelling:
-    """The tokens of actions taken one after the other behind one prompt, with the observations between them.
+    """The tokens of consecutive actions after one prompt, with the observations between them.
 
     Args:
         edges: one part of a path, as ``Tree.segments`` cuts it.
         trained: ``id`` of the edges whose tokens carry loss; None for all.
-        closing: whether the observation after the last action belongs to the row. It is left out in any case if the
-            prompt starts anew there.
+        closing: whether the observation after the last action belongs to the row. It is always left out if the prompt
+            starts anew there.
         observed: ``id`` of the states whose tokens carry loss. Only ``early_experience.world_rows`` gives any.
 
     Raises:
-        UserError: the prompt starts anew between two of the actions, so that the ids of the later one do not extend
-            those of the earlier one.
+        UserError: the prompt starts anew between two of the actions, so the ids of the later action do not extend those
+            of the earlier one.
     """
     ids: list[int] = []
     mask: list[bool] = []
@@ -101,15 +101,14 @@ def path_rows(
     *,
     imitated: Collection[Edge] | None = None,
 ) -> Iterator[TokenRow]:
-    """A path as rows to imitate and to fit values to.
+    """A path as rows for imitation and for fitting values.
 
-    There is one row for each part of the path that has anything to learn: the path is cut where the prompt starts anew,
-    so that every action follows the prompt that it was sampled from, and every state is valued behind its own.
+    The path is cut where the prompt starts anew, and there is one row for each part that has anything to learn. Every
+    action then follows the prompt that it was sampled from, and every state is valued after its own prompt.
 
     Args:
         path: edges from the root on.
-        value_targets: outcomes as known from the states of the path, root first, in reward units; None where
-            unknown.
+        value_targets: the known outcomes from the states of the path, root first, in reward units; None if unknown.
         imitated: the edges whose actions carry likelihood loss; None for all.
     """
     trained = {id(edge) for edge in (path if imitated is None else imitated)}

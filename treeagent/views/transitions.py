@@ -10,12 +10,12 @@ from treeagent.world_model.wording import RESET
 
 
 def tree_grammar(tree: Tree, format: Format) -> Grammar:
-    """The grammar that the tree's turns are written in."""
+    """The grammar in which the tree's turns are written."""
     return written_in(format, (edge.action.text for node in tree.nodes() for edge in node.edges))
 
 
 def transitions(tree: Tree, format: Format = "react") -> Iterator[Experience]:
-    """Every step that the tree has taken, each edge once, parents first; its turns are of ``format``."""
+    """Every step that the tree has taken, each edge once, parents first. Its turns are in ``format``."""
     grammar = tree_grammar(tree, format)
     for path, _ in tree.walk():
         if path and (one := transition(tree, path, grammar)) is not None:
@@ -23,15 +23,15 @@ def transitions(tree: Tree, format: Format = "react") -> Iterator[Experience]:
 
 
 def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience | None:
-    """The last step of a path, which the tree has taken.
+    """The last step of a path, as an experience for the world model.
 
-    None is what tells nothing of the world: a thought alone, a malformed turn (which no environment gets to see) and a
-    step whose reward is withheld.
+    None if the step shows nothing about the world: for a thought alone, for a malformed turn (which never reaches the
+    environment), and for a step with a withheld reward.
     """
     edge, node = path[-1], path[-1].child
     parent = (path[-2].child if len(path) > 1 else None) or tree.root
     action = _turn(parent, edge.action, grammar)
-    reward = edge.outcome  # what the world answers does not depend on the settings' weights
+    reward = edge.outcome  # a world model must not depend on reward weights
     if edge.thought or action.error or reward is None or node is None:
         return None
     told = parent.state.messages
@@ -50,12 +50,12 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
 
 
 def opening(tree: Tree) -> Experience:
-    """How the task begins, as the answer to a reset, for a world model that is to open tasks too."""
+    """The beginning of the task as the answer to a reset, for a world model that also opens tasks."""
     task, first = played(tree.task, tree.root.state.messages[:1], ReAct())
     return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin)
 
 
 def _turn(parent: Node, action: Action, grammar: Grammar) -> Action:
-    """The whole turn, where its thought is a step of its own."""
+    """The whole turn, if its thought is a step of its own."""
     begun = parent.state.messages[-1]
     return grammar.read(begun.content + action.text) if begun.partial else action

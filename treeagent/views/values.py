@@ -1,4 +1,4 @@
-"""Value targets: the outcome of the episode, as search found it from each state of a tree."""
+"""Value targets: the outcome of the episode that search found from each state of a tree."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -15,19 +15,19 @@ class ValueTargetConfig:
     """How the value of a state is computed from the tree below it."""
 
     target: Literal["mean", "best", "lambda", "success"] = "best"
-    """What the head learns of a state s. "mean", "best" and "lambda" are outcomes: what was paid on the way to s, plus
-    the visit-weighted mean of Q(s,a), the highest return found below s (for deterministic environments only), or the
-    λ-return. "success" is 1 if a success was found below s and 0 otherwise. Where failures are paid in part, it tells
-    them better from successes."""
+    """What the value head learns of a state s. "mean", "best" and "lambda" are outcomes: the reward on the way to s
+    plus, respectively, the visit-weighted mean of Q(s,a), the highest return found below s (for deterministic
+    environments only), or the λ-return. "success" is 1 if a success was found below s and 0 otherwise; if failures are
+    paid in part, it separates them better from successes."""
     lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ of the "lambda" target: 0 uses the value function after one step, 1 only the returns of whole paths. Trees of
-    independent chains hold no values between their ends and need 1."""
+    independent chains have no value estimates before their ends and need 1."""
 
 
 def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
-    """Rows from the root to each leaf that give every state with a known return a target, exactly once.
+    """Rows from the root to each leaf that give a target to every state with a known return, exactly once.
 
-    The rows carry no likelihood loss; targets are outcomes in reward units, as of ``state_outcome``.
+    The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``.
     """
     told: set[int] = set()
     succeeded = found_success(tree) if config.target == "success" else {}
@@ -50,12 +50,12 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
 
 
 def is_read(node: Node) -> bool:
-    """Whether the state's tokens are known: it was evaluated or expanded, or it ends in the policy's own tokens."""
+    """Whether the state's tokens are known: it was evaluated or expanded, or it ends with the policy's own tokens."""
     return bool(node.context_ids) or any(message.partial for message in node.state.messages[-1:])
 
 
 def found_success(tree: Tree) -> dict[int, bool]:
-    """Whether a finished path through a state succeeds, by the node's ``id``; states on no finished path are left
+    """Whether any finished path through a state succeeds, by the node's ``id``. States on no finished path are left
     out."""
     found: dict[int, bool] = {}
     for path in finished_paths(tree):
@@ -65,17 +65,17 @@ def found_success(tree: Tree) -> dict[int, bool]:
 
 
 def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """What was paid on the way to a state, plus V(s) as search found it, in reward units; None if nothing below the
-    state was tried but refused calls, or if it is an end whose reward was withheld.
+    """The reward on the way to a state plus V(s) as search found it, in reward units. None if only refused calls were
+    tried below the state, or if the state is an end with a withheld reward.
 
-    A search at evaluation sees no reward. So the head has to judge the whole outcome, both at ends and at the states
-    that are compared with them. Ends include the states that the task's own limit cut off.
+    A search at evaluation sees no reward. The value head must therefore estimate the whole outcome, both at ends and at
+    the states that are compared with them. Ends include the states at which the task's own limit cut the episode off.
 
     Args:
         node: the state.
         path: the edges from the root to it.
-        config: which value to compute; "success", which depends on the whole tree, is told by ``found_success``.
-        discount: γ of a step, in V(s) alone.
+        config: which value to compute. "success" depends on the whole tree; use ``found_success`` for it.
+        discount: γ of a step, used in V(s) alone.
     """
     if config.target == "success":
         raise ValueError("a state's success depends on its whole tree: use found_success")
@@ -86,7 +86,7 @@ def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, d
 
 
 def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> float | None:
-    """V(s), 0 at an end."""
+    """V(s) by the configured target; 0 at an end, None if nothing was tried."""
     if node.final:
         return 0.0
     tried = _tried(node)
@@ -100,7 +100,7 @@ def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> flo
 
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:
-    """The highest return of any path from this edge on, in reward units; a leaf that is not an end counts V(s)."""
+    """The highest return of any path from this edge on, in reward units. A leaf that is not an end adds V(s)."""
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
@@ -111,8 +111,8 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
 def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     """The λ-return G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')] (Sutton and Barto 2018, section 12.8).
 
-    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. Where none was tried the return is
-    r + γ V(s'); after a known end V(s') is 0.
+    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. If none was tried, the return is r +
+    γ V(s'); after a known end, V(s') is 0.
     """
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
@@ -126,8 +126,8 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
 
 
 def _tried(node: Node) -> list[Edge]:
-    """The tried edges whose returns tell something of a state. A refused call beyond which nothing was tried tells
-    nothing: it leads back to the same place, whose V would be fitted to itself."""
+    """The tried edges with informative returns. A refused call beyond which nothing was tried is left out: it leads
+    back to the same state, whose V would be fitted to itself."""
     return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]
 
 
@@ -141,5 +141,5 @@ def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:
 
 
 def _discount(edge: Edge, discount: float) -> float:
-    """γ of a step; a thought is half a turn and is not discounted."""
+    """γ of a step. A thought is half a turn and is not discounted."""
     return 1.0 if edge.thought else discount

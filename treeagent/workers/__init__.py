@@ -1,1 +1,1 @@
-"""Where pieces of a stage run: processes of this machine, a Ray cluster, processes that train together."""
+"""Run the jobs of a stage: in processes of this machine, on a Ray cluster, or in processes that train together."""

@@ -1,7 +1,7 @@
-"""Run one piece of work in several processes that train together, started by ``accelerate launch``.
+"""Run one job in several processes that train together, started by ``accelerate launch``.
 
-A started process is ``python -m treeagent.workers.launch FOLDER``. It reads its work from the folder and writes events
-and the result there, one JSON object a line. It ends when the process that started it ends.
+Each process runs ``python -m treeagent.workers.launch FOLDER``. It reads its job from the folder, and the leading one
+writes events and the result there, one JSON object per line. A process ends when the process that started it ends.
 """
 
 import json
@@ -32,33 +32,34 @@ from treeagent.run.recipes import find_recipe
 from treeagent.types import NothingToLearn, UserError, WorkerLost
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
-"""What every process does, given its job, where to send events, and whether it is the process that leads."""
+"""Function that every process runs: (job, function to send events with, whether it is the leading process) → result."""
 
 _JOB, _MESSAGES = "job.pickle", "messages.jsonl"
 _FSDP: Mapping[str, tuple[Any, Any]] = {
     "fsdp_version": (2, 1),  # version 1 cannot gather a weight by itself
-    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP"),  # weights are gathered a layer at a time
-    "fsdp_state_dict_type": ("SHARDED_STATE_DICT", "SHARDED_STATE_DICT"),  # each process saves its share
-    "fsdp_offload_params": (False, False),  # validation reads weights where they lie
-    "fsdp_activation_checkpointing": (False, False),  # the setting training.gradient_checkpointing does it
-    "fsdp_ignored_modules": (None, None),  # the processes would train them apart
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP"),  # weights are gathered one layer at a time
+    "fsdp_state_dict_type": ("SHARDED_STATE_DICT", "SHARDED_STATE_DICT"),  # each process saves its shard
+    "fsdp_offload_params": (False, False),  # validation uses the weights on their device
+    "fsdp_activation_checkpointing": (False, False),  # training.gradient_checkpointing does this instead
+    "fsdp_ignored_modules": (None, None),  # each process would train its own copy of them
 }
-"""The one value of each setting of FSDP with which an update can train, and accelerate's default."""
+"""For each setting of FSDP, the only value that an update can train with, and accelerate's default."""
 _WAIT = timedelta(minutes=30)
 """How long a process waits for the slowest one; the default of transformers."""
 _EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": TrainingDiverged}
-"""Errors that a process reports by name and that are raised again here; the first that fits."""
+"""Errors that the leading process reports and that the starting process raises again, by name. The first class that
+matches is used."""
 
 
 def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
-    """``work(job, emit, leads)`` in ``update.processes`` processes of this machine. Returns what the leading one
-    returned.
+    """Run ``work(job, emit, leads)`` in ``update.processes`` processes of this machine. Returns the result of the
+    leading one.
 
     Args:
-        log: the file that their output goes to.
+        log: file for the output of the processes.
 
     Raises:
-        WorkerLost: the processes could not be started, or broke down.
+        WorkerLost: the processes could not be started, or failed.
     """
     with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
         folder = Path(name)
@@ -82,7 +83,7 @@ def _accelerate_config(config: RunConfig) -> Path:
 
 
 def _command(config: RunConfig, folder: Path) -> list[str]:
-    # "multi_gpu" means processes that torch starts, on a CPU too, where they communicate by gloo.
+    # "multi_gpu" means several processes started by torch. It also works on a CPU, where they communicate by gloo.
     how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
     if config.update.accelerate_config is not None:
         how = [f"--config_file={_accelerate_config(config)}"]
@@ -93,7 +94,11 @@ def _command(config: RunConfig, folder: Path) -> list[str]:
 
 
 def check_accelerate_config(config: RunConfig) -> None:
-    """Check that updates can train by the file ``update.accelerate_config``; a ``UserError`` names what prevents it."""
+    """Check that updates can train with the file ``update.accelerate_config``.
+
+    Raises:
+        UserError: the file is not valid, or has a setting that an update cannot train with.
+    """
     named = f"update.accelerate_config {config.update.accelerate_config}"
     file = _accelerate_config(config)
     try:
@@ -123,7 +128,7 @@ def check_accelerate_config(config: RunConfig) -> None:
 
 
 def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
-    """What the leading process writes while the command runs: events, and as the last a result or an error."""
+    """Run the command and yield the messages of the leading process: events, and finally a result or an error."""
     with (
         log.open("wb") as output,
         (folder / _MESSAGES).open() as written,
@@ -132,7 +137,7 @@ def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str
         try:
             ended, rest = False, ""
             while not ended:
-                ended = process.poll() is not None  # asked first: what was written until then is read below
+                ended = process.poll() is not None  # checked before reading, so that no message is missed
                 *lines, rest = (rest + written.read()).split("\n")
                 for line in lines:
                     yield from json.loads(line).items()
@@ -142,12 +147,12 @@ def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str
 
 
 def main() -> None:
-    """One of the processes."""
+    """Main function of each process."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
     torch.set_num_threads(1)  # as in every worker
     folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
     work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
-    if sharing():  # the processes must know each other before one of them reads the weights for all
+    if sharing():  # the process group must exist before one process loads the weights for all
         PartialState(cpu=on_cpu, timeout=_WAIT)
     with (folder / _MESSAGES).open("a", buffering=1) as messages:
 
@@ -159,14 +164,14 @@ def main() -> None:
             write("result", work(job, lambda event: write("event", asdict(event)), leads))
         except tuple(_EXPECTED.values()) as error:
             write(next(kind for kind, expected in _EXPECTED.items() if isinstance(error, expected)), str(error))
-            # The first process to fail ends the others: it must be the one that wrote the reason.
+            # The first process to exit with an error ends the others, so it must be the one that writes the reason.
             sys.exit(1 if leads else 0)
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _end_with_starter() -> None:
-    """Standard input is a pipe that nothing is written to; it closes when the starting process ends."""
+    """End this process when the starting process ends, which closes the pipe that is standard input here."""
     os.read(0, 1)
     os._exit(1)
 

@@ -1,7 +1,7 @@
-"""What suits a model on this machine: the number format of its weights, how many workers, and how many threads of each.
+"""Choose what suits a model on this machine: the number format of its weights, the number of workers and their threads.
 
-Workers with one thread each use the cores best, since they never wait for each other. Only where memory has no room for
-a copy of the weights in each are cores left for further threads.
+Workers with one thread each use the cores best, since they never wait for each other. Workers get more threads only if
+memory has no room for as many copies of the weights as there are cores.
 """
 
 import os
@@ -16,25 +16,26 @@ from treeagent.config import RunConfig
 from treeagent.generators.config import DType
 
 _LARGE = 30_000_000
-"""Parameters from which a model may run with several threads, and in bfloat16 where the processor has it."""
+"""Number of parameters from which a model may use several threads, and bfloat16 if the processor supports it."""
 _MOST_WORKERS = 8
 """Most workers. The default ``collect.batch`` splits a stage into about as many jobs."""
 _MOST_THREADS = 16
-"""Most threads of a worker. A forward pass of a billion parameters hardly gets faster beyond that."""
+"""Most threads of a worker. With more, a forward pass of a billion parameters is hardly faster."""
 _WORKER_BYTES = 3 << 29
-"""Memory of a worker beside its weights and its cache of keys and values: torch, transformers, trees."""
+"""Memory of a worker in bytes, in addition to its weights and its KV cache: torch, transformers, trees."""
 
 
 def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None) -> tuple[RunConfig, str]:
-    """The settings with what they leave to this machine filled in: ``workers``, ``threads`` and ``policy.dtype``; and
-    a sentence that tells the choice, empty for a model from scratch.
+    """Return the settings with the values that they leave to the machine: ``workers``, ``threads`` and
+    ``policy.dtype``. Also return a sentence that states the choice, which is empty unless a large model runs on the
+    CPU of this machine.
 
-    A run on a Ray cluster, whose machines are others, and a policy that an engine or a server samples have one thread
-    a worker and the checkpoint's own number format.
+    A run on a Ray cluster uses other machines than this one, and an engine or a server does not sample in the workers.
+    In these cases a worker has one thread, and the weights keep the checkpoint's own number format.
 
     Args:
-        checkpoint: what the run begins with; by default ``policy.model``, or without that a model from scratch.
-        held: the ``policy.dtype`` that the run began with, if it is resumed, which then stays.
+        checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
+        held: the ``policy.dtype`` with which a resumed run began. It is kept.
 
     Raises:
         UserError: there is no such model.
@@ -63,17 +64,17 @@ def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType 
 
 
 def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
-    """As many workers as the processor and the memory have room for, at least one."""
+    """Return the number of workers for which there are cores and memory, at least 1."""
     room: int = psutil.virtual_memory().total // (weight_bytes + cache_bytes + _WORKER_BYTES)
     return max(min(cores() // threads, room, _MOST_WORKERS), 1)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def has_bfloat16() -> bool:
-    """Whether this processor multiplies matrices of bfloat16 (AMX). With AVX512-BF16 alone it reads prompts more slowly
-    than in float32, and without either it converts each number."""
+    """Whether this processor multiplies bfloat16 matrices in hardware (AMX). With AVX512-BF16 alone, it processes
+    prompts more slowly than in float32, and without either it has to convert each number."""
     return torch.cpu.get_capabilities().get("amx_bf16") is True

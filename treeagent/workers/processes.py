@@ -1,6 +1,6 @@
 """Run jobs in this process, in worker processes of this machine, or on a Ray cluster.
 
-A job is a value, so results do not depend on where it runs or on how many workers there are.
+A job is a value, so its result does not depend on where it runs or on the number of workers.
 """
 
 import multiprocessing
@@ -34,26 +34,27 @@ Result = TypeVar("Result")
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """Signals that end a run."""
 _SIGNAL_SECONDS = 0.2
-"""Seconds in which a signal that has ended a worker reaches this process, if it is meant for both."""
+"""Seconds to wait after a signal has ended a worker, so that the same signal reaches this process, too, if it was sent
+to both."""
 
 
 class Workers(Protocol):
-    """Workers that stay from job to job: ``Processes``, or ``ray.RayWorkers``."""
+    """Workers that run many jobs one after another: ``Processes`` or ``ray.RayWorkers``."""
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        """As ``run_jobs``."""
+        """Run ``work`` on every job, as ``run_jobs`` does."""
         ...
 
     def stop(self) -> None:
         """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
 
     def kill(self) -> None:
-        """End the workers, without waiting for running jobs."""
+        """End the workers without waiting for running jobs."""
 
     def close(self) -> None:
-        """End the workers, which have no job."""
+        """End the workers. No job may be running."""
 
 
 def run_jobs(
@@ -65,13 +66,13 @@ def run_jobs(
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
-    With one local worker, jobs run in this process. Settings that leave ``workers`` or ``threads`` to the machine mean
-    one here; ``fitted`` replaces them.
+    With one local worker, jobs run in this process. The value 0 of ``workers`` or ``threads``, which leaves the choice
+    to the machine, counts as 1 here; call ``fitted`` before to replace it.
 
     Args:
-        work: a function that can be pickled; it gets a job and a function to send events by.
-        on_event: receives these events in this process, while jobs run.
-        worker: where all jobs run, as ``own_worker`` gives it; by default where the settings say.
+        work: a function that can be pickled; it gets a job and a function to send events with.
+        on_event: called with each event in this process, while jobs run.
+        worker: runs all jobs, as ``own_worker`` yields it; by default the settings decide where jobs run.
 
     Raises:
         WorkerLost: a worker process ended in the middle of a job.
@@ -82,7 +83,7 @@ def run_jobs(
     if not jobs or (config.engine == "local" and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
-            # As in a worker: so floating-point sums have the same order wherever a job runs.
+            # As in a worker, so that floating-point sums have the same order wherever a job runs.
             torch.set_num_threads(config.threads or 1)
             try:
                 result = work(job, on_event)
@@ -100,12 +101,12 @@ def run_jobs(
 
 @contextmanager
 def kept_workers(config: RunConfig) -> Iterator[None]:
-    """Share one set of workers among all calls of ``run_jobs`` inside, since workers take seconds to start."""
+    """Context in which all calls of ``run_jobs`` share one set of workers, since workers take seconds to start."""
     global _kept
     _kept = None if config.engine == "local" and config.workers <= 1 else _start(config.workers, config)
     try:
         yield
-    except BaseException:  # such as Ctrl-C: workers that are still importing are not waited for
+    except BaseException:  # such as Ctrl-C: do not wait for workers that are still importing
         if _kept is not None:
             _kept.kill()
         raise
@@ -117,7 +118,7 @@ def kept_workers(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def own_worker(config: RunConfig) -> Iterator[Workers]:
-    """One more worker, beside those of ``config``, for what ``beside`` runs.
+    """Context that yields one worker in addition to those of ``config``, for the jobs of ``beside``.
 
     Raises:
         UserError: the Ray cluster has no room for it.
@@ -136,14 +137,15 @@ def own_worker(config: RunConfig) -> Iterator[Workers]:
 def beside(
     work: Callable[[], Result], worker: Workers, on_error: Callable[[Exception], None]
 ) -> Iterator[Callable[[], Result]]:
-    """Run ``work`` in a thread while the body runs, and wait for it at the end of the body. The thread is to wait for
-    jobs of ``worker`` and to compute little itself. Where the body raises, the jobs are ended.
+    """Context that runs ``work`` in a thread while its body runs, and waits for it at the end of the body. ``work``
+    should mostly wait for jobs of ``worker`` and compute little itself. If the body raises an exception, the jobs are
+    ended.
 
     Args:
-        on_error: told at once, in that thread, what ``work`` raises while the body goes on.
+        on_error: called at once, in that thread, with an exception that ``work`` raises while the body is running.
 
     Yields:
-        a function that returns what ``work`` returns and raises what it raises, for after the body.
+        a function that returns the result of ``work`` or raises its exception. Call it after the body.
     """
     done, ended = Future[Result](), threading.Event()
 
@@ -188,14 +190,14 @@ class _Ended:
 class _Worker:
     process: SpawnProcess
     lifeline: Connection
-    """The writing end of a pipe. The kernel kills the worker when this is closed, as by the end of this process."""
+    """The writing end of a pipe. The kernel kills the worker when it is closed, which the end of this process does."""
 
 
 class Processes:
-    """Worker processes of this machine, each connected by a pipe, which run one job at a time.
+    """Worker processes of this machine. Each is connected by a pipe and runs one job at a time.
 
-    A worker ends when its pipe closes, and at once when this process ends. Where the caller of ``run`` stops early,
-    running jobs are killed; the next call starts new workers.
+    A worker ends when its pipe closes, and is killed at once when this process ends. If the caller of ``run`` stops
+    early, running jobs are killed, and the next call starts new workers.
     """
 
     def __init__(self, count: int, threads: int = 1) -> None:
@@ -232,14 +234,14 @@ class Processes:
                     if message.error is not None:
                         raise message.error
                     job = running.pop(ready)
-                    hand_out(ready)  # before the yield, since the caller may take long
+                    hand_out(ready)  # before the yield, since the caller may take a long time
                     yield job, message.result
-        except BaseException:  # also GeneratorExit: the caller stops early, and running jobs are not waited for
+        except BaseException:  # also GeneratorExit, if the caller stops early: running jobs are killed
             self.kill()
             raise
 
     def kill(self) -> None:
-        """End the workers, without waiting for running jobs."""
+        """End the workers without waiting for running jobs."""
         for worker in self._workers.values():
             worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
         self.close()
@@ -252,7 +254,7 @@ class Processes:
                 worker.process.kill()
 
     def close(self) -> None:
-        """End the workers, which have no job."""
+        """End the workers. No job may be running."""
         for pipe, worker in self._workers.items():
             pipe.close()
             worker.process.join()
@@ -266,7 +268,7 @@ class Processes:
         except (EOFError, ConnectionError):
             process = self._workers[pipe].process
             process.join()
-            # A signal to the whole process group has reached this process too, whose handler says what happened.
+            # If the signal went to the whole process group, this process gets it, too, and its handler reports it.
             time.sleep(_SIGNAL_SECONDS if process.exitcode in (-signal.SIGTERM, -signal.SIGHUP) else 0.0)
             raise WorkerLost(
                 f"worker process {process.pid} ended with exit code {process.exitcode} in the middle of a job, as it "
@@ -275,14 +277,14 @@ class Processes:
 
 
 def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
-    """Start worker processes; they go on importing while this one continues."""
-    # spawn: a forked copy of a process that has run torch can hang in its thread pools, and inherits our locks.
+    """Start worker processes. They are still importing modules when this function returns."""
+    # spawn, because a fork of a process that has run torch can hang in its thread pools, and inherits locks.
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, _Worker] = {}
-    resource_tracker.ensure_running()  # its first start, which would otherwise come below, unblocks SIGINT
-    # A child inherits the blocked signals. Without this, Ctrl-C would interrupt a worker that is still importing torch,
-    # before it can ignore the signal itself, and its traceback would end up in the terminal. Nor does a signal come
-    # here between the start of a worker and its entry in the list of those to kill.
+    resource_tracker.ensure_running()  # started here, because its first start unblocks SIGINT
+    # A child inherits the blocked signals. Otherwise Ctrl-C would interrupt a worker that is still importing torch and
+    # does not ignore the signal yet, and its traceback would appear in the terminal. Blocking also ensures that no
+    # signal arrives between the start of a worker and its entry in the list of workers to kill.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         try:
@@ -298,7 +300,7 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
                 lifeline.close()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    except BaseException:  # such as a signal, which arrives as it is unblocked
+    except BaseException:  # such as a signal that was pending and arrives when it is unblocked
         for worker in workers.values():
             worker.process.kill()
         raise
@@ -306,11 +308,11 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
 
 
 def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
-    """The main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
+    """Main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-    # The parent notices that a worker has ended when its pipe closes. A process that a job has started may live longer,
-    # so it must not hold the pipe open.
+    # The parent notices the end of a worker when the pipe closes. A process that a job has started may live longer, so
+    # it must not keep the pipe open.
     os.register_at_fork(after_in_child=pipe.close)
     os.set_inheritable(pipe.fileno(), False)
     guard_streams()
@@ -320,19 +322,19 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
             work, job = pipe.recv()
             try:
                 ended = _Ended(work(job, pipe.send))
-                pickle.dumps(ended)  # an error of pickling is reported from here; inside send it would end this process
+                pickle.dumps(ended)  # a pickling error is reported here, but in pipe.send it would end this process
             except Exception as error:
                 ended = _Ended(error=_portable(error))
             pipe.send(ended)
 
 
 def _portable(error: Exception) -> Exception:
-    """The error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be pickled
-    either becomes a RuntimeError with the same text."""
+    """Return the error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be
+    pickled itself becomes a RuntimeError with the same text."""
     told = traceback.format_exc()
     try:
         same = type(pickle.loads(pickle.dumps(error))) is type(error)
-    except Exception:  # a class of the user's environment may raise anything while it is pickled
+    except Exception:  # an exception of a user's environment may raise anything when it is pickled
         same = False
     kept = error if same else RuntimeError(describe(error))
     kept.add_note(told)
@@ -340,4 +342,4 @@ def _portable(error: Exception) -> Exception:
 
 
 _kept: Workers | None = None
-"""The workers that ``kept_workers`` shares, if any."""
+"""The workers that ``kept_workers`` shares; None outside of it."""

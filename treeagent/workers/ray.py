@@ -1,8 +1,8 @@
-"""Jobs on a Ray cluster: each worker is a long-lived actor, placed wherever the cluster has room.
+"""Run jobs on a Ray cluster. Each worker is a long-lived actor, placed wherever the cluster has room.
 
-An actor does one job after another, so that the checkpoint and the environment of the last are still there. A job
-whose actor was lost, with its process or its machine, is done again: all that counts it writes to disk, whole or not
-at all. Jobs are handed out here, not queued at actors, so that none waits for one that cannot start.
+An actor runs one job after another, so that the checkpoint and the environment of the last job stay loaded. If an actor
+is lost, with its process or its machine, its job is run again; this is safe, because a job writes its results to disk
+atomically. Jobs are not queued at actors but assigned to idle ones, so no job waits for an actor that cannot start.
 """
 
 import logging
@@ -30,24 +30,25 @@ except ImportError as error:
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 _TRIES = 3
-"""Attempts at a job before the run stops: the job itself may be what kills its workers."""
+"""Attempts at a job before the run stops, since the job itself may be what kills its workers."""
 _POLL_SECONDS = 0.5
-"""Seconds between two looks at the events."""
+"""Seconds between two checks for events."""
 _STORE_BYTES = 80 << 20
-"""Bytes of shared memory of a cluster that is started here. Trees and weights travel by disk, and jobs are small."""
+"""Bytes of shared memory of a cluster that is started here. Little is needed: trees and weights are exchanged by disk,
+and jobs are small."""
 
 
 class RayWorkers:
-    """As ``processes.Processes``, of actors."""
+    """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
 
     def __init__(self, count: int, config: RunConfig, besides: int = 0) -> None:
-        """Join the cluster, or start one that ends with this process; takes seconds.
+        """Join the cluster, or start one that ends with this process; this takes seconds.
 
         Args:
-            besides: other workers that stay on the cluster, beside which these must have room.
+            besides: number of other workers that stay on the cluster. There must be room for all.
 
         Raises:
-            UserError: there is no such cluster, or not in this machine what a worker wants, or no room.
+            UserError: there is no such cluster, this machine lacks what a worker needs, or the cluster has no room.
         """
         self._count, self._stopped = count, False
         _connect(config)
@@ -65,7 +66,7 @@ class RayWorkers:
         if not self._workers:
             self._start()
         waiting, idle = deque(range(len(jobs))), deque[int]()
-        # What each pending reference stands for: a worker, and its job, or None while the worker gets ready.
+        # For each pending reference, the worker and the number of its job; None while the worker prepares.
         held = dict[Any, tuple[int, int | None]]()
 
         def prepare(worker: int) -> None:
@@ -102,15 +103,15 @@ class RayWorkers:
                     if losses[loss] == _TRIES:
                         raise WorkerLost(_last_words(lost, job)) from lost
                     waiting.extendleft([] if job is None else [job])
-                    ray.kill(self._workers[worker])  # it may live on, out of reach
+                    ray.kill(self._workers[worker])  # it may still be running, but unreachable
                     self._workers[worker] = self._actor.remote()
                     prepare(worker)
-        except BaseException:  # also GeneratorExit: the caller stops early
+        except BaseException:  # also GeneratorExit, if the caller stops early
             self.kill()
             raise
 
     def kill(self) -> None:
-        """End the workers, without waiting for running jobs."""
+        """End the workers without waiting for running jobs."""
         for worker in self._workers:
             ray.kill(worker)
         self._workers = []
@@ -120,20 +121,20 @@ class RayWorkers:
 
     def stop(self) -> None:
         """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
-        self._stopped = True  # seen within half a second
+        self._stopped = True  # ``run`` checks it every half second
 
     def _start(self) -> None:
-        # The queue lives on this process's machine, the only one whose loss ends the run anyway.
+        # The queue runs on the machine of this process, whose loss would end the run in any case.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         self._workers = [self._actor.remote() for _ in range(self._count)]
 
 
 class _Worker:
-    """The actor."""
+    """The actor class."""
 
     def prepare(self, folder: str) -> None:
-        """Make ready for a job; ``folder`` is where relative paths start."""
+        """Prepare for jobs: change to ``folder``, which relative paths refer to."""
         torch.set_num_threads(1)  # as in every worker
         try:
             os.chdir(folder)
@@ -154,7 +155,7 @@ def _connect(config: RunConfig) -> None:
     if address is not None:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
-            if port.isdigit():  # without a server at the address, Ray itself tries for minutes
+            if port.isdigit():  # checked first, because Ray itself would retry for minutes without a server there
                 socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, logging_level=logging.WARNING)
         except OSError:
@@ -170,7 +171,7 @@ def _connect(config: RunConfig) -> None:
             include_dashboard=False,
             logging_level=logging.WARNING,
         )
-    except Exception as error:  # Ray has no error of its own for a part that is not up within its 30 seconds
+    except Exception as error:  # Ray has no specific error for a part that does not start within its 30 seconds
         why = " ".join(str(error).split())
         raise UserError(
             f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
@@ -182,7 +183,7 @@ def _connect(config: RunConfig) -> None:
 
 
 def _require_room(count: int, config: RunConfig) -> None:
-    """Check that the cluster holds ``count`` workers; one without room would be waited for without end."""
+    """Check that the cluster has room for ``count`` workers. Ray would wait forever for one without room."""
     found = ray.cluster_resources()
     for kind, each in (("CPU", 1.0), ("GPU", config.ray.gpus_per_worker)):
         if found.get(kind, 0) < count * each:
@@ -193,7 +194,8 @@ def _require_room(count: int, config: RunConfig) -> None:
 
 
 def _outcome(reference: Any) -> tuple[Any, RayError | None]:
-    """What a worker has returned, or how it was lost. Raises what the job raised, its own traceback added."""
+    """Return (the worker's result, None), or (None, an error that says how the worker was lost). An exception of the
+    job is raised, with its traceback as a note."""
     try:
         return ray.get(reference), None
     except RayTaskError as error:

@@ -1,12 +1,12 @@
-"""A world model: a language model that plays the environment (DreamGym, section 4.1).
+"""A world model: a language model that simulates the environment (DreamGym, section 4.1).
 
 ``ExperienceModel`` imagines transitions. ``ReplayBuffer`` is its memory of real steps; a prompt shows the most similar
-ones. ``Wording`` writes its prompts and reads its answers. ``audit`` measures how far the model can be trusted, and
-``lambda_cap`` turns that into the greatest share of imagined experience. ``ImaginedEnv`` is a world model in the form
-of an environment.
+ones. ``Wording`` writes its prompts and parses its answers. ``audit`` measures how reliable the model is, and
+``lambda_cap`` turns this into the largest share of imagined experience to train on. ``ImaginedEnv`` is a world model as
+an environment.
 
-The modules beside them load torch or need an extra: ``fit`` makes training rows of real steps (equation 5), ``local``
-and ``remote`` have the language models that answer, ``sentences`` another encoder.
+The other modules load torch or need an extra, so they are not imported here: ``fit`` makes training rows from real
+steps (equation 5), ``local`` and ``remote`` contain the language models that answer, ``sentences`` another encoder.
 """
 
 from treeagent.world_model.encoder import Encoder, LexicalEncoder

@@ -1,4 +1,5 @@
-"""Texts as vectors whose cosine measures their similarity. The default encoder needs no model and no download."""
+"""Embed texts as vectors; the cosine of two vectors measures the similarity of the texts. The default encoder needs no
+model and no download."""
 
 import math
 import re
@@ -22,13 +23,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class EncoderConfig:
-    """How similar steps are found."""
+    """The encoder with which similar steps are found."""
 
     kind: Literal["lexical", "sentence-transformers", "hidden-states"] = "lexical"
-    """What two steps are compared by: "lexical" is the words that they share, "sentence-transformers" a model of that
-    library, "hidden-states" a language model's hidden states."""
+    """How two steps are compared: "lexical" by the words they share, "sentence-transformers" by the embeddings of a
+    model of that library, "hidden-states" by the hidden states of a language model."""
     model: Annotated[str | None, REACHES_OUT] = None
-    """Folder or hub name of the encoder's model; unset takes the hidden states of the run's own policy,
+    """Folder or hub name of the encoder's model. If unset, "hidden-states" uses the run's own policy,
     RUN/checkpoints/warm."""
 
     @model_validator(mode="after")
@@ -47,13 +48,13 @@ class Encoder(Protocol):
     """Embeds texts."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """One row per text, [texts, dimension]. Equal texts give equal rows, whatever else is in the batch."""
+        """Return one row per text, [texts, dimension]. A text's row must not depend on the rest of the batch."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LexicalEncoder:
-    """Words, pairs of words and the beginnings of words, hashed with a sign (Weinberger et al. 2009).
+    """Embeds words, word bigrams and word prefixes by feature hashing with signs (Weinberger et al. 2009).
 
     A feature that occurs n times counts 1 + log n, so that one frequent word does not outweigh the others.
     """
@@ -61,7 +62,7 @@ class LexicalEncoder:
     dimension: int = 128
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Rows of length 1; an empty text gives zeros."""
+        """Return rows of length 1; an empty text gives zeros."""
         rows = np.zeros((len(texts), self.dimension), np.float32)
         for row, text in zip(rows, texts, strict=True):
             for feature, count in Counter(_features(text)).items():

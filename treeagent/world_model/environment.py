@@ -1,4 +1,4 @@
-"""A world model in the form of an environment."""
+"""A world model as an environment."""
 
 import asyncio
 from abc import abstractmethod
@@ -12,11 +12,11 @@ from treeagent.world_model.transition import answered, call_text
 
 
 class ImaginedEnv(Env):
-    """An environment played by a dynamics, such as an ``ExperienceModel`` with ``format=None``. A subclass gives its
-    tasks.
+    """An environment simulated by a dynamics, such as an ``ExperienceModel`` with ``format=None``. A subclass defines
+    ``tasks``.
 
-    The model runs in its own thread and event loop, so that it can be stepped from within another loop. There is no
-    verifier: the reward is the model's own guess.
+    The model runs in its own thread and event loop, so it can be stepped from within another loop. There is no
+    verifier: the reward is the model's prediction.
     """
 
     snapshot_kind: SnapshotKind = "exact"
@@ -34,12 +34,13 @@ class ImaginedEnv(Env):
         return self._state.messages[0].content, {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        """
+        """Imagine one step, as ``Env.step``.
+
         Raises:
-            Unanswered: the model's answer was not readable.
+            Unanswered: the model's answer cannot be parsed.
             ValueError: the episode is over.
         """
-        # A bare call: in a turn of some format, a call of several lines could be read differently.
+        # A bare call, because a call of several lines could be parsed differently within a turn of some format.
         called = Action(call_text(action), action)
         transition = self._thread.submit(asyncio.run, self._dynamics.step(self._state, called)).result()
         self._state = replace(transition.state, ended=transition.terminated)

@@ -1,5 +1,5 @@
-"""A language model in place of the environment (DreamGym, section 4.1): it reads the task, the history, the action and
-similar steps, reasons, and writes what comes next. Search uses it like any dynamics; its transitions have the origin
+"""A language model that replaces the environment (DreamGym, section 4.1): it reads the task, the history, the action
+and similar steps, reasons, and writes the outcome. Search uses it like any dynamics; its transitions have the origin
 ``imagined``."""
 
 import asyncio
@@ -14,14 +14,14 @@ from treeagent.world_model.transition import Experience, Place, call_text, playe
 from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
-"""Tolerance of an episode's return: rewards are written with three decimals."""
+"""Tolerance of an episode's return, because rewards are written with three decimals."""
 
 
 class Writer(Protocol):
-    """A model that answers prompts by its likeliest text, such as a small local or a large remote one."""
+    """A model that answers prompts by greedy decoding, such as a small local or a large remote one."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        """One text per prompt; a failure where the prompt is too long or the answer was cut off."""
+        """Return one text per prompt, or a ``Failure`` if the prompt is too long or the answer was cut off."""
         ...
 
 
@@ -29,31 +29,33 @@ class Retriever(Protocol):
     """A memory of earlier steps."""
 
     def nearest(self, places: Sequence[Place], count: int) -> Sequence[Sequence[Experience]]:
-        """Up to ``count`` experiences per place, most similar first."""
+        """Return up to ``count`` experiences for each place, most similar first."""
         ...
 
 
 class ExperienceModel:
     """Imagines transitions; implements ``types.Dynamics``.
 
-    Steps that are asked for in the same turn of the event loop, such as those of a batch, are answered by one call of
-    the writer. A step depends only on its state and its action, not on what else is asked. It may start from any state,
-    also from one of a real environment.
+    All steps requested in the same iteration of the event loop, such as those of a batch, share one call of the writer.
+    A step depends only on its state and its action, not on the other steps. It may start from any state, including one
+    of a real environment.
 
-    An answer may be malformed, or its reward may take the imagined return out of range. The state is then a dead end:
-    truncated and invalid, with the reason as its ``error`` and an unknown reward (None, not 0); search counts it, but
-    not as a visit. Like the halt state of MOReL (Kidambi et al. 2020), it keeps search away from where the model knows
-    too little, without putting a value on it. Malformed actions are refused by rule, in the words of ``EnvDynamics``.
+    An answer may be malformed, or its reward may put the imagined return out of range. The new state is then a dead
+    end: truncated and invalid, with the reason as its ``error`` and an unknown reward (None, not 0). Search counts it,
+    but not as a visit. Like the halt state of MOReL (Kidambi et al. 2020), it keeps search away from states that the
+    model does not know well, but without assigning them a value. Malformed actions are refused without asking the
+    model, with the same text as in ``EnvDynamics``.
 
     Args:
         writer: the model.
         wording: form of its prompts and answers; must be the form that it was trained on.
         max_steps: most actions of an episode, including malformed ones.
-        memory: the source of similar steps; needed if ``examples`` is above 0.
+        memory: the source of similar steps; required if ``examples`` is above 0.
         examples: number of similar steps in a prompt, DreamGym's k.
-        return_range: the least and the greatest possible return of an episode.
-        format: form of the agent's turns; None if a turn is a bare call, as with ``ImaginedEnv``.
-        forbids: the environment's answer to a call that it forbids, without asking the model; None for other calls.
+        return_range: the lowest and the highest possible return of an episode.
+        format: format of the agent's turns; None if a turn is a bare call, as with ``ImaginedEnv``.
+        forbids: returns the observation for a call that is forbidden, for which the model is not asked; None for
+            allowed calls.
     """
 
     def __init__(
@@ -79,10 +81,10 @@ class ExperienceModel:
         self._batch: tuple[list[Place], asyncio.Task[Sequence[str | Failure]]] | None = None
 
     async def reset(self, task: Task) -> State:
-        """The imagined opening of a task.
+        """Imagine the first observation of a task.
 
         Raises:
-            Unanswered: the model's answer was not readable.
+            Unanswered: the model's answer cannot be parsed.
         """
         answer = await self._answer(((Message("user", task.prompt),), RESET), 0.0)
         if isinstance(answer, str):
@@ -107,10 +109,11 @@ class ExperienceModel:
         return self._transition(state, action, earned, await self._answer(place, earned))
 
     async def _answer(self, place: Place, earned: float) -> Answer | str:
-        """The model's answer, or why it is not readable. All questions of one turn of the event loop form one batch.
+        """Return the model's answer, or why it cannot be used. All questions of one iteration of the event loop form
+        one batch.
 
         Args:
-            earned: sum of the rewards imagined on the way.
+            earned: sum of the imagined rewards so far.
         """
         if self._batch is None or self._batch[1].done():
             asked: list[Place] = []
@@ -118,7 +121,7 @@ class ExperienceModel:
         asked, written = self._batch
         asked.append(place)
         number = len(asked) - 1
-        # Shielded: cancelling one step, which ran out of time, must not cancel the batch.
+        # Shielded: if one step runs out of time, its cancellation must not cancel the batch.
         return self._read((await asyncio.shield(written))[number], earned)
 
     async def _write(self, asked: Sequence[Place]) -> Sequence[str | Failure]:
@@ -164,4 +167,4 @@ class ExperienceModel:
 
 
 class _Earned(float):
-    """Snapshot of an imagined state: the sum of the rewards of the imagined steps so far."""
+    """Snapshot of an imagined state: the sum of the imagined rewards so far."""

@@ -1,5 +1,5 @@
-"""How far a world model can be trusted, measured on real transitions that it has not learnt from, and which share of
-imagined experience that allows: pure functions of (real, predicted) pairs, and ``audit``, which asks a model."""
+"""Measure a world model's errors on held-out real transitions, and derive the share of imagined experience that these
+errors allow. The measures are pure functions of (real, predicted) pairs; ``audit`` collects the pairs from a model."""
 
 import asyncio
 import math
@@ -15,9 +15,9 @@ from treeagent.world_model.transition import Experience, answered
 from treeagent.world_model.wording import Answer
 
 Kind = Callable[[Experience], str]
-"""Gives the kind of a step's action, by which figures are grouped."""
+"""Returns the kind of a step's action. Figures are grouped by kind."""
 TOLERANCE = 0.01
-"""Rewards and returns that differ by no more than this are equal; a world model writes three decimals."""
+"""Largest difference of two rewards or returns that count as equal. A world model writes three decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,15 @@ class Pair:
 
     real: Experience
     said: Answer | None
-    """None if the answer was unreadable."""
+    """None if the answer could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over pairs. All are in [0, 1] except ``reward_error``."""
+    """Means over pairs. All means are in [0, 1] except ``reward_error``."""
 
     steps: int
+    """Number of pairs."""
     observation_agreement: float
     """See ``agreement``."""
     observation_exact: float
@@ -41,32 +42,34 @@ class Figures:
     reward_accuracy: float
     """Share of rewards within ``TOLERANCE``."""
     reward_error: float
-    """ε_R = E |r̂ - r|, in reward units. An unreadable answer counts as wrong by the whole range of rewards."""
+    """ε_R = E |r̂ - r|, in units of reward. An unreadable answer has the whole range of rewards as its error."""
     transition_error: float
-    """ε_P, the mean of 1 - agreement, or of 1 if the end or the refusal is predicted wrong. DreamGym's bound asks how
-    far s' is inconsistent with the domain, not whether every token is reconstructed."""
+    """ε_P: the mean of 1 - agreement, which is replaced by 1 if the end of the episode or the refusal of the call was
+    predicted wrongly. DreamGym's bound is about the consistency of s' with the domain, not about the reconstruction of
+    every token."""
     termination_accuracy: float
     unreadable: float
-    """Share of answers of no readable form."""
+    """Share of answers that could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A real sequence of actions, and the same actions played in imagination from its first state."""
+    """The returns of a real sequence of actions, and of the same actions imagined from its first state."""
 
     real_return: float
     imagined_return: float | None
-    """None if an answer was unreadable."""
+    """None if an answer could not be parsed."""
     same_end: bool
-    """Both end at the same step and in the same way: terminated or cut off."""
+    """Whether both end at the same step and in the same way: terminated or truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the model's errors can cost an update that is made in imagination, in units of return.
+    """The largest loss of return that the model's errors can cause in an update made in imagination.
 
-    DreamGym's theorem 1 bounds the real improvement J(π') - J(π) from below by the imagined gain, less these two terms,
-    less a term for how far π' has moved from π. Both terms are worst cases and grow with the length of an episode.
+    DreamGym's theorem 1 bounds the real improvement J(π') - J(π) from below by the imagined improvement, minus these
+    two terms, minus a term for the distance of π' from π. Both terms are worst cases and grow with the length of an
+    episode.
     """
 
     reward: float
@@ -77,44 +80,47 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """An audit's findings."""
+    """The results of an audit."""
 
     overall: Figures
     determined: Figures | None
-    """Figures of the actions whose answers the history determines (those not ``free``); None if there are none."""
+    """Figures of the actions that are not ``free``: the history determines their answers. None if there are none."""
     openings: Figures | None
-    """Figures of how tasks open, judged by consistency; None if none is held out. The figures above leave openings out,
-    because a search starts from the environment's own."""
+    """Figures of the first observations of tasks, judged by consistency; None if none is held out. The figures above
+    exclude them, because a search starts from a reset of the environment."""
     by_kind: Mapping[str, Figures]
+    """Figures by the kind of the action."""
     compounding: Mapping[int, Figures]
-    """Figures of the k-th imagined step in a row, k from 1, when the real actions are played."""
+    """Figures of the k-th consecutive imagined step, with k from 1, when the real actions are played."""
     optimism: float
-    """Mean of imagined minus real return of the same actions. Above 0 the model promises too much."""
+    """Mean of imagined minus real return for the same actions. If it is above 0, the model overestimates."""
     wrong_episodes: float
     """See ``wrong_episodes``."""
     episodes: int
+    """Number of whole episodes that were compared."""
     cr: float | None
-    """Share of the imagined successes that succeeded when replayed in the environment (Word2World); None if none was
-    replayed."""
+    """Share of the imagined successes that also succeeded when replayed in the environment (Word2World); None if none
+    was replayed."""
     lambda_cap: float
     """See ``lambda_cap``."""
     bound: Bound
-    """What these errors can cost an update made in imagination."""
+    """Worst-case loss of return in an update made in imagination."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values: overall figures at the top level, tables below them."""
+        """Return JSON values: the overall figures at the top level, the others as nested tables."""
         told = asdict(self)
         overall: dict[str, Any] = told.pop("overall")
         return overall | told | {"compounding": {str(k): row for k, row in told["compounding"].items()}}
 
 
 def agreement(real: Experience, said: str, *, free: bool = False) -> float:
-    """How well a predicted observation agrees with the real one, in [0, 1].
+    """Return how well a predicted observation agrees with the real one, in [0, 1].
 
-    Usually F1 over words and numbers, each paired with the first word of its line. If the history does not determine
-    the answer (``free``, such as the results of a query), consistency is judged instead, by the mean of three shares:
-    format (lines whose form occurs in the real answer), relevance (the share of the action's words in the real answer
-    that the prediction shows too) and history (lines that do not contradict what was shown before).
+    Usually this is F1 over words and numbers, each paired with the first word of its line. If the history does not
+    determine the answer (``free``; for example, the results of a query), the prediction is judged by its consistency,
+    the mean of three shares. Format: lines with a form that occurs in the real answer. Relevance: of the action's words
+    in the real answer, those that the prediction contains, too. History: lines that do not contradict earlier
+    observations.
     """
     if said.strip() == real.observation.strip():
         return 1.0
@@ -124,7 +130,7 @@ def agreement(real: Experience, said: str, *, free: bool = False) -> float:
 
 
 def _marked(text: str) -> list[tuple[str, str]]:
-    """Each word with the first word of its line: a value under another heading is another value."""
+    """Pair each word with the first word of its line, so that the same value under another heading differs."""
     found: list[tuple[str, str]] = []
     for line in text.splitlines():
         spelled = re.findall(r"\w+|[^\w\s]", line.lower())
@@ -144,7 +150,7 @@ def _format(real: Experience, said: str) -> float:
 
 
 def _form(line: str) -> str:
-    """A line with every number as 0 and every run of words as one."""
+    """Return a line's form: every number becomes 0, and every sequence of words becomes one word."""
     return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
 
 
@@ -154,8 +160,8 @@ def _relevance(real: Experience, said: str) -> float:
 
 
 def _history(real: Experience, said: str) -> float:
-    """Share of lines without a contradiction. A line contradicts an earlier one that has the same words and other
-    numbers; a number that begins the line is left out."""
+    """Return the share of lines without a contradiction. A line contradicts an earlier line with the same words but
+    other numbers. A number at the start of a line is ignored."""
     shown: dict[str, set[str]] = defaultdict(set)
     for message in real.history:
         for line in message.content.splitlines():
@@ -176,10 +182,11 @@ def _form_of_words(line: str) -> str:
 def figures(
     pairs: Sequence[Pair], *, free: Collection[str] = (), kind: Kind = lambda one: one.kind, reward_span: float = 1.0
 ) -> Figures:
-    """Means over pairs; at least one is needed.
+    """Compute the means over pairs. At least one pair is required.
 
     Args:
-        free: kinds of action whose answers the history does not determine.
+        free: kinds of actions for which the history does not determine the answer.
+        kind: returns the kind of a step's action.
         reward_span: R_max, the reward error of an unreadable answer.
     """
     rows: list[tuple[float, ...]] = []
@@ -198,14 +205,14 @@ def figures(
 
 
 def optimism(episodes: Sequence[Episode]) -> float:
-    """Mean of imagined minus real return over the episodes with readable answers; 0 if there are none."""
+    """Return the mean of imagined minus real return over the episodes with readable answers; 0 if there are none."""
     off = [one.imagined_return - one.real_return for one in episodes if one.imagined_return is not None]
     return sum(off) / len(off) if off else 0.0
 
 
 def wrong_episodes(episodes: Sequence[Episode]) -> float:
-    """Share of episodes whose imagined return is wrong or unreadable, or which end at another step: an episode that
-    goes on where the real one was lost is what a search will look for."""
+    """Return the share of episodes with a wrong or missing imagined return or with another end; 1 without episodes.
+    The end counts, because a search would exploit an imagined episode that continues after the real one is lost."""
     wrong = [
         one.imagined_return is None or abs(one.imagined_return - one.real_return) > TOLERANCE or not one.same_end
         for one in episodes
@@ -214,23 +221,23 @@ def wrong_episodes(episodes: Sequence[Episode]) -> float:
 
 
 def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise: float = 0.05) -> float:
-    """λ, the largest share of imagined experience that may be trained on: min(1, noise / q), and 0 if q ≥ 1/2.
+    """Return λ, the largest share of imagined experience to train on: min(1, noise / q), and 0 if q ≥ 1/2.
 
     If a share λ of the episodes is imagined, and a share q of these is wrong, then a share λ q of all training labels
-    is wrong. λ is the largest value that keeps this within ``noise``. From q = 1/2 on labels mislead more often than
-    they inform.
+    is wrong. λ is the largest value that keeps this within ``noise``. If q is 1/2 or more, at least half of the
+    imagined labels are wrong.
 
-    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so that a small audit allows little.
-    If imagined plans were replayed, q is at least 1 - CR (``ratio``): search seeks out the states where the model errs
-    in the agent's favour, and an audit on other trajectories does not see these.
+    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so a small audit allows little. If
+    imagined plans were replayed, q is at least 1 - CR (``ratio``), because search finds the states in which the model
+    errs in the agent's favour, and an audit on other trajectories misses these.
     """
     q = max(wilson_interval(wrong * episodes, episodes)[1], 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927), by default of 95 %. It is valid near 0 and 1, too; of no
-    trials it is (0, 1)."""
+    """Return Wilson's score interval of a proportion (Wilson 1927), by default the 95 % interval. It is also valid near
+    0 and 1. Without trials it is (0, 1)."""
     if not trials:
         return 0.0, 1.0
     share = successes / trials
@@ -241,7 +248,7 @@ def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple
 
 
 def error_bound(reward_error: float, transition_error: float, horizon: int, reward_max: float = 1.0) -> Bound:
-    """The bound for episodes of at most ``horizon`` steps without discount, which have γ = 1 - 1/H, so that
+    """Return the bound for undiscounted episodes of at most ``horizon`` (H) steps. It uses γ = 1 - 1/H, so that
     1/(1-γ) = H."""
     discount = 1 - 1 / horizon
     return Bound(2 * reward_error * horizon, 4 * discount * reward_max * transition_error * horizon**2)
@@ -258,14 +265,19 @@ async def audit(
     noise: float = 0.05,
     cr: float | None = None,
 ) -> Fidelity:
-    """Ask a world model for every held-out transition, and for every held-out episode step by step on its own answers.
+    """Compare a world model's predictions with held-out transitions, one by one. Also play every held-out episode in
+    the model, where each step starts from the model's own last answer.
 
     Args:
-        model: all steps are asked for at once, so it can answer them as one batch.
-        held_out: real transitions and openings that the model never learnt from; at least one transition.
+        model: the world model. All steps are requested at once, so it can answer them as one batch.
+        held_out: real transitions and openings that the model was not trained on; at least one transition.
             Compounding errors and returns need whole episodes.
         horizon: most steps of an episode, for the bound.
-        cr: share of imagined successes that succeeded in the environment too; None if none was replayed.
+        free: kinds of actions for which the history does not determine the answer.
+        kind: returns the kind of a step's action.
+        reward_span: R_max, the range of rewards.
+        noise: largest share of wrong training labels, as for ``lambda_cap``.
+        cr: share of imagined successes that succeeded in the environment, too; None if none was replayed.
     """
     everything = list(held_out)
     kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
@@ -282,7 +294,7 @@ async def audit(
     answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in kept))
     pairs = [Pair(one, _answer(transition)) for one, transition in zip(kept, answers, strict=True)]
     begun = await asyncio.gather(*(_open(model, one) for one in opened))
-    # A malformed turn is no step, so the chain that follows it begins within an episode and is left out.
+    # A malformed turn is not a step, so the chain after it starts in the middle of an episode and is left out.
     played = [chain for chain in chains(kept) if not chain[0].depth]
     rolled = await asyncio.gather(*(_roll(model, chain) for chain in played))
     episodes = [
@@ -310,7 +322,7 @@ async def audit(
 
 
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
-    """All episodes that the steps form: every path from a step without a predecessor to one without a successor."""
+    """Return all episodes that the steps form: every path from a step without predecessor to one without successor."""
     following: dict[object, list[Experience]] = defaultdict(list)
     reached = {_after(one) for one in experiences}
     for one in experiences:
@@ -362,7 +374,7 @@ async def _open(model: Dynamics, one: Experience) -> Pair:
 
 
 async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
-    """Play an episode's actions from its first state, until the model ends it; all later states are imagined."""
+    """Play an episode's actions from its first state until the model ends it. All later states are imagined."""
     rolled: list[Pair] = []
     state = _state(episode[0])
     for one in episode:

@@ -1,7 +1,7 @@
 """Training rows of a world model: steps as token ids, with a loss on the reasoning and on the next state.
 
-DreamGym's equation 5 is L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*). One answer holds both: first the
-reasoning R*, then the outcome. So ordinary supervised fine-tuning does it, with the loss on all tokens of the answer.
+DreamGym's equation 5 is L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*). An answer contains the reasoning R* and
+then the outcome, so this is supervised fine-tuning with the loss on all tokens of the answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from treeagent.world_model.wording import Wording
 
 
 class AnswerRow(NamedTuple):
-    """The first three fields of a ``treeagent.views.TokenRow``, which this room may not import."""
+    """The first three fields of a ``treeagent.views.TokenRow``, which this package may not import."""
 
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True on the answer's tokens."""
+    """True for the tokens of the answer."""
 
 
 def answer_rows(
@@ -33,13 +33,13 @@ def answer_rows(
     end_rows: int = 1,
     reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[AnswerRow]:
-    """One row per experience, with the prompt that ``ExperienceModel`` would write.
+    """Yield one row per experience, with the prompt that ``ExperienceModel`` would write.
 
     Args:
-        retriever: the source of the ``examples`` similar steps in a prompt. The same state and action are never among
-            them, or the model would learn to copy the answer.
-        end_rows: rows of a step that ends its episode: such steps are few, and the ones that matter.
-        reasons: a teacher's reasoning by the digest of a step; without one the rule of ``trace`` writes it.
+        retriever: the source of the ``examples`` similar steps in a prompt. Steps with the same state and action are
+            excluded, because otherwise the model would learn to copy the answer.
+        end_rows: number of copies of the row of a step that ends its episode. Such steps are few but important.
+        reasons: a teacher's reasoning by the digest of a step. For other steps, ``trace`` writes it by rule.
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
@@ -54,7 +54,7 @@ def _examples(
 ) -> Sequence[Sequence[Experience]]:
     if retriever is None or not count:
         return [()] * len(experiences)
-    # Two more than wanted, because the experience itself is in the buffer, perhaps with another observation.
+    # Two more than needed, because the buffer contains the same step, perhaps also with another observation.
     found = retriever.nearest([(one.history, one.action) for one in experiences], count + 2)
     return [
         [other for other in similar if (other.history, other.action) != (one.history, one.action)][:count]

@@ -1,4 +1,4 @@
-"""A language model in this process: as the writer of a world model, and as an encoder of texts."""
+"""A language model in this process, as the writer of a world model and as an encoder of texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from treeagent.world_model.encoder import Vectors, unit
 
 @dataclass(frozen=True, slots=True)
 class LocalWriter:
-    """Takes the likeliest answers of a model in this process: in transformers or in a vLLM engine."""
+    """Answers prompts by greedy decoding with a model in this process, in transformers or in a vLLM engine."""
 
     generator: Generator
     chat: ChatFormat
     max_new_tokens: int
-    """Most tokens of an answer. An answer that is cut off is not used."""
+    """Most tokens of an answer. An answer that is cut off is a ``Failure``."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
         ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
@@ -28,7 +28,7 @@ class LocalWriter:
         request = SampleRequest(
             readable,
             1,
-            [0] * len(readable),  # no chance at temperature 0
+            [0] * len(readable),  # seeds have no effect at temperature 0
             stop_id=self.chat.stop_id,
             max_new_tokens=self.max_new_tokens,
             temperature=0.0,
@@ -47,13 +47,13 @@ class LocalWriter:
 
 @dataclass(frozen=True, slots=True)
 class HiddenStateEncoder:
-    """Embeds a text by the hidden state of a language model, such as the policy, at the text's last token."""
+    """Embeds a text as the hidden state of a language model, such as the policy, at the stop token after the text."""
 
     generator: LocalGenerator
     chat: ChatFormat
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Rows of length 1, [texts, width]. Of a text longer than the model's context only the end is read."""
+        """Return rows of length 1, [texts, width]. Only the end of a text that exceeds the model's context is used."""
         limit = self.generator.context - 1
         ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
         return unit(np.asarray(self.generator.hidden(ids).cpu().numpy(), np.float32))

@@ -10,14 +10,14 @@ from treeagent.types import Message
 
 @dataclass(frozen=True, slots=True)
 class RemoteWriter:
-    """Asks for the likeliest answers by chat completions, which every server of the OpenAI protocol has. White space at
-    the end of an answer is dropped: chat models add it freely."""
+    """Answers prompts by chat completions at temperature 0, which every server of the OpenAI protocol offers. White
+    space at the end of an answer is removed, because chat models add it arbitrarily."""
 
     chat: RemoteChat
     max_new_tokens: int
     """Most tokens of an answer."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        seeds = [0] * len(prompts)  # no chance at temperature 0
+        seeds = [0] * len(prompts)  # seeds have no effect at temperature 0
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=0.0)
         return [told if isinstance(told, Failure) else told.texts[0].rstrip() for told in replies]

@@ -1,8 +1,7 @@
-"""The memory of a world model: experiences on disk with embeddings of (state, action), found again by cosine
-similarity.
+"""The memory of a world model: experiences on disk with embeddings of (state, action), retrieved by cosine similarity.
 
-SQLite stores rows and vectors: it survives crashes, and several processes can share it. The vectors are held in memory
-too, where one matrix product compares them all.
+SQLite stores rows and vectors, because it survives crashes and several processes can share it. The vectors are also
+kept in RAM, where matrix products compare them.
 """
 
 import os
@@ -26,10 +25,11 @@ Ids = NDArray[np.int64]
 _BATCH = 1024
 """Rows that are embedded together and written in one transaction."""
 _BLOCK = 8192
-"""Rows that one matrix product compares with up to ``_QUERIES`` places."""
+"""Most rows that one matrix product compares with up to ``_QUERIES`` places."""
 _QUERIES = 256
 _ROUNDING = 0.3
-"""Largest distance of two embeddings (of length 1) of the same place: half precision and devices differ."""
+"""Largest distance of two embeddings (of length 1) that can be of the same text with the same encoder. Half precision
+and different devices cause small differences."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS experience (
     id INTEGER PRIMARY KEY,
@@ -42,18 +42,18 @@ CREATE TABLE IF NOT EXISTS experience (
 
 
 class ReplayBuffer:
-    """A set of experiences: adding an equal one (same state, action and observation) again does nothing.
+    """A set of experiences. Adding one with the same state, action and observation again has no effect.
 
-    Several processes may read and add at once. Once ``add`` has returned, its experiences survive a crash. Two threads
-    must not use one object at the same time.
+    Several processes may read and add concurrently. When ``add`` has returned, its experiences survive a crash. Two
+    threads must not use the same object at the same time.
 
     Args:
         path: the database file.
-        encoder: embeds texts; must be the one that the file was written with.
-        create: makes the file if there is none. Who only reads does not, so that a lost file is noticed.
+        encoder: embeds texts; must be the encoder that the file was written with.
+        create: whether to create a missing file. Do not set it to read only, so that a lost file raises an error.
 
     Raises:
-        UserError: there is no file, it is damaged, or its vectors are not the encoder's.
+        UserError: the file is missing or damaged, or its vectors come from another encoder.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, create: bool = False) -> None:
@@ -66,7 +66,7 @@ class ReplayBuffer:
         self._vectors = np.zeros((0, embed(encoder, [((), "")]).shape[1]), np.float32)
 
     def _connect(self) -> sqlite3.Connection:
-        # Threads: an environment in imagination is asked from one of its own.
+        # check_same_thread=False, because ``ImaginedEnv`` uses the buffer from a thread of its own.
         connect = partial(sqlite3.connect, timeout=60, check_same_thread=False)
         try:
             if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
@@ -74,7 +74,7 @@ class ReplayBuffer:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_SCHEMA)
             else:
-                # To read along with a writer takes files beside; where there are none, there is no writer.
+                # A read-only file: without a file "-wal" there is no writer, so it can be opened as immutable.
                 alone = not self.path.with_name(f"{self.path.name}-wal").exists()
                 place = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
                 connection = connect(place, uri=True)
@@ -88,7 +88,7 @@ class ReplayBuffer:
         return connection
 
     def _check_encoder(self, one: Experience, vector: NDArray[np.float16]) -> None:
-        """Embed the first step anew: the same encoder makes the vector that is stored."""
+        """Embed the first step again and compare it with the stored vector. Raises ``UserError`` if they differ."""
         again = embed(self._encoder, [(one.history, one.action)])[0]
         if len(vector) != len(again) or np.linalg.norm(again - vector) > _ROUNDING:
             raise UserError(
@@ -100,7 +100,7 @@ class ReplayBuffer:
         return int(self._connection.execute("SELECT count(*) FROM experience").fetchone()[0])
 
     def add(self, experiences: Iterable[Experience]) -> int:
-        """Keep those that are new; returns how many they are."""
+        """Add the experiences that are new. Returns their number."""
         before, waiting = len(self), iter(experiences)
         while batch := list(islice(waiting, _BATCH)):
             self._add({one.digest(): one for one in batch})
@@ -124,12 +124,13 @@ class ReplayBuffer:
         return self._connection.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
 
     def experiences(self) -> Iterator[Experience]:
-        """All experiences, in the order in which they were added."""
+        """Return all experiences, in the order in which they were added."""
         found = self._connection.execute("SELECT record FROM experience ORDER BY id")
         return (_unpacked(record) for (record,) in found)
 
     def nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        """The ``count`` most similar experiences of each place by cosine, most similar first; all if there are fewer.
+        """Return the ``count`` most similar experiences for each place by cosine, most similar first, or all if there
+        are fewer.
 
         Raises:
             UserError: the buffer is empty.
@@ -155,7 +156,7 @@ class ReplayBuffer:
         return [[known[place] for place in row] for row in ids.tolist()]
 
     def _read_new(self) -> None:
-        """Read the vectors of rows that were added since the last call."""
+        """Load the vectors of rows that were added since the last call."""
         last = int(self._ids[-1]) if len(self._ids) else 0
         rows = self._connection.execute(
             "SELECT id, vector FROM experience WHERE id > ? ORDER BY id", (last,)
@@ -175,11 +176,11 @@ class ReplayBuffer:
 
 
 def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
-    """(state, action) as one vector of length 1, [places, 2 * dimension]. The product of two such vectors is the mean
-    of the cosines of states and of actions.
+    """Embed each (state, action) as one vector of length 1, [places, 2 * dimension]. The inner product of two such
+    vectors is the mean of the cosines of the states and of the actions.
 
-    The state is its last observation. A label in the action is replaced by the line of the page that it names, because
-    ``click[2]`` says nothing of what it opens.
+    A state is represented by its last observation. A label in the action is replaced by the line of the page that it
+    names, because ``click[2]`` does not say what it opens.
     """
     pages = [history[-1].content if history else "" for history, _ in places]
     actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
@@ -195,8 +196,8 @@ def _resolved(page: str, action: str) -> str:
 
 
 def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
-    """The ``count`` highest scores of each row, highest first, and their places. Overwrites ``scores``. For a small
-    count, one pass each is much faster than partitioning the row."""
+    """Return the ``count`` highest scores of each row, highest first, and their indices. Overwrites ``scores``. For a
+    small count, one pass for each is much faster than partitioning the row."""
     rows, taken = np.arange(len(scores)), min(count, scores.shape[1])
     best, places = np.zeros((len(scores), taken), np.float32), np.zeros((len(scores), taken), np.int64)
     for rank in range(taken):

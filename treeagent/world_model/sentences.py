@@ -1,4 +1,4 @@
-"""A model of sentence-transformers as an encoder."""
+"""An encoder that uses a model of sentence-transformers."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,14 @@ except ImportError as error:
 
 
 class SentenceEncoder:
-    """Embeds texts by the model in a folder or of a hub name.
+    """Embeds texts with a model of sentence-transformers.
+
+    Args:
+        name: folder or hub name of the model.
+        device: torch device that it runs on.
 
     Raises:
-        UserError: there is none.
+        UserError: the model cannot be loaded.
     """
 
     def __init__(self, name: str, device: str) -> None:
@@ -31,5 +35,6 @@ class SentenceEncoder:
             ) from error
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Rows of length 1, [texts, the model's dimension]. A text too long for the model counts by its beginning."""
+        """Return rows of length 1, [texts, the model's dimension]. Only the start of a text that is too long for the
+        model is used."""
         return unit(np.asarray(self._model.encode([*texts], show_progress_bar=False), np.float32))

@@ -1,5 +1,5 @@
-"""Reasoning by a teacher: a model that is shown the environment's answer explains it (R* of DreamGym's equation 5).
-No line is paid for twice: each batch is stored on disk before the next one is asked for."""
+"""Reasoning written by a teacher, a model that sees the environment's answer and explains it (R* of DreamGym's equation
+5). Each batch is stored on disk before the next one is requested, so no line is paid for twice."""
 
 import asyncio
 import sqlite3
@@ -21,19 +21,20 @@ names or asks for there, what it changes, and, where the task ends, which of its
 Who reads your line and has not seen the answer must be able to write it. Do not mention that you have seen it. Write \
 that line and nothing else."""
 _BATCH = 256
-"""Steps asked for together, and made durable by one transaction."""
+"""Steps that are requested together and stored in one transaction."""
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reason (teacher TEXT, digest TEXT, line TEXT, PRIMARY KEY (teacher, digest))"
 
 
 @dataclass(slots=True)
 class Lessons:
-    """A teacher's reasoning on some steps."""
+    """A teacher's reasoning about some steps."""
 
     reasons: dict[str, str] = field(default_factory=dict[str, str])
-    """The line of reasoning of each explained step, by the step's digest."""
+    """Lines of reasoning, by the digest of the step."""
     unexplained: int = 0
+    """Number of steps without a line."""
     error: str = ""
-    """Why the first unexplained step has no line."""
+    """Why the first of these steps has no line."""
 
 
 def explain(
@@ -44,13 +45,13 @@ def explain(
     teacher: str,
     on_done: Callable[[int], None] | None = None,
 ) -> Lessons:
-    """Ask for a line of reasoning on every step, except on openings of tasks.
+    """Request a line of reasoning for every step, except for openings of tasks.
 
     Args:
-        wording: decides how much of an episode the world model sees; the teacher sees the same.
-        path: the database of lines, created if it does not exist. A step that it holds is not asked for again.
-        teacher: name of the teacher, under which lines are stored.
-        on_done: called with the number of steps done since the last call.
+        wording: determines how much of an episode the world model sees; the teacher sees the same.
+        path: the database of lines, created if it does not exist. A step that it contains is not requested again.
+        teacher: name of the teacher, which is stored with its lines.
+        on_done: called with the number of steps finished since the last call.
 
     Raises:
         UserError: the database is damaged or cannot be written.
@@ -89,13 +90,13 @@ def explain(
 
 
 def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
-    """The world model's prompt for this step, followed by the environment's answer."""
+    """Return the world model's prompt for a step, followed by the environment's answer."""
     *before, asked = wording.prompt(one.history, one.action)
     told = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
     return (*before, Message("user", told))
 
 
 def _line(text: str) -> str:
-    """A teacher's text as one line, without its thinking; empty if it was cut off while thinking."""
+    """Return a teacher's text as one line, without its thinking; empty if it was cut off while thinking."""
     said = text.rpartition("</think>")[2]
     return "" if "<think>" in said else " ".join(said.split()).removeprefix("Why:").strip()

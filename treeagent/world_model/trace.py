@@ -1,5 +1,5 @@
-"""Lines of reasoning written by rule, used without a teacher: what an action names, what it changes, and what the task
-still lacks. They stand where a model's own reasoning will stand (R* in DreamGym's equation 5)."""
+"""Lines of reasoning written by rule, which are used if there is no teacher: what an action names, what it changes, and
+what the task still lacks. In training they take the place of the model's reasoning (R* in DreamGym's equation 5)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,34 +13,35 @@ _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _AMOUNT = re.compile(r"([$¢£¤¥\u20a0-\u20cf])(\d+(?:\.\d+)?)")
 """An amount of money in any currency: its sign and its number."""
 _ITEM = re.compile(rf"\d+(?:[.,]\d+)* [^\W\d]\w*|{_WORD.pattern}")
-"""A word, or a number with what it counts: "2 meter" is one item, which "1 meter" does not satisfy."""
+"""A word, or a number with its unit: "2 meter" is one item, and "1 meter" does not match it."""
 
 
 def trace(one: Experience) -> str:
-    """One line of short statements about a step, a pure function of the experience. In this order it says:
+    """Return one line of short statements about a step, a pure function of the experience. In this order it says:
 
     1. which line of the page the action names;
-    2. whether the answer is an earlier page again, an addition to this page, or a new page, and which words of the
-       action a new page shows if the action names nothing on this one;
+    2. whether the observation is an earlier page again, an addition to this page, or a new page. If the action names
+       nothing on this page, also which words of the action the new page shows;
     3. for each word of the task, whether the agent's actions on this page have named it ("done"), the page shows it
        ("shown"), or neither ("missing"); and how the page's first amount of money compares with the task's.
 
-    The third part is written if the page has several lines, or the step has a reward, or it ends the task. It decides
-    the outcome only at the end of a task; before that the model practises it. An opening is just "begins".
+    The third part is written if the page has several lines, if the step has a reward, or if it ends the task. It
+    determines the outcome only at the end of a task; the earlier ones are practice for the model. For an opening, the
+    line is "begins".
     """
     return "begins" if one.opens else _told(one, account=_counts(one) or "\n" in one.seen)
 
 
 def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
-    """One line on why an action is better than another one tried in the same state: what each did, and what it led to
-    (``found`` and ``lost``). The text goes before the better action."""
+    """Return one line that says why ``better`` is better than ``other``, another action in the same state: what each
+    did, and what it led to (``found`` and ``lost``). The text is placed before the better action."""
     tried, chosen = (_told(one, account=_counts(one)) for one in (other, better))
     return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
 
 
 def named(page: str, action: str) -> str:
-    """The line of a page that an action names: the first that begins with the action's argument, else the first that
-    contains it, else "". A number names only a line that begins with it: within a line it is a quantity, not a
+    """Return the line of a page that an action names: the first that begins with the action's argument, or else the
+    first that contains it, or else "". A number must be at the start of the line; elsewhere it is a quantity and not a
     label."""
     wanted = words(argument(action))
     lines = [line for line in page.splitlines() if wanted]
@@ -50,7 +51,8 @@ def named(page: str, action: str) -> str:
 
 
 def argument(action: str) -> str:
-    """What follows an action's first word, without brackets; for a tool call, the values of its arguments."""
+    """Return an action's argument: the text after its first word, without brackets; for a tool call with JSON
+    arguments, their values."""
     _, _, rest = action.strip().partition(" ")
     if rest.startswith("{"):
         try:
@@ -62,7 +64,7 @@ def argument(action: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Words and numbers, in lower case."""
+    """Return the words and numbers of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
@@ -98,9 +100,8 @@ def _change(one: Experience) -> str:
 
 
 def _account(one: Experience) -> str:
-    """Each item of the task, with its state since the last page (the last observation of several lines), then the
-    comparison of amounts. One item at a time needs one look at the page, which a small model learns sooner than
-    lists."""
+    """Return each item of the task with its state since the last page (the last observation with several lines), then
+    the comparison of amounts. Each item needs one look at the page, which a small model learns sooner than lists."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
@@ -116,7 +117,7 @@ def _account(one: Experience) -> str:
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:
-    """How the page's first amount compares with the task's first, if both have one in the same currency."""
+    """Yield a comparison of the first amounts of the page and the task, if both have one in the same currency."""
     shown, asked = _AMOUNT.search(page), _AMOUNT.search(task)
     if shown and asked and shown[1] == asked[1]:
         less, more = float(shown[2]) < float(asked[2]), float(shown[2]) > float(asked[2])
@@ -124,7 +125,7 @@ def _comparison(page: str, task: str) -> Iterator[str]:
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:
-    """The last page, and the calls made on it, latest first."""
+    """Return the last page, and the calls made on it, latest first."""
     calls: list[str] = []
     for message in reversed(history[1:]):
         if message.role == "assistant":

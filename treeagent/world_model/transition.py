@@ -1,4 +1,4 @@
-"""Experience: one transition of an environment, without its tree, as a world model learns and retrieves it."""
+"""Experience: one transition of an environment, without its tree, which a world model learns from and retrieves."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,28 +13,28 @@ from treeagent.types import Message, Origin, Task, ToolCall
 
 Record = dict[str, Any]
 Place = tuple[tuple[Message, ...], str]
-"""A history, as ``played`` writes it, and an action."""
+"""A history in the form of ``played``, and an action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """(s, a, r, s') of one step that was played or imagined."""
+    """(s, a, r, s') of one real or imagined step."""
 
     task_id: str
     history: tuple[Message, ...]
-    """s: the conversation before the action, as ``played`` writes it."""
+    """s: the conversation before the action, in the form of ``played``."""
     action: str
-    """a: the call alone, as text."""
+    """a: the call as text, without the agent's thought."""
     observation: str
-    """The environment's answer: what s' adds to s and a."""
+    """The environment's answer: s' is s followed by a and this."""
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
     invalid: bool = False
-    """The environment refused the call."""
+    """Whether the environment refused the call."""
     origin: Origin = "real"
     depth: int = 0
-    """Steps before this one."""
+    """Number of steps before this one."""
 
     @property
     def kind(self) -> str:
@@ -44,7 +44,7 @@ class Experience:
 
     @property
     def opens(self) -> bool:
-        """Whether this is the opening of a task: the answer to a reset."""
+        """Whether this is the opening of a task, which is the answer to a reset."""
         return len(self.history) == 1
 
     @property
@@ -53,12 +53,12 @@ class Experience:
         return self.history[-1].content
 
     def digest(self) -> str:
-        """Hash of s, a and the observation. Steps with equal digests teach the same."""
+        """Return a hash of s, a and the observation. Steps with equal digests contain the same information."""
         history = [[message.role, message.content] for message in self.history]
         return blake2b(orjson.dumps([history, self.action, self.observation]), digest_size=16).hexdigest()
 
     def to_record(self) -> Record:
-        """As JSON values."""
+        """Return the experience as JSON values."""
         record = asdict(self)
         record["history"] = [[message.role, message.content] for message in self.history]
         return record
@@ -70,11 +70,11 @@ def from_record(record: Mapping[str, Any]) -> Experience:
 
 
 def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
-    """A conversation as the environment sees it: the task, then observations, and of each turn only the call, without
-    token ids.
+    """Return a conversation as the environment sees it: the task, then the observations and the calls, without thoughts
+    and token ids.
 
-    The agent's thoughts do not act on the environment, so they must not persuade a world model either. A malformed turn
-    stays as it is, and without a grammar every turn does.
+    The agent's thoughts do not affect the environment, so they must not influence a world model either. A malformed
+    turn is not changed; without a grammar, no turn is.
     """
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
@@ -93,14 +93,14 @@ def _called(text: str, grammar: Grammar | None) -> str:
 
 
 def call_text(call: str | ToolCall) -> str:
-    """A call in one line of text: a tool call as its name and its arguments in JSON, keys sorted."""
+    """Return a call as text. A tool call is written as its name and its arguments in JSON, with sorted keys."""
     if isinstance(call, str):
         return call
     return f"{call.name} {orjson.dumps(dict(call.arguments), option=orjson.OPT_SORT_KEYS).decode()}"
 
 
 def answered(messages: Iterable[Message]) -> str:
-    """The environment's answer to the agent's last turn."""
+    """Return the environment's answer to the agent's last turn."""
     told: list[str] = []
     for message in messages:
         told = [] if message.role == "assistant" else [*told, message.content]

@@ -1,12 +1,12 @@
-"""What a world model reads and writes. An answer has one form, for a small model that is trained on it as for a large
-one that is given instructions:
+"""Prompts and answers of a world model. Answers have the same form for a small model that is trained on it and for a
+large model that gets instructions:
 
     Why: names 2 red lamp $9 . new
     Outcome: continues, reward 0
     Observation: red lamp $9
     color: Red/Blue
 
-The observation comes last and extends to the end of the answer, so that it may contain any text.
+The observation comes last and extends to the end of the answer, so it may contain any text.
 """
 
 import re
@@ -49,22 +49,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Writes prompts and answers as text, and reads answers."""
+    """Writes prompts and answers as text, and parses answers."""
 
     instructions: str = INSTRUCTIONS
     """The system message; empty for none. A model that is trained on answers needs none."""
     reasoning: bool = True
-    """The answer begins with a line of reasoning."""
+    """Whether an answer begins with a line of reasoning."""
     observations: int | None = None
-    """How many of the last observations a prompt shows; None shows all."""
+    """Number of the last observations that a prompt shows; None shows all."""
 
     def prompt(
         self, history: Sequence[Message], action: str, examples: Sequence[Experience] = ()
     ) -> tuple[Message, ...]:
-        """A conversation that ends where the answer begins. Similar steps come first, the most similar one last.
+        """Return the prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one
+        last.
 
-        The task comes after the history, next to the reasoning that goes through it, because a small model copies best
-        from close by.
+        The task comes after the history and so directly before the reasoning about it, because a small model copies
+        best over short distances.
         """
         parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
         parts = ["A similar step.\n" + part for part in parts]
@@ -74,8 +75,8 @@ class Wording:
         return (*system, Message("user", "\n\n".join(parts)))
 
     def target(self, one: Experience, why: str = "") -> str:
-        """The answer to be learnt. Without a teacher's ``why``, the rule of ``trace`` reasons from what the prompt
-        shows."""
+        """Return the answer to train on. Without a teacher's ``why``, ``trace`` writes the reasoning by rule, from what
+        the prompt shows."""
         seen = replace(one, history=self._shown(one.history))
         return self.write(answer_of(one, (why or trace(seen)) if self.reasoning else ""))
 
@@ -86,13 +87,13 @@ class Wording:
         return (task, *happened[left_out:])
 
     def write(self, answer: Answer) -> str:
-        """An answer as text. The line of reasoning is left out if there is none."""
+        """Write an answer as text. The line of reasoning is left out if it is empty."""
         why = f"Why: {answer.why}\n" if answer.why else ""
         outcome = f"{'invalid, ' if answer.invalid else ''}{'terminated' if answer.terminated else 'continues'}"
         return f"{why}Outcome: {outcome}, reward {number(answer.reward)}\nObservation: {answer.observation}"
 
     def read(self, text: str) -> Answer | str:
-        """The answer that a text spells exactly, or the reason why it is not an answer."""
+        """Parse a text as an answer. Returns the answer, or why the text is not a valid answer."""
         match = _ANSWER.fullmatch(text.lstrip())
         if match is None:
             return f"the answer {text[:80]!r} is not of the form Why, Outcome, Observation"
@@ -112,8 +113,8 @@ def answer_of(one: Experience, why: str = "") -> Answer:
 
 
 def number(value: float) -> str:
-    """A number with at most three decimals, without trailing zeros."""
-    return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # + 0.0: no minus before a zero
+    """Format a number with at most three decimals, without trailing zeros."""
+    return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # + 0.0 turns -0.0 into 0.0
 
 
 def _line(message: Message) -> str:

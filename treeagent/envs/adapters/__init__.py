@@ -1,4 +1,4 @@
-"""Environments and tools that others wrote, behind our contract."""
+"""Adapters that turn environments and tools of other projects into an ``Env``."""
 
 import importlib
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from treeagent.types import SPLITS, Split, Task, UserError
 
 PACKAGES = {"planning": "unified_planning"}
-"""The package that an extra brings, where their names differ."""
+"""Name of the package that an extra installs, if it differs from the extra's name."""
 
 
 def required(extra: str) -> Any:
-    """The package that an extra brings.
+    """Import the package that an extra installs.
 
     Raises:
         UserError: it is not installed.
@@ -24,6 +24,6 @@ def required(extra: str) -> Any:
 
 
 def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:
-    """Tasks that differ by their seed alone. Train has every third seed, and so have validation and test."""
+    """Return tasks that differ only in their seed. Each of the three splits has every third seed."""
     first = SPLITS.index(split)
     return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]

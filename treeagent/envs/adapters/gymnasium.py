@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with named actions as a text environment that search can rewind."""
+"""Adapter from a Gymnasium environment with named actions to a text environment that search can rewind."""
 
 import pickle
 import random
@@ -11,15 +11,15 @@ from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Game: TypeAlias = Any
-"""A ``gymnasium.Env``, which has members of its own beside those that all have."""
+"""A ``gymnasium.Env``. Its type is ``Any``, because a game may have members that the base class lacks."""
 
 _PROBES, _PROBE_STEPS = 3, 5
-"""Copies compared with the game that they were made of, and over how many steps."""
+"""Number of pickled copies that are compared with the original game, and number of steps of each comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an episode stands; in a snapshot the game is pickled, its random state included."""
+    """The state of an episode. In a snapshot, ``game`` is the pickled game, including its random state."""
 
     task: Task
     game: Game
@@ -33,25 +33,25 @@ class _Place:
 
 
 class GymnasiumEnv(Env):
-    """A Gymnasium environment whose actions have names.
+    """A Gymnasium environment with named actions.
 
-    An action is one of those names, or a call of the one tool ``act``. Tasks are seeds; train has every third seed, and
-    so have validation and test. A snapshot is the pickled game; where a copy made so does not play on as the game that
-    it was made of does, which is tried when this is built, ``snapshot_kind`` is ``replay``.
+    An action is one of the names, or a call of the only tool, ``act``. Tasks are seeds; each split has every third
+    seed. A snapshot is the pickled game. The constructor tests whether a pickled copy continues like the original; if
+    not, ``snapshot_kind`` is "replay".
 
     Args:
-        game: a Gymnasium environment, the id of a registered one, or a function from a task to one; it is reset with
-            the task's seed.
+        game: a Gymnasium environment, the id of a registered one, or a function that takes a task and returns an
+            environment; it is reset with the task's seed.
         prompt: the instruction of every task.
-        render: (game, observation) → what the agent reads.
+        render: (game, observation) → the text that the agent reads.
         actions: action values by name.
-        name: what task ids begin with; needed where ``game`` is a function, else the game's own.
-        success: (game, reward of the last step) → whether an episode that has terminated is a success.
-        key: game → a text that is equal where futures are equal; None if this is unknown.
-        stochastic: the game draws luck as it is played, from its ``np_random``.
+        name: prefix of the task ids; required if ``game`` is a function, by default the name of the game.
+        success: (game, reward of the last step) → whether a terminated episode is a success.
+        key: game → a key as for ``Env.state_key``; None if there is none.
+        stochastic: whether the game draws random numbers from its ``np_random`` during an episode.
 
     Raises:
-        UserError: the extra is not installed, no environment is registered by that id, or no action is given.
+        UserError: the extra is not installed, no environment is registered under that id, or no action is given.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GymnasiumEnv(Env):
 
     @property
     def game(self) -> Game:
-        """The game as it stands. For verifiers and demonstrators only."""
+        """The game in its current state. For verifiers and demonstrators only."""
         return self._place().game
 
     def reset(
@@ -113,14 +113,14 @@ class GymnasiumEnv(Env):
         return (ToolSpec("act", self._prompt, {**schema, "additionalProperties": False}),)
 
     def legal_actions(self) -> list[str]:
-        """Every action's name, of use here or not."""
+        """Return the names of all actions, useful in this state or not; empty once the episode is over."""
         return [] if self._place().over else list(self._actions)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
-        """1 for an episode that has ended in success, else 0."""
+        """Return 1 if the episode has ended in success, otherwise 0."""
         at = self._place()
         return float(at.terminated and self._success(at.game, at.reward))
 
@@ -152,14 +152,14 @@ class GymnasiumEnv(Env):
         return self._at
 
     def _copies_play_on(self) -> bool:
-        """Whether pickled copies play on as the game does that they were made of."""
+        """Whether pickled copies of the game continue like the original."""
         rng = random.Random(0)
         (task,) = self.tasks("train", 1)
         self.reset(options={"task": task})
         for _ in range(_PROBES):
             try:
                 place = self.snapshot()
-            except (pickle.PicklingError, TypeError, AttributeError):  # what pickle raises of what it cannot take
+            except (pickle.PicklingError, TypeError, AttributeError):  # pickle's errors for an unsupported object
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
             played = [self.step(name) for name in names]
@@ -168,17 +168,17 @@ class GymnasiumEnv(Env):
                 return False
             if not self.legal_actions():
                 self.reset(options={"task": task})
-        # Not closed: after a reset it is the game that was made, which may be one for all tasks, and no copy of it.
+        # Not closed: after a reset, this is the original game and not a copy, and it may serve all tasks.
         self._at = None
         return True
 
 
 from_gymnasium = GymnasiumEnv
-"""A Gymnasium environment as ours, by the name that the adapters have in common."""
+"""Alias, named like the functions of the other adapters."""
 
 
 def _name(action: str | ToolCall) -> str:
-    """The action asked for; empty where none is."""
+    """Return the name of the requested action; empty if a tool call is not valid."""
     if isinstance(action, ToolCall):
         asked = action.arguments.get("action")
         fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(asked, str)

@@ -1,4 +1,4 @@
-"""The tools of any server of the Model Context Protocol, with questions to be answered by them, as an environment."""
+"""An environment of the tools of a Model Context Protocol (MCP) server and of questions to answer with them."""
 
 import contextlib
 import json
@@ -16,37 +16,37 @@ from treeagent.types import Split, Task, ToolCall, UserError
 from treeagent.visible import visible
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""Names of tools that every format of a policy can write, and that the protocol recommends."""
+"""Tool names that every policy format can write. The protocol recommends the same names."""
 _TOOLS = 500_000
-"""Characters of the descriptions and schemas of all tools; the agent reads them at every turn."""
+"""Most characters of the descriptions and schemas of all tools together; the agent reads them at every turn."""
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
 
 
 def exact_answer(task: Task, answer: str) -> float:
-    """1 where the answer is ``task.data["answer"]``, whatever its case and spaces, else 0."""
+    """Return 1 if the answer equals ``task.data["answer"]`` up to case and white space, otherwise 0."""
     return float(_plain(answer) == _plain(str(task.data["answer"])))
 
 
 class McpEnv(Env):
-    """Questions to be answered with the tools of an MCP server over stdio; the tool ``answer`` is ours.
+    """Questions to answer with the tools of an MCP server over stdio. The environment adds the tool ``answer``.
 
-    An episode is replayed where every tool says by its annotations that it is read-only or idempotent, so that calling
-    it again changes nothing more; else ``snapshot_kind`` is ``none`` and search needs a world model. After a call
-    that may have changed something, a reset starts another server.
+    Episodes can be replayed if the annotations of every offered tool declare it read-only or idempotent, so that
+    calling it again changes nothing more. Otherwise ``snapshot_kind`` is "none" and search needs a world model. After a
+    call that may have changed something, the next reset starts a new server.
 
     Args:
-        command: starts the server.
-        tasks: questions by split, their answer in ``data``.
-        tools: names of the server's tools to offer; none offers all.
+        command: command that starts the server.
+        tasks: questions by split, with their answers in ``data``.
+        tools: names of the server's tools to offer; None offers all.
         verify: (task, answer) → reward, 1 for a success.
-        seconds: limit of starting the server and of each call.
-        characters: of a result that the agent reads.
+        seconds: time limit for starting the server and for each call.
+        characters: most characters of a result that the agent reads.
 
     Raises:
-        UserError: the extra is not installed, the server does not start, or cannot offer what ``tools`` names. An agent
-            could not call its tools or read what they do: their names are of other characters than the protocol
-            recommends or equal but for the case, or their descriptions and schemas are too long.
-        EnvCrashed: from ``step``, the server has ended, or what it wrote breaks the protocol or a limit of ``stdio``.
+        UserError: the extra is not installed, the server does not start, or ``tools`` names tools that it does not
+            have. Also if an agent could not call or read the tools: a name has characters that the protocol does not
+            recommend, two names differ only in case, or the descriptions and schemas are too long.
+        EnvCrashed: from ``step``, the server has ended, or its output breaks the protocol or a limit of ``stdio``.
         EnvTimeout: from ``step``, a call took longer than ``seconds``.
     """
 
@@ -65,7 +65,7 @@ class McpEnv(Env):
         self._judge = verify
         self._server: _Server | None = None
         self._changed = False
-        """A tool was called that may have changed something that the server keeps."""
+        """Whether a call may have changed the server's state."""
         offered = self._started().tools
         names = [each.name for each in offered]
         wanted = names if tools is None else tools
@@ -117,7 +117,7 @@ class McpEnv(Env):
         return held[start : start + count]
 
     def verify(self) -> float:
-        """What ``verify`` says of the answer; 0 before there is one."""
+        """Return the verdict of the argument ``verify`` on the answer; 0 before there is an answer."""
         return 0.0 if self._answer is None else self._judge(self._current_task(), self._answer)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class McpEnv(Env):
         return self._server
 
     def _called(self, call: ToolCall) -> tuple[str, bool]:
-        """The server's answer to a call in text, and whether it is an error."""
+        """Call a tool of the server. Returns the result as text, and whether it is an error."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -146,7 +146,7 @@ class McpEnv(Env):
         server = self._server
         try:
             answer = server.call(call, self._seconds)
-        except Exception as error:  # whatever a stranger's server makes the package raise
+        except Exception as error:  # depending on the server's behaviour, the package may raise anything
             if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 return error.message, True
             self.close()
@@ -162,11 +162,11 @@ class McpEnv(Env):
 
 
 from_mcp = McpEnv
-"""The tools of an MCP server as an environment, by the name that the adapters have in common."""
+"""Alias, named like the functions of the other adapters."""
 
 
 class _Server:
-    """A running server and a session with it, in an event loop in a thread of its own."""
+    """A running server and the session with it, in an event loop that has its own thread."""
 
     def __init__(self, command: Sequence[str], seconds: float) -> None:
         from anyio.from_thread import start_blocking_portal
@@ -182,7 +182,7 @@ class _Server:
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 self.tools: Sequence[Any] = self._portal.call(client.list_tools).tools
                 self._running = stack.pop_all()
-        except Exception as error:  # whatever a stranger's server or its start raises
+        except Exception as error:  # starting an unknown server may raise anything
             why = self.fault or "; it last wrote: ".join(filter(None, (_sentence(error), self._pipes.last_words())))
             raise UserError(
                 f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
@@ -190,11 +190,12 @@ class _Server:
 
     @property
     def fault(self) -> str:
-        """The limit that the server has broken; empty where it kept all."""
+        """The limit that the server has exceeded; empty if there is none."""
         return self._pipes.fault
 
     def call(self, call: ToolCall, seconds: float) -> Any:
-        """What the server answers. It is not checked by the output schema, whose patterns are the server's own."""
+        """Call a tool and return the server's result. It is not validated against the tool's output schema, because the
+        server chooses the regular expressions in it."""
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         self._pipes.allow_requests()
@@ -203,7 +204,7 @@ class _Server:
 
     def close(self) -> None:
         """End the session, which ends the server."""
-        with contextlib.suppress(Exception):  # whatever a server that has failed raises once more
+        with contextlib.suppress(Exception):  # a server that has failed may raise again
             self._running.close()
 
 
@@ -213,13 +214,13 @@ def _spec(offered: Any) -> ToolSpec:
 
 
 def _repeatable(offered: Any) -> bool:
-    """Whether, by its annotations, calling a tool again with the same arguments changes nothing more."""
+    """Whether the tool's annotations say that a repeated call with the same arguments changes nothing more."""
     hints = offered.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
 def _unfit(tools: Sequence[ToolSpec]) -> str:
-    """What of the tools an agent cannot call or read; empty where all is well."""
+    """Return why an agent could not call or read the tools; empty if it can."""
     seen, size = set[str](), 0
     for tool in tools:
         if not _NAME.fullmatch(tool.name):
@@ -234,7 +235,7 @@ def _unfit(tools: Sequence[ToolSpec]) -> str:
 
 
 def _sentence(error: BaseException) -> str:
-    """The first error of a group, in which a session wraps its own, in one line."""
+    """Return an error in one line. A session wraps its errors in groups; of a group, the first error is taken."""
     if isinstance(error, BaseExceptionGroup):
         return _sentence(error.exceptions[0])
     if isinstance(error, ValidationError):
@@ -244,7 +245,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _plain_line(text: str) -> str:
-    """The beginning of a stranger's text as one line."""
+    """Return the beginning of an untrusted text as one line of visible characters."""
     return visible(" ".join(text[:2000].split()))[:500]
 
 

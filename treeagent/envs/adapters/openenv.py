@@ -1,4 +1,4 @@
-"""Any OpenEnv server as an environment, and any of ours as an OpenEnv server that can also take snapshots."""
+"""Adapters from an OpenEnv server to an environment, and from an environment to an OpenEnv server with snapshots."""
 
 import json
 import weakref
@@ -14,16 +14,17 @@ from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Observed = Mapping[str, Any]
-"""An observation as it comes over the wire."""
+"""An observation as the server sends it."""
 
 
 def call_as_action(call: str | ToolCall) -> Mapping[str, Any]:
-    """A call as servers of ``to_openenv`` take it."""
+    """Return a call in the form that servers of ``to_openenv`` accept."""
     return {"call": call} if isinstance(call, str) else {"tool": call.name, "arguments": dict(call.arguments)}
 
 
 def observed_text(observation: Observed) -> str:
-    """The ``text`` of an observation, or all of it in JSON, but for what is not for the agent."""
+    """Return the ``text`` of an observation; without one, its fields as JSON, except ``done``, ``reward`` and
+    ``metadata``."""
     if isinstance(observation.get("text"), str):
         return str(observation["text"])
     apart = ("done", "reward", "metadata")
@@ -31,24 +32,24 @@ def observed_text(observation: Observed) -> str:
 
 
 class OpenEnvEnv(Env):
-    """An OpenEnv server, over WebSocket. Tasks are seeds: train has every third, and so have validation and test.
+    """An OpenEnv server, over WebSocket. Tasks are seeds; each split has every third seed.
 
-    OpenEnv has no snapshots, so episodes are replayed; a server of ``to_openenv`` takes them where its environment can,
-    and keeps them for this session alone, each as long as somebody here holds it.
+    OpenEnv has no snapshots, so episodes are replayed. A server of ``to_openenv`` adds snapshots if its environment has
+    exact ones. It keeps them for this session only, and each only as long as it is referenced in this process.
 
     Args:
-        address: of the server.
-        name: what task ids begin with.
+        address: address of the server.
+        name: prefix of the task ids.
         prompt: the instruction of every task.
-        act: call → the action that the server takes.
-        render: observation → what the agent reads.
-        success: (last observation, its reward) → whether an episode that is done is a success.
-        tools: that a ``ToolCall`` can name.
-        seconds: limit of each request.
+        act: call → the action to send to the server.
+        render: observation → the text that the agent reads.
+        success: (last observation, its reward) → whether a finished episode is a success.
+        tools: the tools that a ``ToolCall`` can name.
+        seconds: time limit of each request.
 
     Raises:
         UserError: the extra is not installed, or the server does not answer.
-        EnvCrashed: the server failed or is gone; the next ``reset`` connects anew.
+        EnvCrashed: the server failed or has ended; the next ``reset`` connects again.
         EnvTimeout: a request took longer than ``seconds``.
     """
 
@@ -71,14 +72,14 @@ class OpenEnvEnv(Env):
         self._last: _Answer | None = None
         try:
             about = self._started().state()
-        except Exception as error:  # whatever a stranger's server or its start raises
+        except Exception as error:  # connecting to an unknown server may raise anything
             self.close()
             raise UserError(f"the OpenEnv server {address} does not answer ({error}): start it first") from error
         self.snapshot_kind: SnapshotKind = "exact" if about.get("snapshot_kind") == "exact" else "replay"
         self.stochastic = bool(about.get("stochastic", False))
         self.only_success_ends = bool(about.get("only_success_ends", False))
         self.snapshot_portable = False
-        """A snapshot is a number in the server's session."""
+        """False, since a snapshot is a number that is valid only in one session with the server."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -107,7 +108,8 @@ class OpenEnvEnv(Env):
         return seeded_tasks(self._name, self._prompt, split, count, start)
 
     def verify(self) -> float:
-        """The verdict that a server of ``to_openenv`` sends; of another, 1 for an episode that has ended in success."""
+        """Return the verdict that a server of ``to_openenv`` sends. For other servers, return 1 if the episode has
+        ended in success, otherwise 0."""
         observation, reward, done = self._here()
         verdict = observation.get("verdict")
         return float(verdict) if verdict is not None else float(done and self._success(observation, reward))
@@ -116,15 +118,15 @@ class OpenEnvEnv(Env):
         last, released = self._here(), [self._released.pop() for _ in range(len(self._released))]
         answer = self._asked("step", {"verb": "snapshot", "released": released})
         place = _Place(answer.observation["snapshot"], last, self._client)
-        # Only noted: a collection may happen in the middle of another request.
+        # Only recorded here: garbage collection may happen in the middle of another request.
         weakref.finalize(place, self._released.append, place.number).atexit = False
         return place
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """As ``Env.restore``.
+        """Restore a snapshot as ``Env.restore`` does.
 
         Raises:
-            SnapshotLost: the snapshot is of another session, or the server does not have it any more.
+            SnapshotLost: the snapshot belongs to another session, or the server no longer has it.
         """
         assert isinstance(snapshot, _Place)
         if snapshot.client is not self._client:
@@ -150,7 +152,8 @@ class OpenEnvEnv(Env):
 
             self._client = GenericEnvClient(base_url=self._address, message_timeout_s=self._seconds).sync()
             self._released: list[int] = []
-            """Snapshots without a holder; the next request for a snapshot asks the server to drop them."""
+            """Numbers of snapshots that are no longer referenced. The next request for a snapshot tells the server to
+            delete them."""
         return self._client
 
     def _here(self) -> "_Answer":
@@ -159,17 +162,17 @@ class OpenEnvEnv(Env):
         return self._last
 
     def _asked(self, method: str, *arguments: object, **named: object) -> "_Answer":
-        """The server's answer.
+        """Send a request and return the server's answer.
 
         Raises:
-            _Misfit: the action is not of the form that the server takes.
+            _Misfit: the server does not accept the form of the action.
         """
         try:
             answer = getattr(self._started(), method)(*arguments, **named)
         except TimeoutError:
             self.close()
             raise EnvTimeout(f"{method} of {self._name} took longer than {self._seconds:g} seconds") from None
-        except Exception as error:  # whatever a stranger's server raises
+        except Exception as error:  # a request to an unknown server may raise anything
             if method == "step" and "VALIDATION_ERROR" in str(error):
                 raise _Misfit(str(error)) from None
             self.close()
@@ -178,7 +181,7 @@ class OpenEnvEnv(Env):
 
 
 class _Misfit(Exception):
-    """The server does not take the action."""
+    """The server rejected the form of the action."""
 
 
 class _Answer(NamedTuple):
@@ -195,21 +198,21 @@ class _Place:
 
 
 from_openenv = OpenEnvEnv
-"""An OpenEnv server as ours, by the name that the adapters have in common."""
+"""Alias, named like the functions of the other adapters."""
 
 
 def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
-    """A FastAPI application that serves environments over OpenEnv, for uvicorn to run.
+    """Return a FastAPI application that serves environments over OpenEnv; run it with uvicorn.
 
-    ``reset(seed)`` plays training task number ``seed``, or with ``split`` and ``index`` the task there. An action is
-    ``{"call": text}`` or ``{"tool": name, "arguments": {…}}``. What OpenEnv has no word for are verbs:
-    ``{"verb": "snapshot"}`` is answered by a number, ``{"verb": "restore", "snapshot": number, "reseed": seed}`` goes
-    back there, or is answered by a ``tool_error`` where there is no such snapshot. They stay in the session, over every
-    reset, until ``{"verb": "snapshot", "released": [number, …]}`` names them.
+    ``reset(seed)`` starts training task number ``seed``; ``split`` and ``index`` choose another task. An action is
+    ``{"call": text}`` or ``{"tool": name, "arguments": {…}}``. Snapshots, which OpenEnv lacks, are actions with a verb.
+    ``{"verb": "snapshot"}`` returns a number. ``{"verb": "restore", "snapshot": number, "reseed": seed}`` returns to
+    that snapshot, or returns a ``tool_error`` if there is no such snapshot. A session keeps its snapshots, also across
+    resets, until ``{"verb": "snapshot", "released": [number, …]}`` releases them.
 
     Args:
-        make: an environment; every session has its own.
-        sessions: most at once.
+        make: creates an environment; each session has its own.
+        sessions: most sessions at the same time.
     """
     required("openenv")
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app

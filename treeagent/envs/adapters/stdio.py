@@ -1,4 +1,4 @@
-"""The stdio transport to a server of the Model Context Protocol, with limits on what the server writes."""
+"""Stdio transport to a Model Context Protocol server, with limits on the server's output."""
 
 import codecs
 import contextlib
@@ -16,49 +16,51 @@ from mcp.client.stdio import stdio_client
 from mcp.types import JSONRPCNotification, JSONRPCRequest
 
 _LINE = 2**24
-"""Characters of the longest line that a server may write. A result is one line."""
+"""Most characters of a line that a server may write. A result is one line."""
 _REQUESTS = 32
-"""Requests that a server may make of us for each call of ours. A server that reads no answers makes them wait here."""
+"""Most requests that a server may send to the client during one call. Replies that the server does not read accumulate
+in memory here."""
 _SAID = 1000
-"""Last bytes of a server's standard error that are kept."""
+"""Number of bytes kept from the end of a server's standard error."""
 _ENCODING = "treeagent-utf-8-in-lines"
 
 
 class Pipes:
-    """The pipes of a server: how it is started, what it said, and which limit it has broken."""
+    """The pipes to a server. Starts the server, keeps the end of its standard error, and records a broken limit."""
 
     def __init__(self) -> None:
         self.fault = ""
-        """The limit that the server has broken; empty where it kept all."""
+        """The limit that the server has exceeded; empty if there is none."""
         self.requests_left = _REQUESTS
         self.reading: anyio.CancelScope | None = None
-        """Ends the wait for the next message; none before the first."""
+        """Scope that cancels the wait for the next message; None before the first wait."""
         self._said = bytearray()
 
     def end(self, fault: str) -> None:
-        """Read no further: the server has broken a limit."""
+        """Stop reading because the server has exceeded a limit, which ``fault`` describes."""
         self.fault = fault
         if self.reading is not None:
             self.reading.cancel()
 
     def allow_requests(self) -> None:
-        """Another call begins: the server may make its requests anew."""
+        """Reset the number of requests that the server may send, at the start of a call."""
         self.requests_left = _REQUESTS
 
     def last_words(self) -> str:
-        """The last line that the server wrote to its standard error; empty where there is none."""
+        """Return the last line that the server wrote to its standard error; empty if there is none."""
         lines = self._said.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     @contextlib.asynccontextmanager
     async def opened(self, command: Sequence[str]) -> AsyncIterator[tuple[ObjectReceiveStream[Any], Any]]:
-        """A transport for ``mcp.Client``: the server's messages, and where those for it go.
+        """Start the server. Yields a transport for ``mcp.Client``: a stream of the server's messages, and a stream of
+        messages to it.
 
         Raises:
             OSError: the server cannot be started.
         """
-        # A server may print any number of lines that are no messages. The package logs a traceback of each to the
-        # terminal, which costs more time than a call may take. What matters of them becomes our error.
+        # A server may print any number of lines that are not messages. For each, the package logs a traceback to the
+        # terminal, which can take longer than the time limit of a call. Relevant errors are raised in any case.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
         parameters = StdioServerParameters(
             command=command[0], args=list(command[1:]), encoding=_ENCODING, encoding_error_handler="replace"
@@ -77,7 +79,7 @@ class Pipes:
             os.close(ours)
 
     async def _listen(self, standard_error: int) -> None:
-        """Keep the last of what the server says, so that no file grows and the server never waits."""
+        """Read the server's standard error and keep only its end. No file grows, and the server never blocks on it."""
         while True:
             await anyio.wait_readable(standard_error)
             heard = os.read(standard_error, 2**16)
@@ -87,11 +89,12 @@ class Pipes:
 
 
 _OPENED: ContextVar[Pipes] = ContextVar("opened")
-"""The pipes that a decoder reads for. The package makes it, in the context in which they are opened."""
+"""The pipes that a decoder belongs to. The package creates the decoder in the context in which the pipes are opened."""
 
 
 class _Messages(ObjectReceiveStream[Any]):
-    """What the session reads of a server: answers and a few requests. It needs no notifications."""
+    """Stream of the messages that the session reads: answers and a limited number of requests, without
+    notifications."""
 
     def __init__(self, pipes: Pipes, stream: Any) -> None:
         self._pipes, self._stream = pipes, stream
@@ -116,13 +119,14 @@ class _Messages(ObjectReceiveStream[Any]):
 
 
 class _LineTooLong(Exception):
-    """A server has written more of a line than is kept in memory."""
+    """A server has written a longer line than is allowed."""
 
 
 class _Decoder(utf_8.IncrementalDecoder):
-    """UTF-8 in lines of bounded length.
+    """UTF-8 decoder that limits the length of lines.
 
-    The package reads a line into memory until it ends. It has no limit, but it takes an encoding.
+    The package reads each line into memory without a limit. It lets the caller choose the encoding, which is therefore
+    where the limit is enforced.
     """
 
     def __init__(self, errors: str = "strict") -> None:

@@ -1,4 +1,4 @@
-"""ALFWorld: household chores in text, on games generated from its own floor plans or on its official games."""
+"""ALFWorld: household tasks in text, in games generated from its own floor plans or in its official games."""
 
 from treeagent.envs.alfworld.env import AlfworldEnv
 from treeagent.envs.alfworld.options import AlfworldOptions

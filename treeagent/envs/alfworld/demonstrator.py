@@ -1,4 +1,4 @@
-"""A housekeeper who looks around and has a noise dial: its thoughts are true, only its commands err."""
+"""A scripted player of generated games. Its noise affects the commands only; its thoughts are always correct."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -9,13 +9,13 @@ from treeagent.envs.base import probability
 
 
 class AlfworldDemonstrator:
-    """Looks into one receptacle after the other until it sees what is asked for, does with it what is asked for and
-    brings it where it belongs. It goes back only to what it has seen.
+    """Looks into one receptacle after another until it finds the target, processes it as the task asks, and puts it
+    into the goal. It returns only to objects that it has seen.
 
-    With probability ``noise`` it gives any other admissible command, and goes on from where that led.
+    With probability ``noise`` it gives another admissible command, and continues from the state that this leads to.
 
     Args:
-        place: gives what is played: the spec, the game, and the commands that did something.
+        place: returns the current spec, the game, and the commands so far that had an effect.
     """
 
     def __init__(self, place: Callable[[], tuple[GameSpec, Game, tuple[str, ...]]], noise: float) -> None:
@@ -48,7 +48,8 @@ def _meant(spec: GameSpec, game: Game, did: tuple[str, ...], commands: Sequence[
 
 
 def _seek(game: Game, did: tuple[str, ...], kind: str, commands: Sequence[str], in_place: Collection[str] = ()) -> str:
-    """Go towards an object of a kind: to where one was seen, else to a place that was not looked at yet."""
+    """Return a command that leads to an object of a kind: to a receptacle where one was seen, or else to one that has
+    not been looked into yet."""
     looked = game.at(did).looked
     seen = tuple(
         f" {where}"
@@ -63,7 +64,8 @@ def _seek(game: Game, did: tuple[str, ...], kind: str, commands: Sequence[str], 
 
 
 def _first(commands: Sequence[str], *starts: str) -> str:
-    """The first command with the first of the starts that any has, or nothing."""
+    """Return the first command that has one of the prefixes ``starts``, trying these in order; empty if there is
+    none."""
     found = (command for start in starts for command in commands if command.startswith(start))
     return next(found, "")
 

@@ -1,4 +1,4 @@
-"""ALFWorld as an environment."""
+"""The environment of ALFWorld's games."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 128
-"""Games kept in memory, about 1 MB each and a few KB for each place in them. A batch of trees goes through all of its
-games at every step: with fewer, each of its steps would load one anew, in a fifth of a second or more."""
+"""Games kept in memory: about 1 MB each, and a few KB for each state in them. A batch of trees uses all of its games at
+every step. With a smaller cache, each step would load a game again, which takes a fifth of a second or more."""
 _ACT = text_tool("act", "Do something, such as: go to fridge 1.", "command")
 
 
 class AlfworldEnv(VisitEnv[tuple[str, ...]]):
-    """ALFWorld (Shridhar et al. 2021): household chores in text. Games are generated from its floor plans and played by
-    its own rules and words: scores on them are not ALFWorld scores, and ``info["generated"]`` says so at a reset. Or
-    they are its official games, from files.
+    """ALFWorld (Shridhar et al. 2021): household tasks in text. By default, games are generated from ALFWorld's floor
+    plans with its rules and texts; scores on them are not ALFWorld scores, which ``info["generated"]`` says at a reset.
+    Official games can be loaded from files.
 
-    Actions are admissible commands or calls of the one tool ``act``. Reward is 1 when the task is done. The visit is
-    the commands that did something.
+    Actions are admissible commands, or calls of the only tool, ``act``. The reward is 1 when the task is done. The
+    visit is the sequence of commands that had an effect.
 
     Raises:
         UserError: ALFWorld is not installed, or a folder has no games.
@@ -54,7 +54,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``. Its game is loaded unless it is already."""
+        """Start ``options["task"]``, or training task number ``seed``. Loads the game if it is not in memory."""
         self._at = task_to_play(self, seed, options), ()
         return self._shown(f"{self._game.objective}\n{self._game.opening}"), {"generated": self._folder is None}
 
@@ -76,7 +76,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        """The admissible commands, sorted: nothing else is understood."""
+        """Return the admissible commands, sorted. The game understands no others."""
         return self._game.commands(self.visit)
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -88,14 +88,14 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         return known[start : start + count]
 
     def verify(self) -> float:
-        """1 where the task is done, else 0."""
+        """Return 1 if the task is done, otherwise 0."""
         return float(self._game.at(self.visit).won)
 
     def state_key(self) -> str:
         return f"{self.task.id} {self._game.key(self.visit)}"
 
     def demonstrator(self, noise: float) -> AlfworldDemonstrator | None:
-        """A player of generated games; what an official game asks for is only in its words."""
+        """Return a player of generated games; None for official games, which state their goal only as text."""
         if self._folder is not None:
             return None
         return AlfworldDemonstrator(lambda: (spec_of(self.task), self._game, self.visit), noise)

@@ -1,4 +1,5 @@
-"""One game, played from any place that commands lead to: ALFWorld's rules and words through Fast Downward."""
+"""One game, which can be played from any state that commands lead to, with ALFWorld's rules and texts, by Fast
+Downward."""
 
 import copy
 import functools
@@ -13,31 +14,31 @@ from typing import Any, ClassVar
 from treeagent.envs.textworld.games import contained
 
 _PLACES = 4096
-"""Places of a game that are remembered, a few KB each; another one is played anew from the start."""
+"""Most cached states of a game, a few KB each. A state that is not cached is replayed from the start."""
 
 Facts = Mapping[Any, tuple[Any, ...]]
-"""TextWorld's propositions by signature, sorted: lists in texts are then in the same order in every process."""
+"""TextWorld's propositions by signature, sorted, so that lists in texts have the same order in every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where commands have led."""
+    """The state that a sequence of commands leads to."""
 
     state: int
-    """Fast Downward's number of the state, as long as it holds this game."""
+    """Fast Downward's number of the state, valid while this game is loaded there."""
     facts: Facts
     won: bool
     moves: Mapping[str, Any]
     """TextWorld's actions by command."""
     looked: tuple[str, ...]
-    """Receptacles whose contents have been seen."""
+    """Receptacles that have been looked into."""
 
 
 class Game:
-    """A game in the form of ALFWorld's ``game.tw-pddl``. A place in it is named by the commands that lead there."""
+    """A game in the format of ALFWorld's ``game.tw-pddl``. A state is identified by the commands that lead to it."""
 
     _planned: ClassVar["Game | None"] = None
-    """The game that Fast Downward holds: it holds one at a time."""
+    """The game that is loaded in Fast Downward, which holds one at a time."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         with contained():
@@ -65,7 +66,11 @@ class Game:
         self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
 
     def play(self, did: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
-        """(What is read after a command, the commands that lead to where it led): ``did`` where nothing happens."""
+        """Give a command in the state after the commands ``did``.
+
+        Returns:
+            (the observation, the commands that lead to the new state). The latter are ``did`` if nothing happens.
+        """
         words = " ".join(command.split())
         action = self.at(did).moves.get(words)
         if action is None:
@@ -74,18 +79,18 @@ class Game:
         return self._written(action.feedback_rule, action.mapping, self.at(there).facts), there
 
     def commands(self, did: tuple[str, ...]) -> list[str]:
-        """The admissible commands, sorted; none where the task is done."""
+        """Return the admissible commands, sorted; empty if the task is done."""
         place = self.at(did)
         return [] if place.won else sorted(place.moves)
 
     def key(self, did: tuple[str, ...]) -> str:
-        """Equal where all facts are."""
+        """Return a hash of the facts that hold after the commands ``did``."""
         changed = {fact for facts in self.at(did).facts.values() for fact in facts}
         changed ^= {fact for facts in self._start.values() for fact in facts}
         return blake2b("\n".join(sorted(map(str, changed))).encode(), digest_size=16).hexdigest()
 
     def objects(self, did: tuple[str, ...]) -> list[tuple[str, str]]:
-        """(object, receptacle) of every object that lies somewhere."""
+        """Return (object, receptacle) for every object that is in a receptacle."""
         pairs = (
             [self._names[each.name].strip() for each in fact.arguments]
             for facts in self.at(did).facts.values()
@@ -95,9 +100,9 @@ class Game:
         return sorted((name, where) for name, where in pairs)
 
     def at(self, did: tuple[str, ...]) -> Place:
-        """The place that commands lead to."""
+        """Return the state that the commands ``did`` lead to."""
         if Game._planned is not self:
-            # What Fast Downward called the states of this game means nothing any more.
+            # Another game was loaded since, so the state numbers of this game are no longer valid.
             _planner().load_sas(self._state.sas.encode())
             Game._planned = self
             self._places = {(): self._arrived(self._start, ())}
@@ -118,17 +123,17 @@ class Game:
         facts = _changed(place.facts, [each.get_fact(self._state.name2type) for each in effects])
         there = self._arrived(facts, place.looked)
         came = command.removeprefix("go to ").removeprefix("open ")
-        # What is still to be opened shows nothing.
+        # A receptacle that is still closed does not show its contents.
         if came == command or came in place.looked or f"open {came}" in there.moves:
             return there
         return replace(there, looked=(*place.looked, came))
 
     def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> Place:
-        """The place where Fast Downward stands."""
+        """Return the current state of Fast Downward as a ``Place``."""
         moves: dict[str, Any] = {}
         for action in self._state.all_applicable_actions():
             if action.id not in self._moves:
-                # Names and places of receptacles never change, so a command is written once.
+                # Names and positions of receptacles never change, so the text of a command is computed once.
                 action.command_template = self._written(action.command_template, action.mapping, facts)
                 action.effects = self._state._operators[action.id].nb_effect_atoms
                 self._moves[action.id] = " ".join(action.format_command(self._names).split()), action
@@ -149,7 +154,7 @@ class Game:
 
 
 def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
-    """The facts after effects; each effect ends its opposite."""
+    """Return the facts after the effects. Each effect removes its negation."""
     now: dict[Any, set[Any]] = {}
     for effect in effects:
         opposite = effect.negate()
@@ -162,8 +167,8 @@ def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
 
 @functools.cache
 def _planner() -> Any:
-    """Fast Downward, one for the process and never closed. Every loaded copy of the library enters its parts into a
-    registry that all copies share; when one is closed, the registry points at nothing, and loading the next crashes."""
+    """Return Fast Downward's library, loaded once per process and never closed. All loaded copies of the library share
+    a registry of their parts. Closing one leaves dangling pointers in it, and loading the next copy crashes."""
     import fast_downward
 
     return fast_downward.load_lib()
@@ -171,10 +176,10 @@ def _planner() -> Any:
 
 @contextmanager
 def _translated_once() -> Iterator[None]:
-    """Translate each game once while it is loaded, and put the process's command line back.
+    """Context in which each game is translated once while it is loaded, and after which ``sys.argv`` is restored.
 
-    TextWorld translates a second time, for plans, which takes half the loading time; no plan is asked for here. The
-    translator overwrites ``sys.argv``.
+    TextWorld translates a game a second time for plans, which are not needed here; this takes half of the loading time.
+    The translator overwrites ``sys.argv``.
     """
     import fast_downward
 
@@ -189,8 +194,9 @@ def _translated_once() -> Iterator[None]:
 
 @functools.cache
 def _quicken_texts() -> None:
-    """Cache what TextWorld parses, and share its names and variables in place of copies, which saves nine tenths of the
-    time of a step. It parses the same few texts at every step, and it never changes a name or a variable."""
+    """Patch TextWorld to cache its parsed texts and to share names and variables instead of copying them. This saves
+    nine tenths of the time of a step. TextWorld parses the same few texts at every step, and never changes a name or a
+    variable."""
     from textworld.envs.pddl import textgen
 
     parse, query = functools.cache(textgen._parse_and_convert), functools.cache(textgen.Rule.parse_conjunctive_query)

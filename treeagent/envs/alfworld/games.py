@@ -1,6 +1,7 @@
-"""Generated games: ALFWorld's floor plans, tables, rules and words, with objects placed at random. And official games.
+"""Generated and official ALFWorld games, in the format of ALFWorld's game files.
 
-Both have the form of ALFWorld's game files, but scores on generated games are not ALFWorld scores.
+Generated games use ALFWorld's floor plans, tables, rules and texts, with objects placed at random. Scores on them are
+not ALFWorld scores.
 """
 
 import functools
@@ -27,31 +28,33 @@ STATIONS: Mapping[str, tuple[str, str]] = {
     "pick_heat_then_place_in_recep": ("heat", "Microwave"),
     "pick_cool_then_place_in_recep": ("cool", "Fridge"),
 }
-"""What is done with the object, and where."""
+"""What to do with the target, and the type of the receptacle where it is done."""
 _LAMP_STANDS = ("Desk", "SideTable", "Dresser", "Shelf")
 _ABILITIES = ("Cleanable", "Heatable", "Coolable", "Sliceable")
 
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
-    """Everything that a generated game depends on: what ``Task.data`` carries."""
+    """Everything that a generated game depends on. ``Task.data`` holds it."""
 
     seed: int
     plan: int
     """Number of the floor plan."""
     alike: int
+    """Most receptacles of the same type."""
     kind: Kind
     target: str
-    """Type of the object asked for."""
+    """Type of the object that the task is about."""
     goal: str
-    """Type of the receptacle that it must come to, or of the lamp to look at it by."""
+    """Type of the receptacle to put it into, or of the lamp under which to look at it."""
 
 
 _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
 
 
 def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
-    """Game ``index`` of a split. Splits share no floor plan: a sixth are for the test, a sixth for validation."""
+    """Draw game ``index`` of a split. Splits share no floor plan: one sixth of the plans are for test, one sixth for
+    validation, the others for training."""
     rng = random.Random(f"alfworld {split} {index}")
     plans = [plan for place, plan in enumerate(_plans()) if _SPLITS[min(place % 6, 2)] == split]
     while True:
@@ -63,24 +66,24 @@ def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
 
 
 def generated(options: AlfworldOptions, split: Split, index: int) -> Task:
-    """Game ``index`` of a split as a task."""
+    """Return game ``index`` of a split as a task."""
     spec = draw_spec(options, split, index)
     name = f"alfworld-generated-{split}-{spec.kind}-{spec.alike}-{index}"
     return Task(name, f"Your task is to: {objective(spec)}.", split, index, _GAME_SPEC.dump_python(spec, mode="json"))
 
 
 def objective(spec: GameSpec) -> str:
-    """What the game asks for, in the words of ALFWorld's templates."""
+    """Return the game's objective as text, from one of ALFWorld's templates."""
     template = random.Random(f"words {spec}").choice(_alfworld("goal_library").gdict[spec.kind]["templates"])
     target, goal = spec.target.lower(), spec.goal.lower()
     return str(template.format(obj=target, recep=goal, toggle=goal))
 
 
 def game_data(source: GameSpec | str) -> Mapping[str, Any]:
-    """The generated game of a spec, or the official one in a file, in the form of ALFWorld's ``game.tw-pddl``.
+    """Return the generated game of a spec, or the official game in a file, in the format of ``game.tw-pddl``.
 
     Raises:
-        UserError: the file is no game.
+        UserError: the file is not a game.
     """
     if isinstance(source, str):
         try:
@@ -131,7 +134,7 @@ def _problem(spec: GameSpec) -> str:
 
 
 def _placed(spec: GameSpec, receptacles: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(name, type, receptacle) of every object; those asked for do not lie where they must come to."""
+    """Draw (name, type, receptacle) for every object. Targets are not placed in the goal if they fit elsewhere."""
     rng, placed = random.Random(f"place {spec}"), []
     for kind in _objects(spec.plan):
         fit = [name for name, where in receptacles.items() if kind in _holds(where)]
@@ -147,7 +150,8 @@ def _placed(spec: GameSpec, receptacles: Mapping[str, str]) -> list[tuple[str, s
 
 
 def _choices(plan: int, kind: Kind) -> list[tuple[str, str]]:
-    """(target, goal) that a floor plan allows, so that the target can lie somewhere else at first."""
+    """Return the pairs (target, goal) that a floor plan allows. The target must also fit into another receptacle, where
+    it can be at the start."""
     uses = _alfworld("constants").VAL_ACTION_OBJECTS
     there = sorted(_receptacles(plan, 1))
     lamps = [each for each in _objects(plan) if each in uses["Toggleable"]]
@@ -164,21 +168,21 @@ def _choices(plan: int, kind: Kind) -> list[tuple[str, str]]:
 
 
 def _holds(receptacle: str) -> set[str]:
-    """Types of objects that a type of receptacle can hold."""
+    """Return the types of objects that a type of receptacle can hold."""
     held: set[str] = _alfworld("constants").VAL_RECEPTACLE_OBJECTS.get(receptacle, set())
     return held
 
 
 def _objects(plan: int) -> list[str]:
-    """Types of what can be carried or switched on in a floor plan."""
+    """Return the types of the objects in a floor plan that can be carried or switched on."""
     tables = _alfworld("constants")
     known = set[str]().union(*tables.VAL_RECEPTACLE_OBJECTS.values()) | tables.VAL_ACTION_OBJECTS["Toggleable"]
     return sorted(kind for kind in _layout(plan, "objects") if kind in known)
 
 
 def _receptacles(plan: int, alike: int) -> dict[str, int]:
-    """Types of the receptacles of a floor plan and how many there are, at most ``alike`` of a type."""
-    # A basin is a part of its sink and named after it.
+    """Return the types of the receptacles of a floor plan and their numbers, at most ``alike`` of each type."""
+    # A basin is a part of its sink, and its key is an extension of the sink's.
     kinds = [key.split("|")[4] if key.count("|") > 3 else key.split("|")[0] for key in _layout(plan, "openable")]
     present = [kind for kind in _layout(plan, "objects") if kind in ("CoffeeMachine", "StoveBurner", "Toaster")]
     counted = {kind: kinds.count(kind) for kind in kinds} | dict.fromkeys(present, 1)
@@ -186,7 +190,7 @@ def _receptacles(plan: int, alike: int) -> dict[str, int]:
 
 
 def _id(kind: str, number: int) -> str:
-    """A name from which ALFWorld reads the type; it finds numbers of its own."""
+    """Return a name that contains the type in ALFWorld's notation. ALFWorld assigns its own numbers for display."""
     if kind.endswith("Basin"):
         return f"{kind.removesuffix('Basin')}_bar_{number:02}_bar_{kind}"
     return f"{kind}_bar_{number:02}"
@@ -211,8 +215,9 @@ _ASKED = re.compile(r'Your task is to: [^"]*')
 
 
 def official_games(folder: Path, split: Split) -> Sequence[Task]:
-    """The games of a split below a folder, as ALFWorld selects them: solvable, with nothing sliced or movable."""
-    # ALFWorld's own splits: its unseen rooms are the test.
+    """Return the official games of a split in a folder, selected as ALFWorld does: solvable, with no sliced objects and
+    no movable receptacles."""
+    # ALFWorld's own splits; the games in unseen rooms are the test split.
     folders = {"train": ["train"], "validation": ["valid_seen", "valid_train"], "test": ["valid_unseen"]}[split]
     paths = sorted(path for name in folders for path in (folder / name).rglob("game.tw-pddl"))
     tasks = []
@@ -226,9 +231,9 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """The generated game in ``task.data``.
+    """Return the spec of the generated game in ``task.data``.
 
     Raises:
-        UserError: the data is no game.
+        UserError: the data is not a valid spec.
     """
     return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")

@@ -1,4 +1,4 @@
-"""The settings of ALFWorld's games."""
+"""Options of the ALFWorld environment."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Kind = Literal[
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 ]
-"""ALFWorld's names of what there is to do."""
+"""ALFWorld's names of the kinds of tasks."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -21,11 +21,11 @@ class AlfworldOptions:
     """Settings of ``AlfworldEnv``."""
 
     kinds: tuple[Kind, ...] = Field(default=Kind.__args__, min_length=1)  # type: ignore[attr-defined]
-    """What the generated games ask for."""
+    """Kinds of tasks in generated games."""
     alike: int = Field(default=10, ge=1)
-    """Most receptacles of a type in a generated game: a real kitchen may have a dozen drawers."""
+    """Most receptacles of the same type in a generated game; a floor plan may have a dozen drawers."""
     games: str | None = None
-    """A folder of ALFWorld's own game files, such as the ``json_2.1.1`` of ``alfworld-download``, to play in place of
-    generated games."""
+    """Folder of official game files to play instead of generated games, such as ``json_2.1.1`` from
+    ``alfworld-download``."""
     show_commands: bool = True
     """List the admissible commands below each observation."""

@@ -1,4 +1,4 @@
-"""Planning problems in PDDL, generated or from files, whose size is the dial of the horizon."""
+"""Planning problems in PDDL, generated or from files. The size of generated problems controls the horizon."""
 
 from treeagent.envs.planning.env import PlanningEnv
 from treeagent.envs.planning.options import PlanningOptions

@@ -1,4 +1,4 @@
-"""A player that follows the planner."""
+"""A scripted player that follows the planner."""
 
 import random
 from collections.abc import Callable
@@ -10,18 +10,19 @@ from treeagent.envs.planning.words import sentence
 
 FINISH = "finish"
 _ENDS = 0.1
-"""Share of the errors that finish too early. With as many as of any other action, most episodes would end by one; with
-none, each end would be a success, and a value estimate could not learn that it may not be."""
+"""Probability that an error is to finish too early. If errors were drawn uniformly, most episodes would end with such
+an error. If it never happened, every finished episode would be a success, and a value model could not learn that
+finishing may fail."""
 
 
 class PlanningDemonstrator:
-    """Follows a plan, made anew where it has erred, and finishes at the goal. Its thought is the next fact that the
-    plan achieves for good, of those that the goal asks for. Where there is no plan, it thinks "stuck" and finishes.
+    """Follows a plan, plans again after an error, and finishes at the goal. Its thought is the next fact of the goal
+    that the plan achieves and keeps. If there is no plan, it thinks "stuck" and finishes.
 
-    With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes any other possible action.
+    With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes another possible action.
 
     Args:
-        place: gives what is played: the problem and the state.
+        place: returns the current problem, its planner and the state.
     """
 
     def __init__(self, place: Callable[[], tuple[Problem, Planner, State]], noise: float) -> None:
@@ -41,7 +42,7 @@ class PlanningDemonstrator:
 
 
 def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
-    """The first goal that the plan reaches and keeps."""
+    """Return the first fact of the goal that the plan achieves and keeps."""
     states = [state]
     for name in plan:
         states.append(problem.steps[name].after(states[-1]))

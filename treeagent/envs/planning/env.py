@@ -1,4 +1,4 @@
-"""Planning problems as an environment."""
+"""The environment of planning problems."""
 
 import functools
 import random
@@ -22,14 +22,14 @@ from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 256
-"""Problems kept in memory. A batch of trees goes through all of its problems at every step."""
+"""Problems kept in memory. A batch of trees uses all of its problems at every step."""
 _HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
-"""Predicates of the generated domains, and of pddlgym's blocks and hanoi, whose facts follow from others."""
+"""Predicates whose facts follow from others, in the generated domains and in pddlgym's blocks and hanoi."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
 
 
 class Place(NamedTuple):
-    """What holds, and whether the agent has finished."""
+    """The state, and whether the agent has finished."""
 
     state: State
     finished: bool = False
@@ -41,11 +41,12 @@ class Loaded(NamedTuple):
 
 
 class PlanningEnv(VisitEnv[Place]):
-    """Planning problems in PDDL, in words: take actions until the goal holds, then finish.
+    """PDDL planning problems as text: take actions until the goal holds, then finish.
 
-    Problems are generated for four domains, whose size is the dial of the horizon, or come from files. An action is a
-    name and its objects, such as ``unstack a b``, or a call of the one tool ``act``. Only ``finish`` ends an episode:
-    reward is 1 if the goal holds then and 0 otherwise. So an end does not tell a success, and a dead end is silent.
+    Problems are generated for four domains, with a size that controls the horizon, or come from files. An action is a
+    name and its objects, such as ``unstack a b``, or a call of the only tool, ``act``. Only ``finish`` ends an episode:
+    the reward is 1 if the goal holds then, and 0 otherwise. The end of an episode therefore does not reveal a success,
+    and a dead end is not reported.
 
     Raises:
         UserError: unified-planning is not installed, a file cannot be read, or the domain has an action ``finish``.
@@ -121,7 +122,7 @@ class PlanningEnv(VisitEnv[Place]):
         return [self._task(split, number) for number in range(start, start + count)]
 
     def verify(self) -> float:
-        """1 where the agent has finished and the goal holds, else 0."""
+        """Return 1 if the agent has finished and the goal holds, otherwise 0."""
         place = self.visit
         return float(place.finished and holds(self.problem.goal, place.state))
 
@@ -137,7 +138,7 @@ class PlanningEnv(VisitEnv[Place]):
 
     @property
     def problem(self) -> Problem:
-        """The problem that is played."""
+        """The current problem."""
         return self._loaded(_problem_in(self.task)).problem
 
     def _load(self, lines: tuple[str, ...]) -> Loaded:
@@ -155,7 +156,7 @@ class PlanningEnv(VisitEnv[Place]):
         return Task(f"{self._domain.name}-{split}-{path.stem}", prompt, split, number, {"problem": list(lines)})
 
     def _shown(self, before: State | None = None) -> str:
-        """What the agent reads after an action in the state ``before``; None at the start of the task."""
+        """Return what the agent reads after an action in the state ``before``, which is None at the start of a task."""
         state = self.visit.state
         if before is None or self.options.show == "state":
             text = sentences(state, self._hidden) or "nothing to see"
@@ -166,7 +167,7 @@ class PlanningEnv(VisitEnv[Place]):
         return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
 
     def _refusal(self, name: str) -> str:
-        """Why an action is not possible."""
+        """Return why an action is impossible."""
         verb, *objects = name.split() or [""]
         schema = next((each for each in self._domain.schemas if each.name == verb), None)
         if schema is None:
@@ -188,7 +189,7 @@ class PlanningEnv(VisitEnv[Place]):
         ours = _HIDDEN if self._domain.name in DRAW else frozenset[str]()
         if self.options.pddlgym is None:
             return ours if self._files is None else frozenset()
-        # pddlgym states as facts which actions may be called.
+        # pddlgym has facts that say which actions may be called.
         calls = {name for each in self._domain.schemas for name in (each.name, each.name.replace("-", ""))}
         return ours | (calls - self._domain.fluents)
 

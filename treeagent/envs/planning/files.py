@@ -1,4 +1,4 @@
-"""Problems in PDDL files: the user's own, and those of the package pddlgym."""
+"""Problems in PDDL files: the user's own files, and those of the package pddlgym."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -13,10 +13,10 @@ _TRAINING: tuple[Split, ...] = (*("train",) * 9, "validation")
 
 
 def read_text(path: Path) -> str:
-    """The text of a PDDL file.
+    """Read a PDDL file.
 
     Raises:
-        UserError: there is no such file, or it is no text.
+        UserError: there is no such file, or it is not a text file.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -25,10 +25,10 @@ def read_text(path: Path) -> str:
 
 
 def find_files(options: PlanningOptions) -> tuple[Path, Mapping[Split, Sequence[Path]]] | None:
-    """The domain's file and the problems' files by split; ``None`` where problems are to be generated.
+    """Return the file of the domain and the files of the problems by split; ``None`` if problems are to be generated.
 
     Raises:
-        UserError: the options do not name a domain and problems, or there are none.
+        UserError: the options name a domain without problems or the reverse, or the files do not exist.
     """
     if options.pddlgym is not None:
         return _of_pddlgym(options.pddlgym)
@@ -48,7 +48,7 @@ def _of_pddlgym(name: str) -> tuple[Path, Mapping[Split, Sequence[Path]]]:
     try:
         folder = Path(str(metadata.distribution("pddlgym").locate_file("pddlgym/pddl")))
     except metadata.PackageNotFoundError as error:
-        # Its files are enough; its requirements, such as gym, are of no use here.
+        # Only its files are used, so its requirements, such as gym, are not needed.
         raise UserError("pddlgym is missing: pip install --no-deps pddlgym==0.0.7") from error
     if not (folder / name).is_dir() or not (folder / f"{name}.pddl").is_file():
         names = sorted(path.stem for path in folder.glob("*.pddl") if path.with_suffix("").is_dir())

@@ -1,6 +1,6 @@
-"""Problems drawn at random for the domains that come with the environment. Their size is the dial of the horizon.
+"""Random problems for the built-in domains. Their size controls the horizon.
 
-A problem is drawn as lines of three kinds. ``object a block`` says that ``a`` is a block. ``init on a b`` is a fact
+A problem is written as lines of three kinds. ``object a block`` says that ``a`` is a block. ``init on a b`` is a fact
 that holds at the start. ``goal on b a`` is a fact that must hold at the end.
 """
 
@@ -16,10 +16,10 @@ PEGS = ("peg1", "peg2", "peg3")
 
 
 def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
-    """The problem of ``domain`` that the lines describe.
+    """Parse lines into a problem of ``domain``.
 
     Raises:
-        UserError: they describe none.
+        UserError: the lines are not a valid problem.
     """
     parts: dict[str, list[Fact]] = {"object": [], "init": [], "goal": []}
     for line in lines:
@@ -36,7 +36,7 @@ def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
 
 
 def draw_blocks(size: int, rng: random.Random) -> list[str]:
-    """``size`` blocks in random towers, to be built into other ones."""
+    """Draw a problem with ``size`` blocks in random towers, to be rebuilt into other towers."""
     names = ascii_lowercase[:size]
     while True:
         (start, clear), (end, _) = _towers(names, rng), _towers(names, rng)
@@ -47,7 +47,7 @@ def draw_blocks(size: int, rng: random.Random) -> list[str]:
 
 
 def draw_hanoi(size: int, rng: random.Random) -> list[str]:
-    """``size`` discs in one legal arrangement, to be brought into another one. ``d1`` is the smallest disc."""
+    """Draw a problem with ``size`` discs in a legal arrangement, to be moved into another. ``d1`` is the smallest."""
     discs = [f"d{number + 1}" for number in range(size)]
     while True:
         start, end = ([rng.choice(PEGS) for _ in discs] for _ in range(2))
@@ -66,7 +66,7 @@ def draw_hanoi(size: int, rng: random.Random) -> list[str]:
 
 
 def draw_logistics(size: int, rng: random.Random) -> list[str]:
-    """``size`` packages to be brought elsewhere, in two cities of an office and an airport each."""
+    """Draw a problem with ``size`` packages to deliver, in two cities that have an office and an airport each."""
     places = ["office1", "airport1", "office2", "airport2"]
     boxes = [f"box{number + 1}" for number in range(size)]
     ways = [("road", "office1", "airport1"), ("road", "office2", "airport2"), ("air", "airport1", "airport2")]
@@ -83,8 +83,9 @@ def draw_logistics(size: int, rng: random.Random) -> list[str]:
 
 
 def draw_tireworld(size: int, rng: random.Random) -> list[str]:
-    """A way of ``size`` roads with a spare at each place between, and as many wrong ways, of one to three places, that
-    lead on but lack a spare somewhere. As each drive costs a tire, who takes one never arrives."""
+    """Draw a route of ``size`` roads with a spare tire at each intermediate place, and as many side routes of one to
+    three places. A side route leads forward, too, but lacks a spare at one place. Since each drive costs a tire, a car
+    that takes a side route never arrives."""
     sides = [rng.randint(1, 3) for _ in range(size)]
     names = [f"p{number + 1}" for number in range(size + 1 + sum(sides))]
     rng.shuffle(names)
@@ -114,7 +115,7 @@ def _lines(objects: Mapping[str, str], init: Iterable[Fact], goal: Iterable[Fact
 
 
 def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
-    """Where each block stands, and the blocks with nothing on them."""
+    """Draw random towers. Returns a fact for each block, on another block or on the table, and the topmost blocks."""
     found, tops = list[Fact](), list[str]()
     for name in rng.sample(names, len(names)):
         place = rng.randrange(len(tops) + 1)
@@ -128,7 +129,7 @@ def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
 
 
 def _piles(discs: Sequence[str], pegs: Sequence[str]) -> list[tuple[str, str]]:
-    """What each disc lies on, given the peg of each, the smallest disc first."""
+    """Return what each disc lies on, given the peg of each disc. Discs are sorted by size, the smallest first."""
     below = dict(zip(PEGS, PEGS, strict=True))
     found = list[tuple[str, str]]()
     for disc, peg in zip(reversed(discs), reversed(pegs), strict=True):

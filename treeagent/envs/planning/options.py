@@ -1,4 +1,4 @@
-"""The settings of planning."""
+"""Options of the planning environment."""
 
 from typing import Annotated, Literal
 
@@ -9,10 +9,10 @@ from treeagent.types import Split
 
 DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
 Files = str | list[str]
-"""A folder of problem files, or problem files."""
+"""A folder of problem files, a problem file, or a list of problem files."""
 
 Sizes = int | tuple[int, int]
-"""A size of problems, or the least and the greatest one."""
+"""The size of all problems, or the smallest and the largest size."""
 
 
 def _ordered(sizes: Sizes) -> Sizes:
@@ -24,25 +24,26 @@ def _ordered(sizes: Sizes) -> Sizes:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PlanningOptions:
-    """Settings of ``PlanningEnv``. Problems are generated for ``domain``, unless files are named."""
+    """Settings of ``PlanningEnv``. Without files, problems are generated for ``domain``."""
 
     domain: DomainName = "blocks"
     size: Annotated[Sizes, AfterValidator(_ordered)] = 4
-    """Blocks, discs, packages, or roads to the goal. More of them need more actions. ``[2, 8]`` draws the size of each
-    problem from 2 to 8."""
+    """Number of blocks, discs or packages, or of roads to the goal. A larger problem needs more actions. ``[2, 8]``
+    draws the size of each problem from 2 to 8."""
     domain_file: str | None = None
-    """A PDDL file of your own domain; its problems are those of ``problems``."""
+    """PDDL file of your own domain; set ``problems``, too."""
     problems: Files | dict[Split, Files] | None = None
-    """PDDL files of your own problems, or the folder that holds them. A hash of the text puts a tenth into validation
-    and a tenth into test. To choose the splits, give a table: ``{train = "easy", test = "hard"}``."""
+    """PDDL files of your own problems, or their folder. A hash of the text assigns a tenth of them to validation and a
+    tenth to test. To choose the splits, give a table: ``{train = "easy", test = "hard"}``."""
     pddlgym: str | None = None
-    """A domain of the package pddlgym, such as "blocks_operator_actions". Its test problems are the split test, and a
-    hash puts a tenth of the others into validation."""
+    """A domain of the package pddlgym, such as "blocks_operator_actions". Its test problems are the test split; a hash
+    assigns a tenth of the others to validation."""
     hide: list[str] | None = None
-    """Predicates whose facts the agent does not read. By default, in the generated domains and in pddlgym's blocks and
-    hanoi, those that follow from others, such as ``clear``; and those by which pddlgym says what may be called."""
+    """Predicates whose facts the agent does not see. By default, these are redundant predicates, such as ``clear``, in
+    the generated domains and in pddlgym's blocks and hanoi, and the predicates with which pddlgym says which actions
+    may be called."""
     show: Literal["state", "changes"] = "state"
-    """What the agent reads after an action: "state" is every fact that holds, "changes" only those that the action made
-    true or false. Changes are short where many facts hold, so that long plans fit into the model's context."""
+    """What the agent reads after an action: "state" is every fact that holds, "changes" only the facts that the action
+    made true or false. If many facts hold, changes are shorter, so that longer plans fit into the model's context."""
     show_commands: bool = False
     """Show the possible actions after each observation."""

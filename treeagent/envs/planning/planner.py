@@ -1,4 +1,4 @@
-"""A planner: weighted A* (Pohl 1970) with the heuristic of the planner FF (Hoffmann and Nebel 2001)."""
+"""A planner: weighted A* (Pohl 1970) with the heuristic of FF (Hoffmann and Nebel 2001)."""
 
 import heapq
 import math
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from treeagent.envs.planning.problem import Condition, Fact, Problem, State, holds
 
 _PATIENCE = 20_000
-"""States whose successors the planner looks at before it gives up."""
+"""States that the planner expands before it gives up."""
 _WEIGHT = 2
-"""Factor of the estimate. On generated blocks and logistics 1 plans some ten times as long for plans that are hardly
-shorter, and 5 for plans a fifth longer."""
+"""Weight of the heuristic. On generated blocks and logistics problems, a weight of 1 takes about ten times as long for
+hardly shorter plans, and a weight of 5 gives plans that are a fifth longer."""
 
 
 class Planner:
-    """Plans for the states of one problem.
+    """Finds plans for the states of one problem.
 
-    A plan can be longer than necessary. A found plan is kept for each state that it
-    goes through, so that who follows it plans only once.
+    A plan can be longer than necessary. A plan is cached for every state on its path, so following it needs no further
+    planning.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -27,8 +27,8 @@ class Planner:
         self._plans: dict[State, tuple[str, ...] | None] = {}
 
     def plan(self, state: State) -> tuple[str, ...] | None:
-        """Actions that lead from ``state`` to the goal; ``None`` where there are none, or none was found in 20,000
-        states."""
+        """Return actions that lead from ``state`` to the goal; ``None`` if there is no plan, or none was found within
+        20,000 expanded states."""
         if state not in self._plans:
             self._plans[state] = left = self._search(state)
             there = state
@@ -64,7 +64,7 @@ class Planner:
 
 
 class _Rule(NamedTuple):
-    """Where the facts ``needs`` hold, action number ``step`` makes the facts ``adds`` true; facts by their numbers."""
+    """If the facts ``needs`` hold, action number ``step`` makes the facts ``adds`` true. Facts are given by number."""
 
     needs: tuple[int, ...]
     adds: tuple[int, ...]
@@ -72,7 +72,7 @@ class _Rule(NamedTuple):
 
 
 class _Relaxed:
-    """The problem without deletions and without conditions that a fact be false."""
+    """The delete relaxation of the problem: actions make no fact false, and negative conditions are ignored."""
 
     def __init__(self, problem: Problem) -> None:
         self._numbers: dict[Fact, int] = {}
@@ -90,14 +90,14 @@ class _Relaxed:
                 self._users[fact].append(number)
 
     def steps_left(self, state: State) -> float:
-        """How many actions a relaxed plan to the goal has; infinite where there is none. Each fact is reached by the
-        rule of least cost, the cost of a rule being the sum of its facts' costs and one."""
+        """Return the number of actions of a relaxed plan to the goal, infinite if there is none. In this plan the
+        cheapest rule achieves each fact; the cost of a rule is 1 plus the sum of the costs of the facts it needs."""
         rules, known = self._rules, self._numbers
         costs = [math.inf] * len(known)
         by: list[int] = [-1] * len(known)
         missing = [len(rule.needs) for rule in rules]
         sums = [1.0] * len(rules)
-        # Sorted, as a set's order, and with it a plan among equals, differs from process to process.
+        # Sorted, since the order of a set, and with it the choice among equal plans, differs between processes.
         queue = sorted((0.0, known[fact]) for fact in state if fact in known)
         for _, fact in queue:
             costs[fact] = 0.0
@@ -138,7 +138,7 @@ class _Relaxed:
 
 
 def _needs(*conditions: Condition) -> Iterator[State]:
-    """The facts that all conditions together ask for, in each way to fulfil them."""
+    """Yield, for each combination of cases of the two conditions, the facts that must hold."""
     first, second = conditions
     for one in first:
         for other in second:

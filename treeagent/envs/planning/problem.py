@@ -1,4 +1,4 @@
-"""Planning problems as values, and what each action of a problem does once its objects are filled in."""
+"""Planning problems as values, and their actions grounded with objects."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,22 +12,22 @@ from treeagent.types import UserError
 Fact = tuple[str, ...]
 """A predicate and its objects: ``("on", "a", "b")``. In a domain, a variable such as ``?x`` can stand for an object."""
 State = frozenset[Fact]
-"""The facts that hold, of those that actions change."""
+"""All facts that hold, without those that no action changes."""
 
 _MOST_CASES = 2_000
-"""Alternatives of one condition. A condition with more of them would make every step slow."""
+"""Most alternatives of one condition. More would make every step slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A fact."""
+    """The fact holds."""
 
     fact: Fact
 
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Two names stand for one object."""
+    """Two names denote the same object."""
 
     left: str
     right: str
@@ -40,7 +40,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """All of the parts, or any of them."""
+    """The conjunction of the parts if ``every``, otherwise their disjunction."""
 
     parts: "tuple[Formula, ...]"
     every: bool = True
@@ -48,7 +48,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Quantified:
-    """The part with every choice of objects for the variables, or with any choice."""
+    """The part holds for every choice of objects for the variables if ``every``, otherwise for some choice."""
 
     variables: "tuple[Variable, ...]"
     part: "Formula"
@@ -65,7 +65,7 @@ class Variable(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Where ``when`` holds, ``fact`` becomes ``value`` for every choice of objects for ``variables``."""
+    """If ``when`` holds, ``fact`` becomes ``value``, for every choice of objects for ``variables``."""
 
     fact: Fact
     value: bool
@@ -87,9 +87,9 @@ class Domain:
     name: str
     schemas: tuple[Schema, ...]
     types: Mapping[str, tuple[str, ...]]
-    """For each type the types that it belongs to, itself included."""
+    """Supertypes of each type, including the type itself."""
     constants: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The type of each object that all problems of the domain have."""
+    """Types of the objects that exist in every problem of the domain, by name."""
 
     @cached_property
     def fluents(self) -> frozenset[str]:
@@ -98,7 +98,7 @@ class Domain:
 
 
 class Case(NamedTuple):
-    """One way to fulfil a condition: the facts that must hold and those that must not."""
+    """One way to satisfy a condition: the facts that must hold and those that must not."""
 
     yes: State
     no: State
@@ -108,7 +108,7 @@ class Case(NamedTuple):
 
 
 Condition = tuple[Case, ...]
-"""The condition holds where any of the cases does."""
+"""A disjunction of cases."""
 _ALWAYS: Condition = (Case(frozenset(), frozenset()),)
 
 
@@ -117,7 +117,7 @@ def holds(condition: Condition, state: State) -> bool:
 
 
 class Change(NamedTuple):
-    """What an action does where the condition holds."""
+    """The effects of an action under a condition."""
 
     when: Condition
     adds: State
@@ -125,15 +125,16 @@ class Change(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An action with its objects."""
+    """A grounded action."""
 
     name: str
-    """As the agent writes it, such as ``unstack a b``."""
+    """Name as the agent writes it, such as ``unstack a b``."""
     when: Condition
     changes: tuple[Change, ...]
 
     def after(self, state: State) -> State:
-        """The state after the step, whose condition must hold. What is both deleted and added is true (PDDL 2.1)."""
+        """Return the state after the action, whose condition must hold. A fact that is both deleted and added is true
+        (PDDL 2.1)."""
         adds, deletes = frozenset[Fact](), frozenset[Fact]()
         for change in self.changes:
             if change.when is _ALWAYS or holds(change.when, state):
@@ -143,7 +144,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A task of a domain: its objects with their types, the facts at the start, and the goal.
+    """A problem of a domain: its objects with their types, the initial facts, and the goal.
 
     Raises:
         UserError: a condition has too many alternatives.
@@ -169,8 +170,8 @@ class Problem:
 
     @cached_property
     def steps(self) -> Mapping[str, Step]:
-        """The actions by name that can become possible, sorted. An action whose facts cannot be reached even if nothing
-        were ever deleted is left out."""
+        """The grounded actions by name, sorted. Actions that are unreachable even in the delete relaxation are left
+        out."""
         steps = [step for schema in self.domain.schemas for step in self._grounded(schema)]
         cases = [(step, case) for step in steps for case in step.when]
         missing = [len(case.yes) for _, case in cases]
@@ -193,14 +194,14 @@ class Problem:
         return dict(sorted(found.items()))
 
     def possible(self, state: State) -> list[str]:
-        """The names of the actions that are possible in a state, sorted."""
+        """Return the names of the actions that are possible in a state, sorted."""
         candidates = (each for fact in (None, *state) for each in self._by_fact.get(fact, ()))
         return sorted({name for case, name in candidates if case.holds(state)})
 
     @cached_property
     def _by_fact(self) -> Mapping[Fact | None, Sequence[tuple[Case, str]]]:
-        """The cases of all conditions with the names of the actions, each under the fact of it that the fewest others
-        ask for. So few of them have to be looked at in a state."""
+        """All cases of the actions' conditions with the action's name, indexed by the rarest fact that the case needs
+        (None if it needs none). So only few cases have to be tested in a state."""
         asked = Counter(fact for step in self.steps.values() for case in step.when for fact in case.yes)
         found: dict[Fact | None, list[tuple[Case, str]]] = {}
         for step in self.steps.values():
@@ -232,8 +233,8 @@ class Problem:
                 yield Step(" ".join([schema.name, *(names[each.name] for each in schema.variables)]), when, changes)
 
     def _choices(self, variables: Sequence[Variable], when: Formula) -> Iterator[dict[str, str]]:
-        """Objects for the variables, by name. Those that contradict a fact that never changes are mostly left out: the
-        facts that a condition asks for are matched first, so that few choices remain."""
+        """Yield assignments of objects to the variables. The facts of the condition that no action changes are matched
+        first, which rules out most impossible assignments early."""
         kinds = dict(variables)
         patterns = [
             part.fact
@@ -260,7 +261,7 @@ class Problem:
                     yield choice | dict(zip((each.name for each in free), values, strict=True))
 
     def _changes(self, effects: Sequence[Effect], names: Mapping[str, str]) -> tuple[Change, ...]:
-        """Changes of one condition are one change."""
+        """Ground the effects, and merge those with the same condition into one ``Change``."""
         found: dict[Condition, tuple[set[Fact], set[Fact]]] = {}
         for effect in effects:
             for more in self._bindings(effect.variables):
@@ -277,8 +278,8 @@ class Problem:
             yield dict(zip((each.name for each in variables), values, strict=True))
 
     def _cases(self, formula: Formula, names: Mapping[str, str], wanted: bool = True) -> list[Case]:
-        """The ways in which a formula can be ``wanted``; none where it cannot. Facts that never change and equalities
-        are decided here."""
+        """Return the cases in which a formula has the truth value ``wanted``; empty if it cannot. Facts that never
+        change and equalities are evaluated here."""
         match formula:
             case Not(part):
                 return self._cases(part, names, not wanted)
@@ -298,7 +299,7 @@ class Problem:
 
 
 def _joined(parts: Iterable[list[Case]], every: bool) -> list[Case]:
-    """The cases of all parts together, or of any part."""
+    """Return the cases of the conjunction of the parts if ``every``, otherwise of their disjunction."""
     if not every:
         return list(dict.fromkeys(case for part in parts for case in part))
     cases = list(_ALWAYS)
@@ -323,7 +324,7 @@ def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
 
 
 def _matched(pattern: Fact, fact: Fact, names: dict[str, str], variables: Mapping[str, str]) -> dict[str, str] | None:
-    """``names`` with the objects of ``fact`` for the variables of ``pattern``; ``None`` where they disagree."""
+    """Extend ``names`` by the objects that make ``pattern`` equal to ``fact``; ``None`` if it cannot match."""
     found = dict(names)
     for wanted, given in zip(pattern[1:], fact[1:], strict=True):
         if (found.setdefault(wanted, given) if wanted in variables else wanted) != given:

@@ -1,4 +1,4 @@
-"""PDDL read by unified-planning, into the values of ``problem``."""
+"""Read PDDL with unified-planning and convert it to the values of ``problem``."""
 
 import warnings
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from treeagent.envs.planning.problem import (
 from treeagent.types import UserError
 
 _OBJECT = "object"
-"""The type of all objects."""
+"""The root type, which all objects have."""
 
 
 def read_domain(text: str) -> Domain:
-    """The domain that a PDDL text defines.
+    """Parse a PDDL domain.
 
     Raises:
-        UserError: the text is no domain, or uses numbers, durations, chance or another part of PDDL that is not
-            supported.
+        UserError: the text is not a domain, or uses numbers, durations, probabilities or another unsupported part of
+            PDDL.
     """
     return _domain(_parsed(text, None))
 
 
 def read_problem(domain: str, problem: str) -> Problem:
-    """The problem that two PDDL texts define.
+    """Parse a PDDL problem, given the texts of its domain and of the problem.
 
     Raises:
         UserError: as for ``read_domain``.
@@ -54,12 +54,12 @@ def read_problem(domain: str, problem: str) -> Problem:
 def _parsed(domain: str, problem: str | None) -> Any:
     reader, environment = _reader()
     with warnings.catch_warnings():
-        # An action and a predicate may have one name in PDDL. The library warns of it or, by default, refuses it.
+        # In PDDL an action and a predicate may have the same name. The library warns or, by default, raises an error.
         warnings.simplefilter("ignore")
         strict, environment.error_used_name = environment.error_used_name, False
         try:
             found = reader.parse_problem_string(domain.lower(), problem and problem.lower())
-        except Exception as error:  # the library raises errors of many kinds, its parser's among them
+        except Exception as error:  # the library and its parser raise many kinds of errors
             why = " ".join(str(error).split())
             raise UserError(f"the PDDL cannot be read ({why}): write STRIPS or ADL without numbers") from error
         finally:
@@ -73,11 +73,12 @@ def _parsed(domain: str, problem: str | None) -> Any:
 
 @cache
 def _reader() -> tuple[Any, Any]:
-    """The library's reader, which takes a tenth of a second to build, and what it keeps expressions in."""
+    """Return the library's reader and its environment, which stores expressions. Creating the reader takes a tenth of a
+    second."""
     from unified_planning.environment import get_environment
     from unified_planning.io import PDDLReader
 
-    # In an environment of its own the reader fails at quantified effects (version 1.3.0).
+    # With a separate environment, the reader fails on quantified effects (version 1.3.0).
     return PDDLReader(), get_environment()
 
 

@@ -1,4 +1,4 @@
-"""Facts, goals and actions in words."""
+"""Write facts, goals and actions as text."""
 
 from collections.abc import Collection, Iterable
 
@@ -16,7 +16,7 @@ _SENTENCES = {
     ("spare-in", 1): "a spare is at {}",
     ("vehicle-at", 1): "the car is at {}",
 }
-"""By predicate and number of objects. Any other fact is written as in PDDL, without brackets."""
+"""Sentences by predicate and number of objects. Any other fact is written as in PDDL, without brackets."""
 
 
 def sentence(fact: Fact) -> str:
@@ -25,7 +25,7 @@ def sentence(fact: Fact) -> str:
 
 
 def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
-    """The facts whose predicate is not hidden, in alphabetical order of their sentences."""
+    """Return the sentences of the facts whose predicate is not hidden, in alphabetical order."""
     return ", ".join(sorted(sentence(fact) for fact in facts if fact[0] not in hidden))
 
 
@@ -46,9 +46,9 @@ def goal_words(goal: Formula) -> str:
 
 
 def _inner(part: Formula, every: bool | None = None) -> str:
-    """The words of a part of a condition, in brackets where they could be misread.
+    """Write a part of a condition, in brackets if it would be ambiguous without them.
 
-    A fact needs none, and neither does an "and" within an "and" or an "or" within an "or".
+    A fact needs no brackets, and neither does an "and" within an "and" or an "or" within an "or".
 
     Args:
         every: whether the condition around it is an "and" (True) or an "or" (False); None for anything else.
@@ -58,14 +58,14 @@ def _inner(part: Formula, every: bool | None = None) -> str:
 
 
 def action_words(domain: Domain) -> str:
-    """How each action is called: ``stack block lower``."""
+    """Return the form of a call of each action, such as ``stack block lower``."""
     return ", ".join(
         " ".join([each.name, *(v.name.removeprefix("?") for v in each.variables)]) for each in domain.schemas
     )
 
 
 def prompt_of(problem: Problem, hidden: Collection[str]) -> str:
-    """The task: its goal, the facts that never change, and the actions."""
+    """Return the task's prompt: the goal, the facts that never change, and the actions."""
     known = sentences(problem.known, hidden)
     return "\n".join(
         line

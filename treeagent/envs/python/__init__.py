@@ -1,4 +1,4 @@
-"""A Python code tool: functions to be written, tried out in a sandbox and judged by hidden tests."""
+"""A Python code tool: the agent writes functions, runs them in a sandbox, and is judged by hidden tests."""
 
 from treeagent.envs.python.env import PythonEnv
 from treeagent.envs.python.options import PythonOptions

@@ -1,8 +1,8 @@
-"""What runs in the sandbox: gives up every right that it does not need, then runs the code it is given.
+"""Program that runs in the sandbox: it drops all privileges that it does not need, then runs the given code.
 
-It is started as a file of its own in a fresh interpreter and imports nothing of ours. Rights are given up for good: a
-filter of system calls (seccomp) and limits of processor time and memory. No call that takes a path is left, so code can
-neither open a file nor see whether one exists. The modules that it can import are loaded before.
+It is started as a script in a new interpreter and does not import treeagent. The privileges are dropped permanently, by
+a filter of system calls (seccomp) and by limits on CPU time and memory. No system call that takes a path is allowed, so
+code can neither open a file nor see whether one exists. The modules that it can import are loaded before.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import traceback
 from typing import Any
 
 CPU_SECONDS, LOCKED = 2, b"locked\n"
-"""The limit of processor time; and what is written before the results, once all rights are given up."""
+"""The limit of CPU time; and the line that is written before the results, once all privileges are dropped."""
 
 _MODULES = (
     *("_strptime", "array", "base64", "bisect", "calendar", "cmath", "collections.abc", "contextlib", "copy", "csv"),
@@ -26,13 +26,13 @@ _MODULES = (
     *("functools", "graphlib", "hashlib", "heapq", "itertools", "math", "numbers", "operator", "pprint", "re"),
     *("statistics", "string", "textwrap", "time", "types", "typing", "unicodedata", "zlib"),
 )
-"""What code can import besides what this file imports."""
+"""Modules that code can import in addition to those that this file imports."""
 _DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
 _X86_64 = 0xC000003E
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
-"""What a filter answers; refused calls fail with EPERM, which code sees as a PermissionError."""
+"""Actions of the seccomp filter. A refused call fails with EPERM, which Python raises as a PermissionError."""
 _CALLS = (
-    *(0, 1, 3, 5, 8, 19, 20),  # read write close fstat lseek readv writev: open files alone
+    *(0, 1, 3, 5, 8, 19, 20),  # read write close fstat lseek readv writev: files that are already open
     *(9, 10, 11, 12, 25, 28),  # mmap mprotect munmap brk mremap madvise: its own memory
     *(13, 14, 15, 131),  # rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack: its own handlers, no sending
     *(24, 35, 202, 219),  # sched_yield nanosleep futex restart_syscall: waiting
@@ -41,22 +41,22 @@ _CALLS = (
     *(318, 334),  # getrandom rseq
     *(60, 231),  # exit exit_group
 )
-"""By their numbers on x86-64. None takes a path, none makes a file, a process or a thread, and none names another
-process."""
+"""Allowed system calls, by their numbers on x86-64. None takes a path, none creates a file, a process or a thread, and
+none refers to another process."""
 _CLOCK_CALLS, _CLOCKS = (228, 229, 230), 16
-"""clock_gettime, clock_getres and clock_nanosleep, and the clocks for which they are allowed: the first 16. The other
-clocks are those of other processes and of devices."""
+"""clock_gettime, clock_getres and clock_nanosleep, which are allowed for the first 16 clocks only. The other clocks
+belong to other processes and to devices."""
 
 
 class Unavailable(Exception):
-    """A right cannot be given up."""
+    """A privilege cannot be dropped on this machine."""
 
 
 def lock(megabytes: int) -> None:
-    """Give up all rights but to compute and to write to the files that are open.
+    """Drop all privileges except to compute and to write to files that are already open.
 
     Raises:
-        Unavailable: this machine has no way to give up one of them.
+        Unavailable: this machine has no way to drop one of them.
     """
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise Unavailable(f"it is {sys.platform} on {os.uname().machine}, not linux on x86_64")
@@ -68,7 +68,7 @@ def lock(megabytes: int) -> None:
         resource.RLIMIT_NOFILE: 32,
     }
     for limit, most in limits.items():
-        # The first signal can be ignored; a second later comes one that cannot.
+        # The signal at the soft limit can be ignored; the one at the hard limit, a second later, cannot.
         resource.setrlimit(limit, (most, most + (limit == resource.RLIMIT_CPU)))
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no_new_privs")
@@ -85,11 +85,11 @@ def _check(answer: int, name: str) -> int:
 
 
 def _filter() -> bytes:
-    """Instructions of the kernel's packet filter: allow the calls listed on this architecture, refuse all others."""
+    """Return the BPF program of the filter, which allows the listed calls on x86-64 and refuses all others."""
     load, jump_equal, jump_at_least, answer = 0x20, 0x15, 0x35, 0x06
-    number, architecture, first_argument = 0, 4, 16  # offsets in what the kernel describes a call by
+    number, architecture, first_argument = 0, 4, 16  # offsets in the kernel's struct seccomp_data
     check_clock = [(load, 0, 0, first_argument), (jump_at_least, 1, 0, _CLOCKS)]
-    # A jump counts the instructions that it leaves out. The listed calls' jumps lead to the answers at the end.
+    # A jump is the number of instructions to skip. The jumps of the listed calls lead to the actions at the end.
     to_clock = {call: len(_CALLS) + len(_CLOCK_CALLS) - place for place, call in enumerate(_CLOCK_CALLS, len(_CALLS))}
     to_allow = {call: len(_CALLS) + len(_CLOCK_CALLS) + 2 - place for place, call in enumerate(_CALLS)}
     program = [
@@ -107,13 +107,14 @@ def _filter() -> bytes:
 
 
 def main() -> None:
-    """Read a request from standard input, run its code, write what its function returns to the file named.
+    """Read a request from standard input, run its code, and write the return values of its function to a pipe.
 
-    Before foreign code runs, that file gets ``LOCKED``; where it gets anything else, no code was run.
+    The arguments of the command line are the pipe's file descriptor and the parent's process id. ``LOCKED`` is written
+    to the pipe before any code runs. If the pipe gets anything else first, no code was run.
     """
     results, parent = map(int, sys.argv[1:])
-    # A run ends with the process that waits for it, also where that is killed. Code cannot undo this, as it could by
-    # closing a pipe.
+    # A run ends with the process that waits for it, even if that is killed. Code cannot prevent this, as it could with
+    # a pipe by closing it.
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -136,7 +137,7 @@ def main() -> None:
             os.write(results, json.dumps(returned).encode())
     except SystemExit:
         pass
-    except BaseException as error:  # the boundary: whatever strange code raises is its own output
+    except BaseException as error:  # any exception of the code is part of its output
         lines = traceback.extract_tb(error.__traceback__)
         where = next((f"line {each.lineno}: " for each in reversed(lines) if each.filename == "code"), "")
         print(where + "".join(traceback.format_exception_only(error)).strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The Python code tool as an environment."""
+"""The environment of the Python code tool."""
 
 import random
 import re
@@ -23,19 +23,20 @@ _TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """All that an episode remembers: no run leaves anything behind."""
+    """The state of an episode. Runs leave nothing behind."""
 
     tested: str = ""
-    """The last code tested. For demonstrators: nothing depends on it."""
+    """The last tested code. Only demonstrators use it."""
     verdict: float | None = None
-    """On the code handed in."""
+    """Verdict on the submitted code."""
 
 
 class PythonEnv(ToolEnv[Exercise, Visit]):
-    """Write a Python function, try it out in a sandbox, hand it in. Reward is 1 if it passes all hidden tests, else 0.
+    """Write a Python function, try it in a sandbox, and submit it. The reward is 1 if it passes all hidden tests,
+    otherwise 0.
 
-    Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, code of more than one line as
-    ``run {"code": "..."}``, or tool calls. The tests' expected values never enter the sandbox.
+    Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, or tool calls; code of several lines is written as
+    ``run {"code": "..."}``. The expected values of the tests never enter the sandbox.
 
     Raises:
         UserError: this machine has no way to run code safely.
@@ -49,7 +50,7 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
     def __init__(self, options: PythonOptions | None = None) -> None:
         self.options = options or PythonOptions()
         self._sandbox = Sandbox(self.options.seconds, self.options.megabytes)
-        self._sandbox.run("")  # to see that code can be run here
+        self._sandbox.run("")  # check that code can be run on this machine
 
     def act(self, call: ToolCall) -> str:
         code, exercise = str(call.arguments["code"]), self.key
@@ -94,7 +95,7 @@ def _compared(returned: Sequence[object], exercise: Exercise) -> str:
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Equality of JSON values that takes no True for a 1."""
+    """Compare two JSON values. Unlike ``==``, True does not equal 1."""
     if isinstance(wanted, list):
         return isinstance(found, list) and len(found) == len(wanted) and all(map(_same, found, wanted))
     return type(found) is type(wanted) and bool(found == wanted)
@@ -104,8 +105,8 @@ _SLIPS = ((">", "<"), ("<", ">"), ("==", "!="), ("!=", "=="), ("*", "+"), ("+", 
 
 
 class PythonDemonstrator:
-    """Tests the solution on the examples, then submits it. With probability ``noise`` its code has a slip, such as
-    another number or a turned comparison; where that was only tested, it tests again.
+    """Tests the solution on the examples, then submits it. With probability ``noise`` its code has an error, such as
+    another number or a reversed comparison. After a test of erroneous code, it tests again.
     """
 
     def __init__(self, env: PythonEnv, noise: float) -> None:

@@ -1,4 +1,4 @@
-"""Run untrusted Python code in a process that can do nothing but compute."""
+"""Run untrusted Python code in a process that can only compute."""
 
 import contextlib
 import json
@@ -18,37 +18,39 @@ from treeagent.types import UserError
 
 _CHILD = Path(__file__).with_name("child.py")
 _OUTPUT_BYTES = 2**16
-"""Most bytes of output, and of results, after which a run is ended."""
+"""Most bytes of a run's output, and most bytes of its results. A run that writes more is killed."""
 _TOO_LONG = "it took too long"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What code did."""
+    """The result of a run."""
 
     output: str
-    """What it printed, and the last line of its traceback if it raised."""
+    """What the code printed, and the last line of the traceback if it raised an exception."""
     error: str
-    """Why it was ended; empty where it came to its end."""
+    """Why the run was stopped; empty if it finished."""
     returned: list[Any] | None = None
-    """What ``f`` returned for each call, as JSON has it, one value a call; none where one call failed."""
+    """The return value of ``f`` for each call, converted to JSON and back; None if a call failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Limits of a run. A run has no network, no files, no process but its own and no environment variables; its
-    processor time is limited, too (``CPU_SECONDS``). It can import the modules that ``child.py`` loads.
+    """Runs code under limits. A run has no network, no files, no other processes and no environment variables. Its CPU
+    time is limited, too (``CPU_SECONDS``). It can import the modules that ``child.py`` loads.
 
     Raises:
-        UserError: from ``run`` before any code is run, where this machine cannot do that.
+        UserError: from ``run``, before any code is run, if this machine does not support the sandbox.
     """
 
     seconds: float = 10.0
-    """Wall time."""
+    """Most wall-clock time of a run, in seconds."""
     megabytes: int = 256
+    """Most memory of a run, in MiB."""
 
     def run(self, code: str, calls: Sequence[Sequence[object]] = ()) -> Run:
-        """Run ``code``, then ``f`` of it with the arguments of each of ``calls``. Each run starts afresh."""
+        """Run ``code``, then call its function ``f`` once for each element of ``calls``, which holds the arguments.
+        Each run starts in a new process."""
         request = {"code": code, "calls": calls, "megabytes": self.megabytes}
         results, theirs = os.pipe()
         try:
@@ -68,7 +70,7 @@ class Sandbox:
         deadline = time.monotonic() + self.seconds
         with process, os.fdopen(results, "rb"):
             try:
-                with contextlib.suppress(BrokenPipeError):  # it ended before; its exit code tells
+                with contextlib.suppress(BrokenPipeError):  # it has ended already; the exit code is checked below
                     process.stdin.write(json.dumps(request).encode())
                     process.stdin.close()
                 (output, written), error = _read([process.stdout.fileno(), results], deadline)
@@ -89,7 +91,8 @@ class Sandbox:
 
 
 def _read(files: Sequence[int], deadline: float) -> tuple[list[bytes], str]:
-    """All that is written to the pipes until they are closed, and why that was not waited for."""
+    """Read the pipes until they are closed. Returns the bytes of each, and why reading was stopped early, or an empty
+    text."""
     read = dict.fromkeys(files, b"")
     with selectors.DefaultSelector() as waited:
         for file in files:
@@ -117,6 +120,6 @@ def _ending(code: int) -> str:
 def _returned(written: bytes, calls: int) -> list[Any] | None:
     try:
         returned = json.loads(written)
-    except (ValueError, RecursionError):  # nothing was written, or code wrote here itself
+    except (ValueError, RecursionError):  # nothing was written, or the code itself wrote to this pipe
         return None
     return returned if isinstance(returned, list) and len(returned) == calls else None

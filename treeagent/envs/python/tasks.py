@@ -1,4 +1,4 @@
-"""Functions to be written: what is asked for, the code that does it, and the hidden tests."""
+"""Exercises: a description of a function, its solution, and hidden tests."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from treeagent.types import SPLITS, Split, Task, UserError
 
 TESTS, EXAMPLES = 12, 2
-"""Hidden tests of a task, and how many more it shows."""
+"""Number of hidden tests of a task, and number of additional examples that its prompt shows."""
 
 _FILTERS = (
     ("are positive", "x > 0"),
@@ -45,12 +45,12 @@ _PLAIN = (("", "x"),)
 _LOWEST, _HIGHEST = -9, 20
 """Range of the numbers in tests."""
 _FEWEST = 4
-"""Numbers among those that two conditions leave, at least."""
+"""Fewest numbers of the range that two conditions together must leave."""
 _Choice = tuple[str, str]
 
 
 def _pairs() -> list[tuple[_Choice, ...]]:
-    """Conditions that leave enough numbers together, and fewer than either alone."""
+    """Return the pairs of conditions that together leave enough numbers, but fewer than either alone."""
     meant: dict[_Choice, set[int]] = {
         each: {x for x in range(_LOWEST, _HIGHEST + 1) if eval(each[1], {"x": x})} for each in _FILTERS
     }
@@ -66,25 +66,25 @@ _STAGES: Mapping[int, tuple[Sequence[tuple[_Choice, ...]], Sequence[_Choice]]] =
     2: ([(each,) for each in _FILTERS], _MAPS),
     3: (_pairs(), _MAPS),
 }
-"""Conditions and changes by difficulty."""
+"""The conditions and the transformations of each difficulty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A function's answer key: what ``Task.data`` carries."""
+    """The answer key of an exercise. ``Task.data`` holds it."""
 
     gold: str
     examples: tuple[tuple[list[int], Any], ...]
-    """(argument, value of ``f``), as the prompt shows them."""
+    """Pairs (argument, value of ``f``) that the prompt shows."""
     tests: tuple[tuple[list[int], Any], ...]
-    """The same, hidden."""
+    """Hidden pairs (argument, value of ``f``)."""
 
 
 def draw_task(split: Split, index: int, difficulty: int) -> Task:
-    """Exercise ``index`` of a split. No exercise is in two splits.
+    """Return exercise ``index`` of a split. No exercise is in two splits.
 
     Raises:
-        UserError: the split holds fewer.
+        UserError: the split has fewer exercises.
     """
     conditions, changes = _STAGES[difficulty]
     total = len(conditions) * len(changes) * len(_FOLDS)
@@ -93,7 +93,7 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
         raise UserError(
             f"{split} task {index} is asked for, but of difficulty {difficulty} there are {total // 3} a split"
         )
-    # Every exercise once, in an order that mixes them: the stride shares no divisor with their count.
+    # A stride that is coprime to the number of exercises visits each of them once, in a mixed order.
     stride = next(each for each in itertools.count(int(total * 0.618)) if math.gcd(each, total) == 1)
     rest, fold = divmod(number * stride % total, len(_FOLDS))
     condition, change = divmod(rest, len(changes))
@@ -113,7 +113,8 @@ def _exercise(conditions: Sequence[_Choice], change: _Choice, fold: _Choice) -> 
 
 
 def _cases(gold: str, number: int) -> tuple[tuple[tuple[list[int], Any], ...], ...]:
-    """Examples and tests of our own code, on whose results no constant is right."""
+    """Draw examples and tests by running the solution. The results of the tests have at least three different values,
+    so that a constant cannot pass."""
     rng = random.Random(f"cases {number} {gold}")
     namespace: dict[str, Any] = {}
     exec(gold, namespace)

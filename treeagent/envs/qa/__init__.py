@@ -1,4 +1,4 @@
-"""Search question answering: questions of one to three hops over a local corpus, after Search-R1 (Jin et al. 2025)."""
+"""Question answering by search: questions of one to three hops on a local corpus, after Search-R1 (Jin et al. 2025)."""
 
 from treeagent.envs.qa.env import QaEnv
 from treeagent.envs.qa.options import QaOptions

@@ -1,7 +1,7 @@
-"""A generated encyclopedia of people, towns, companies and books that refer to each other, and questions on it.
+"""A generated encyclopedia of people, towns, companies and books that refer to each other, and questions about it.
 
-It has three parts that know nothing of each other, one for each split: no question of a split names, passes or ends at
-an article that another split's questions do. All lie in one corpus.
+It has three parts without references between them, one for each split: no article is the subject, an intermediate step
+or the answer of questions of two splits. All parts are in one corpus.
 """
 
 import itertools
@@ -22,14 +22,15 @@ Kind = Literal["person", "town", "company", "book"]
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What an article says of another one, in that article only."""
+    """A relation from the subject of an article to another entity. Only that article states it."""
 
     name: str
     object: Kind | Literal["river"]
     sentences: tuple[str, ...]
     nouns: tuple[str, ...]
-    """Phrases for the object within a longer question."""
+    """Phrases that stand for the object in a longer question."""
     questions: tuple[str, ...]
+    """Questions that ask for the object."""
 
 
 _ABOUT: Mapping[Kind, tuple[Relation, ...]] = {
@@ -105,7 +106,7 @@ _ABOUT: Mapping[Kind, tuple[Relation, ...]] = {
         ),
     ),
 }
-"""What an article says, by its kind."""
+"""The relations that an article states, by its kind."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -150,7 +151,7 @@ _NAMES: Mapping[Kind, tuple[Sequence[str], Sequence[str]]] = {
     "company": (_FAMILIES, _TRADES),
     "book": (_COLOURS, _NOUNS),
 }
-"""First and last words. Every word is in the names of every split, so that a small model knows how all are spelt."""
+"""First and last words of names. Names of every split use the same words, so that a small model can spell them all."""
 _FIRST_SENTENCES: Mapping[Kind, tuple[str, ...]] = {
     "person": ("A painter.", "A chemist.", "A pilot.", "A singer.", "A judge.", "A surveyor."),
     "town": ("A market town.", "A harbour town.", "A town in the hills.", "A town of weavers."),
@@ -158,21 +159,21 @@ _FIRST_SENTENCES: Mapping[Kind, tuple[str, ...]] = {
     "book": ("A novel.", "A thriller.", "A book for children.", "A prize-winning novel."),
 }
 _DISTRACTORS = 10
-"""One article in so many is on a name as such, and in no question."""
+"""One article in this many is a distractor: it is about a name as such, and no question needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What an article is about, and what it says."""
+    """The subject of an article, with the facts that the article states."""
 
     kind: Kind
     name: str
     facts: Mapping[str, str]
-    """Names of objects by relation."""
+    """Name of the object of each relation."""
 
 
 class Encyclopedia:
-    """Articles, and questions of so many hops on them; the same ones for the same arguments."""
+    """Articles, and questions of ``hops`` hops about them. Equal arguments give equal articles and questions."""
 
     def __init__(self, articles: int, hops: int) -> None:
         rng = random.Random(f"encyclopedia {articles}")
@@ -194,10 +195,10 @@ class Encyclopedia:
         self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Questions ``start`` to ``start + count`` on a split's part.
+        """Return questions ``start`` to ``start + count`` of a split.
 
         Raises:
-            UserError: there are fewer.
+            UserError: the split has fewer questions.
         """
         if split not in self._chains:
             part = self._parts[split]
@@ -226,18 +227,18 @@ class Encyclopedia:
 
 
 _Chain = tuple[tuple[str, Relation, str], ...]
-"""(subject, relation, object), each object the next one's subject."""
+"""A sequence of (subject, relation, object). The object of each is the subject of the next."""
 
 
 def _draw_names(kind: Kind, count: int, rng: random.Random) -> list[str]:
-    """Names of two words, or of three where those are too few."""
+    """Draw names of two words, or of three words if there are not enough with two."""
     first, last = _NAMES[kind]
     pools = (first, last) if count <= len(first) * len(last) else (first, first, last)
     return rng.sample([" ".join(words) for words in itertools.product(*pools)], count)
 
 
 def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[str, Entity]:
-    """Articles by name. Their facts are drawn among ``names``."""
+    """Return entities by name, with facts drawn among ``names``."""
     objects: dict[str, Sequence[str]] = {"river": _RIVERS}
     objects.update(names.items())
     return {
@@ -260,7 +261,7 @@ def _article(entity: Entity, rng: random.Random) -> str:
 
 
 def _chains(part: Mapping[str, Entity], entity: Entity, hops: int) -> Iterator[_Chain]:
-    """Ways from an article over ``hops`` facts that come by no article twice."""
+    """Yield the chains of ``hops`` facts that start at an article and visit no article twice."""
     for relation in _ABOUT[entity.kind]:
         found = entity.facts[relation.name]
         link = (entity.name, relation, found)

@@ -1,4 +1,4 @@
-"""Search question answering as an environment."""
+"""The environment of question answering by search."""
 
 import random
 import re
@@ -37,21 +37,21 @@ _TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """All that an episode remembers; the corpus never changes."""
+    """The state of an episode. The corpus never changes."""
 
     queries: tuple[str, ...] = ()
-    """What was looked for. For demonstrators: nothing depends on this or ``read``."""
+    """The queries so far. Only demonstrators use this and ``read``."""
     read: str = ""
-    """What the last search gave."""
+    """The result of the last search."""
     answer: str | None = None
 
 
 class QaEnv(ToolEnv[Question, Visit]):
-    """Questions that take one to three searches in a corpus ranked by BM25, each for what the last one found. Reward is
-    1 for an accepted answer, word for word but for case, punctuation and articles, else 0.
+    """Questions that need one to three searches in a corpus with BM25 ranking, each for what the previous one found.
+    The reward is 1 for an accepted answer, up to case, punctuation and articles, and otherwise 0.
 
     Calls are ``search[query]``, ``search {"query": ..., "k": 5}`` and ``answer[text]``, or tool calls. The corpus is a
-    generated encyclopedia, or files of the user's own.
+    generated encyclopedia, or comes from the user's own files.
 
     Raises:
         UserError: the user's files cannot be read.
@@ -104,12 +104,12 @@ _NAME = re.compile(r"[A-Z]\w+(?: (?:and )?[A-Z]\w+)*")
 
 
 class QaDemonstrator:
-    """Looks up one article after the other, each time what the last one has named, then answers. A thought says what
-    was read and what is to be found next.
+    """Looks up one article after another, each named in the previous one, then answers. A thought says what was read
+    and what to find next.
 
-    With probability ``noise`` it looks up another name that it has read, or answers with one; where it has read
-    nothing, it looks for a single word. It then goes on from where it was. Of a question from a file it only knows the
-    answer: it looks for the question as it stands.
+    With probability ``noise`` it searches for another name that it has read, or answers with one; if it has read
+    nothing, it searches for a single word. It then continues as before. For a question from a file it knows only the
+    answer, so it searches for the text of the question.
     """
 
     def __init__(self, env: QaEnv, noise: float) -> None:

@@ -1,4 +1,4 @@
-"""A corpus and questions of the user's own."""
+"""A corpus and questions from the user's own files."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from treeagent.types import Split, Task, UserError
 
 
 class _QuestionLine(BaseModel):
-    """A line of the file of questions, as far as it is read."""
+    """The fields used from a line of the file of questions."""
 
     question: Annotated[str, Field(min_length=1)]
     answers: Annotated[list[str], Field(min_length=1)]
@@ -25,12 +25,12 @@ _Line = TypeVar("_Line")
 
 
 class OwnFiles:
-    """The passages and questions of two JSONL files. By a hash of the question, a tenth is for validation and a tenth
-    for the test. What is asked twice is taken once.
+    """The passages and questions of two JSONL files. A hash of the question assigns a tenth of them to validation and a
+    tenth to test. Duplicate questions are dropped.
 
     Raises:
         OSError: a file cannot be read.
-        UserError: a line of a file, read here or from ``passages``, has another form.
+        UserError: a line of a file is not valid. ``passages`` is read lazily and raises this error, too.
     """
 
     def __init__(self, corpus: Path, questions: Path) -> None:
@@ -51,10 +51,10 @@ class OwnFiles:
                 self._tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Questions ``start`` to ``start + count`` of a split.
+        """Return questions ``start`` to ``start + count`` of a split.
 
         Raises:
-            UserError: there are fewer.
+            UserError: the split has fewer questions.
         """
         known = self._tasks[split]
         if start + count > len(known):

@@ -1,4 +1,4 @@
-"""A BM25 index of passages: SQLite's FTS5, which every Python brings along."""
+"""A BM25 index of passages, with SQLite's FTS5 from the standard library."""
 
 import re
 import sqlite3
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _WORD = re.compile(r"\w+")
 _MOST_WORDS = 32
-"""Most words of a query; further words are ignored."""
+"""Most words of a query that are used; further words are ignored."""
 _STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -15,15 +15,17 @@ _STOP_WORDS = frozenset(
         "their they this to was were what when where which who whom whose why with",
     )
 )
-"""Left out of a query that has other words: they match nearly every passage, which takes long and says little."""
+"""Words that are dropped from a query that has other words. They match nearly every passage, so that they cost time
+and do not help the ranking."""
 
 _RANK = "round(bm25(passage, 0, 3, 1), 9)"
-"""A word in the title counts as three in the text: a passage on somebody is wanted rather than one that names them."""
+"""SQL of the score. A word in the title counts three times as much as one in the text, so that the article about a
+person ranks above articles that mention the person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What a search gives."""
+    """One passage of a corpus."""
 
     id: str
     title: str
@@ -31,7 +33,7 @@ class Passage:
 
 
 class Index:
-    """Ranks passages by BM25 over title and text (Robertson and Zaragoza 2009; k1 = 1.2, b = 0.75), words stemmed."""
+    """Ranks passages by BM25 over title and text, with stemming (Robertson and Zaragoza 2009; k1 = 1.2, b = 0.75)."""
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
@@ -43,7 +45,7 @@ class Index:
         )
 
     def search(self, query: str, count: int) -> list[Passage]:
-        """The ``count`` best passages that share a word with ``query``, best first, ties in order of entry."""
+        """Return the ``count`` best passages that share a word with ``query``, best first; ties by insertion order."""
         words = list(dict.fromkeys(_WORD.findall(query.lower())))
         told = [word for word in words if word not in _STOP_WORDS] or words
         if not told:

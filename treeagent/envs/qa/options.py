@@ -1,4 +1,4 @@
-"""The settings of search question answering."""
+"""Options of question answering by search."""
 
 from typing import Self
 
@@ -11,16 +11,16 @@ class QaOptions:
     """Settings of ``QaEnv``."""
 
     difficulty: int = Field(default=2, ge=1, le=3)
-    """Hops: articles that have to be read, each of which names the next one."""
+    """Number of hops: articles that have to be read, each of which names the next one."""
     articles: int = Field(default=1200, ge=60, le=60_000)
-    """Size of the encyclopedia."""
+    """Number of articles in the generated encyclopedia."""
     passages: int = Field(default=3, ge=1, le=10)
-    """Passages that a search gives where it does not say how many."""
+    """Passages that a search returns if the call has no argument ``k``."""
     corpus: FilePath | None = None
-    """A corpus of your own in place of the encyclopedia: a JSONL file of ``id``, ``title`` and ``text``. It is indexed
-    in memory."""
+    """Your own corpus, instead of the encyclopedia: a JSONL file with ``id``, ``title`` and ``text``. It is indexed in
+    memory."""
     questions: FilePath | None = None
-    """Questions on it: a JSONL file of ``question`` and ``answers``, a list of accepted wordings."""
+    """Questions about ``corpus``: a JSONL file with ``question`` and ``answers``, a list of accepted wordings."""
 
     @model_validator(mode="after")
     def _files_together(self) -> Self:

@@ -1,4 +1,4 @@
-"""Questions, and when an answer to one is right."""
+"""Questions, and the check of their answers."""
 
 import re
 import string
@@ -10,30 +10,31 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One search of a demonstrator."""
+    """One search on the way to the answer."""
 
     query: str
     asks: str = ""
-    """What is looked for (``author``)."""
+    """Name of the relation whose object is searched, such as ``author``."""
     finds: str = ""
-    """What the right passage says."""
+    """The object that the right passage names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question's answer key: what ``Task.data`` carries."""
+    """The answer key of a question. ``Task.data`` holds it."""
 
     answers: tuple[str, ...]
-    """Wordings that are accepted."""
+    """Accepted wordings of the answer."""
     hops: tuple[Hop, ...]
 
 
 def normalised(text: str) -> str:
-    """Lower case, no punctuation, articles or needless spaces, as in SQuAD's evaluation (Rajpurkar et al. 2016)."""
+    """Convert to lower case and remove punctuation, articles and redundant spaces, as in SQuAD's evaluation (Rajpurkar
+    et al. 2016)."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def right(question: Question, answer: str) -> bool:
-    """Exact match of the normalised texts with one of the accepted answers. An answer that says nothing is wrong."""
+    """Whether the normalised answer equals one of the normalised accepted answers. An empty answer is wrong."""
     said = normalised(answer)
     return said != "" and said in map(normalised, question.answers)

@@ -1,4 +1,4 @@
-"""Products, and a generated catalogue of them whose near-duplicates can only be told apart on their pages."""
+"""Products, and a generated catalogue with near-duplicates that differ only on their product pages."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ OptionGroups = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One article of the store."""
+    """One product of the store."""
 
     id: str
     title: str
     type: str
-    """What one would search for to find it; WebShop's ``query``."""
+    """The product type, which is also the search term for it; WebShop's ``query``."""
     category: tuple[str, ...]
     """Path from the department down; WebShop's ``product_category``."""
     attributes: tuple[str, ...]
     options: OptionGroups
-    """(group, values offered), in page order."""
+    """(group, offered values), in the order of the page."""
     price: float
     """Dollars."""
     nouns: frozenset[str]
@@ -31,7 +31,7 @@ class Product:
     brand: str = ""
     """Empty in a generated catalogue."""
     details: tuple[str, ...] = ()
-    """Text of the product page besides title, price and options."""
+    """Text of the product page in addition to title, price and options."""
 
     @property
     def text(self) -> str:
@@ -39,25 +39,26 @@ class Product:
         return " ".join((self.title, *self.details))
 
     def group_of(self, value: str) -> str | None:
-        """The option group that offers ``value``."""
+        """Return the option group that offers ``value``, or None."""
         return next((group for group, values in self.options if value in values), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """What ``ShopOptions.difficulty`` stands for."""
+    """The parameters of one value of ``ShopOptions.difficulty``."""
 
     shown: int
-    """Attributes in a title."""
+    """Number of attributes in a title."""
     hidden: int
-    """Attributes that only the page tells."""
+    """Number of attributes that only the product page shows."""
     hidden_pool: int
-    """How many of a department's ten attributes no title ever shows."""
+    """Number of a department's ten attributes that no title shows."""
     option_groups: int
     family: int
-    """Near-duplicates, the product itself included."""
+    """Number of near-duplicates, including the product itself."""
     goal_shown: tuple[int, int]
-    """Fewest and most shown attributes that a goal asks for."""
+    """Fewest and most shown attributes that a goal asks for. The next two fields are the same for hidden attributes and
+    options."""
     goal_hidden: tuple[int, int]
     goal_options: tuple[int, int]
 
@@ -70,8 +71,9 @@ DIFFICULTIES = {
     4: Difficulty(1, 3, 4, 2, 4, (1, 1), (2, 2), (2, 2)),
     5: Difficulty(1, 4, 5, 3, 5, (1, 1), (3, 3), (2, 3)),
 }
-# How a near-duplicate differs from its family's first product, and how often. Price and title differences show among
-# the results; the others only on the page. These shares make a third of default goals need a second product page.
+# Kinds of differences between a near-duplicate and the first product of its family, with their weights. Differences in
+# price and title are visible among the results, the others only on the page. With these weights, a third of the default
+# goals need a second product page.
 _DIFFERENCES = {"price": 12, "title": 6, "hidden": 3, "option": 3}
 _LOWEST_PRICE, _HIGHEST_PRICE = 11, 89
 
@@ -81,22 +83,22 @@ class Catalogue:
     """All products of a store."""
 
     products: Mapping[str, Product]
-    """By id, in order of id."""
+    """Products by id, sorted by id."""
     split_ids: Mapping[Split, Sequence[str]]
-    """The products that goals of a split may aim at; no family is in two splits."""
+    """Ids of the possible targets of each split. No family is in two splits."""
     hidden: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """Per product type, the attributes that no title of the type shows."""
+    """For each product type, the attributes that no title shows."""
 
     @cached_property
     def option_values(self) -> tuple[str, ...]:
-        """Every option value that some product offers, sorted."""
+        """All option values that any product offers, sorted."""
         values = {v for product in self.products.values() for _, offered in product.options for v in offered}
         return tuple(sorted(values))
 
 
 @lru_cache(maxsize=8)
 def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
-    """Draw ``count`` products in families of near-duplicates; the same arguments give the same catalogue."""
+    """Generate ``count`` products in families of near-duplicates. Equal arguments give equal catalogues."""
     rng = random.Random(f"catalogue {seed}")
     types = [(department, type_) for department in DEPARTMENTS for type_ in department.types]
     shown_pools, hidden_pools = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
@@ -111,7 +113,7 @@ def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
         round_number, place = divmod(len(families), len(types))
         department, type_ = types[place]
         size = min(difficulty.family, count - made)
-        # Rotating through the pool keeps families of one type apart in their titles for as long as it lasts.
+        # Rotating the pool gives families of the same type different titles until the pool is used up.
         pool = shown_pools[department.name]
         turned = [*pool[round_number % len(pool) :], *pool[: round_number % len(pool)]]
         families.append(_family(rng, department, type_, turned, hidden_pools[department.name], difficulty, size))
@@ -140,7 +142,7 @@ def _family(
     difficulty: Difficulty,
     size: int,
 ) -> list[Product]:
-    """Near-duplicates, still without ids."""
+    """Draw a product and its near-duplicates, ``size`` in total, without ids."""
 
     def product(shown: Sequence[str], hidden: Sequence[str], options: OptionGroups, price: int) -> Product:
         attributes = tuple(sorted({*shown, *hidden}))
@@ -175,25 +177,25 @@ def _family(
 
 
 def _price(rng: random.Random) -> int:
-    """Never a multiple of ten, so that a price never equals a goal's limit."""
+    """Draw a price in dollars. It is never a multiple of ten, so it never equals a goal's limit."""
     return rng.choice([price for price in range(_LOWEST_PRICE, _HIGHEST_PRICE + 1) if price % 10])
 
 
 def _offer(rng: random.Random, values: Sequence[str]) -> tuple[str, ...]:
-    """Some values of a group but never all, in the group's order."""
+    """Draw some but never all values of a group, in the group's order."""
     offered = rng.sample(values, min(3, len(values) - 1))
     return tuple(value for value in values if value in offered)
 
 
 def _swap(rng: random.Random, chosen: Sequence[str], pool: Sequence[str]) -> list[str]:
-    """``chosen`` with one attribute exchanged for another of the pool."""
+    """Return ``chosen`` with one element replaced by another one of the pool."""
     swapped = list(chosen)
     swapped[rng.randrange(len(swapped))] = rng.choice([attribute for attribute in pool if attribute not in chosen])
     return swapped
 
 
 def _change_offer(rng: random.Random, options: OptionGroups, department: Department) -> OptionGroups:
-    """``options`` with one value of one group exchanged for one not offered."""
+    """Return ``options`` with one value of one group replaced by a value that was not offered."""
     changed = rng.randrange(len(options))
     group, offered = options[changed]
     every = dict(department.options)[group]

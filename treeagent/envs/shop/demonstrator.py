@@ -1,4 +1,4 @@
-"""A scripted shopper with a noise dial: its thoughts are always true, only its actions err."""
+"""A scripted shopper. Its noise affects the actions only; its thoughts are always correct."""
 
 import random
 from collections.abc import Mapping
@@ -11,16 +11,17 @@ from treeagent.envs.shop.session import Session
 from treeagent.envs.visit import ToolEnv
 
 _MISREADS = 0.2
-"""Share of slips that name something that is not on the page: what follows shows how to go on after a refusal."""
+"""Share of errors that name something that is not on the page. They show how to continue after a refusal."""
 
 
 class ShopDemonstrator:
-    """Searches, opens what fits, checks every requirement on the page, chooses the options and buys.
+    """Searches, opens a product that fits, checks every requirement on its page, chooses the options and buys.
 
-    A thought states what the conversation so far shows against what the instruction asks, whether or not the action
-    then errs, so a model that clones it learns to verify. At each decision it errs with probability ``noise``: a
-    query without most key words, another product of the page or a misread id, a wrong or forgotten option, buying in
-    spite of a mismatch. Errors that a page still shows are mended at the next decision unless that errs as well.
+    A thought compares what the conversation shows so far with what the instruction asks for, even if the action is then
+    an error, so a model that imitates it learns to verify. With probability ``noise``, a decision is an error: a query
+    without most keywords, another product of the page or a misread id, a wrong or forgotten option, or a purchase
+    despite a mismatch. Errors that are visible on the page are corrected at the next decision, unless that is an error,
+    too.
     """
 
     def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
@@ -41,7 +42,7 @@ class ShopDemonstrator:
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
         seen = [self._product(each) for each in session.results[: (session.number + 1) * self._options.page_size]]
         page = {label: self._product(each) for label, each in session.listed(self._options).items()}
-        # The ranking puts the title that shares most words first; a lesser one cannot be the product meant.
+        # The ranking puts the title with most words of the query first. A title with fewer cannot be the target.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
         said: list[str] = []
         for label, product in page.items():
@@ -57,7 +58,7 @@ class ShopDemonstrator:
         return thought, "click[next >]"
 
     def _slip(self, meant: str, page: Mapping[str, Product], rng: random.Random) -> str:
-        """The label of a line that looks much the same, or one misread."""
+        """Return the label of a similar product on the page, or a misread label."""
         others = [label for label in page if label != meant]
         alike = [label for label in others if page[label].type == page[meant].type] or others
         if alike and rng.random() >= _MISREADS:
@@ -98,7 +99,8 @@ class ShopDemonstrator:
 
 
 def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
-    """What a line of the results shows of a product: opened before, another article, too dear, or worth a look."""
+    """Judge a product by its line in the results: "seen" if opened before, "other" if another product, "over" if too
+    expensive, "fits" otherwise."""
     if product.id in session.opened:
         return "seen"
     if goal.type not in product.title or _title_words(goal, product) < best:
@@ -111,13 +113,13 @@ def _query(goal: Goal) -> str:
 
 
 def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
-    """The whole query, or one that lost most of its words."""
+    """Return a search for the whole query or, as an error, for a query without most of its words."""
     sloppy = [goal.type, goal.type.split()[-1], *goal.attributes]
     return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
 
 
 def _title_words(goal: Goal, product: Product) -> int:
-    """How many words of the query the title has."""
+    """Return the number of words of the query that are in the title."""
     title = product.title.split()
     return sum(word in title for word in _query(goal).split())
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 _WORD = re.compile(r"[a-z0-9]+")
 _MOST_WORDS = 64
-"""Most words of a query; further words are ignored."""
+"""Most words of a query that are used; further words are ignored."""
 
 
 class SearchEngine:
-    """Ranks texts, given by id."""
+    """Ranks texts by BM25. The texts are given by id."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
@@ -20,7 +20,7 @@ class SearchEngine:
         self._connection.executemany("INSERT INTO listing VALUES (?, ?)", texts.items())
 
     def search(self, query: str, limit: int) -> tuple[str, ...]:
-        """Ids of the ``limit`` best texts that share a word with ``query``, best first, ties in order of id."""
+        """Return the ids of the ``limit`` best texts that share a word with ``query``, best first; ties by id."""
         words = _WORD.findall(query.lower())
         if not words:
             return ()
@@ -31,5 +31,5 @@ class SearchEngine:
         return tuple(identifier for (identifier,) in rows)
 
     def close(self) -> None:
-        """Drop the index."""
+        """Free the index."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""The store as an environment."""
+"""The environment of the store."""
 
 import random
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
 MAX_RESULTS = 50
-"""Products that a search returns over all its pages, as in WebShop."""
+"""Most products that a search returns on all its pages together, as in WebShop."""
 
 
 class ShopEnv(ToolEnv[Goal, Session]):
     """A WebShop-style store: search, open, compare, choose options, buy.
 
-    WebShop's two actions, as texts (``search[words]``, ``click[button]``) and as tool calls. Reward is
-    WebShop's, at the purchase and 0 before; success is reward 1. Unlike WebShop, search is possible from every page
-    and a product's features stand on its page instead of behind further links.
+    The actions are WebShop's two, as texts (``search[words]``, ``click[button]``) or as tool calls. The reward is
+    WebShop's at the purchase, and 0 before; success is a reward of 1. Unlike in WebShop, search is possible from every
+    page, and a product's features are on its page instead of behind further links.
 
     Raises:
-        ValueError: WebShop files of another form.
-        OSError: WebShop files that cannot be read.
+        UserError: a WebShop file is not valid.
+        OSError: a WebShop file cannot be read.
     """
 
     options_type = ShopOptions
@@ -53,11 +53,11 @@ class ShopEnv(ToolEnv[Goal, Session]):
             self._goals = GeneratedGoals(self.catalogue, DIFFICULTIES[level], seed)
             self._matching = WORD_FOR_WORD
             self._store = f"shop{level}-{self.options.products}-{seed}"
-        # In the generated store, what a title hides must be read on the page.
+        # In the generated store only titles are indexed: hidden attributes must be read on the product page.
         generated = self.options.webshop_products is None
         texts = {key: each.title if generated else each.text for key, each in self.catalogue.products.items()}
         self._engine = SearchEngine(texts)
-        # A query's results never change, and search returns to the same queries again and again.
+        # The results of a query never change, and tree search repeats the same queries often.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -70,7 +70,8 @@ class ShopEnv(ToolEnv[Goal, Session]):
         ]
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """The product again, with one requirement more or a tighter price; WebShop's free text has none."""
+        """Return tasks for the same product with one more requirement or a lower price limit; empty for goals from
+        WebShop's files, which are free text."""
         if isinstance(self._goals, FileGoals):
             return ()
         return [
@@ -88,7 +89,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self._shown(before, self.visit)
 
     def verdict(self) -> float | None:
-        """WebShop's reward of the purchase."""
+        """Return WebShop's reward for the purchase; None before it."""
         if self.visit.page != "done":
             return None
         return purchase_reward(self._product(self.visit), self.visit.chosen, self.key, self._matching)
@@ -97,7 +98,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return f"{self.task.id} {self.visit.key()}"
 
     def demonstrator(self, noise: float) -> ShopDemonstrator | None:
-        """A scripted shopper for the generated store; WebShop's free text has none."""
+        """Return a scripted shopper for the generated store; None for WebShop's files."""
         if self.options.webshop_products is not None:
             return None
         return ShopDemonstrator(self, self.catalogue, self.options, noise)
@@ -109,7 +110,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self.catalogue.products[session.product_id]
 
     def _after(self, session: Session, name: str, target: str) -> Session:
-        """The session after ``name``, as of ``pressed``, on ``target``."""
+        """Return the session after an action. ``name`` and ``target`` are the results of ``pressed``."""
         match name, session.page:
             case "search", _:
                 return Session("results", self._search(target, MAX_RESULTS), query=target, opened=session.opened)
@@ -142,7 +143,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         raise CallRefused(f"no {target} on this page")
 
     def _shown(self, before: Session, session: Session) -> str:
-        """What a shopper reads who comes from ``before``."""
+        """Return the observation in ``session``, given the session ``before`` the action."""
         match session.page:
             case "done":
                 return "order placed"

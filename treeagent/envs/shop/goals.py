@@ -1,4 +1,4 @@
-"""What a shopper wants: goals drawn from a catalogue, and their words."""
+"""Goals drawn from a catalogue, and the instructions that state them."""
 
 import hashlib
 import random
@@ -11,10 +11,10 @@ from treeagent.types import SPLITS, Split, UserError
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The requirements behind an instruction: the answer key that ``Task.data`` carries."""
+    """The requirements behind an instruction. They are the answer key, which ``Task.data`` holds."""
 
     product_id: str
-    """A product that meets them all."""
+    """A product that meets all requirements."""
     type: str
     category: tuple[str, ...]
     nouns: tuple[str, ...]
@@ -27,10 +27,10 @@ class Goal:
 
 
 class GeneratedGoals:
-    """Goals drawn from a generated catalogue, without end but for repetition.
+    """Goals drawn from a generated catalogue, until no new ones are found.
 
-    Splits differ in the products aimed at and, by a hash of the requirements, in the requirements themselves, so no
-    instruction of one split is a rewording of another's.
+    Splits have different target products. A hash of the requirements also assigns each goal to one split, so no
+    instruction of one split is a rewording of an instruction of another.
     """
 
     def __init__(self, catalogue: Catalogue, difficulty: Difficulty, seed: int) -> None:
@@ -41,10 +41,10 @@ class GeneratedGoals:
         self._seen: set[str] = set()
 
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
-        """(goal, instruction) number ``start`` to ``start + count``.
+        """Return pairs (goal, instruction), number ``start`` to ``start + count``.
 
         Raises:
-            UserError: the split holds fewer.
+            UserError: the split seems to have fewer.
         """
         drawn, misses = self._drawn[split], 0
         while len(drawn) < start + count:
@@ -64,11 +64,11 @@ class GeneratedGoals:
         return drawn[start : start + count]
 
     def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
-        """One more attribute, one more option or a tighter price, as far as the product has it and no other split could
-        ask for the same."""
+        """Return harder goals: with one more attribute, one more option or a lower price limit. The product still meets
+        them, and their requirements belong to the same split."""
         product = self._catalogue.products[goal.product_id]
         asked = {product.group_of(value) for value in goal.options}
-        # In the order of the page, as drawn goals have them: else equal requirements might not read the same.
+        # Options in the order of the page, as in drawn goals, so that equal requirements have the same hash.
         order = [value for _, values in product.options for value in values]
         attributes = [(*goal.attributes, each) for each in product.attributes if each not in goal.attributes]
         values = [value for value in order if product.group_of(value) not in asked]
@@ -88,7 +88,7 @@ class GeneratedGoals:
         rng.shuffle(attributes)
         groups = sorted(rng.sample(range(len(product.options)), rng.randint(*self._difficulty.goal_options)))
         options = tuple(rng.choice(product.options[group][1]) for group in groups)
-        # WebShop draws limits among the next multiples of ten dollars, too.
+        # Like WebShop, draw the limit among the next multiples of ten dollars.
         limit = int(product.price) // 10 * 10 + rng.choice((10, 20))
         goal = Goal(
             product.id,

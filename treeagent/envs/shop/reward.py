@@ -7,8 +7,8 @@ from treeagent.envs.shop.goals import Goal
 
 
 class Matching:
-    """When a product or a chosen option counts as what the goal asks: word for word, as is right for a generated
-    catalogue, where every word is ours."""
+    """Decides whether a product or a chosen option is what the goal asks for. This class requires exact equality, which
+    is right for a generated catalogue."""
 
     def attribute(self, product: Product, wanted: str) -> bool:
         return wanted in product.attributes
@@ -21,10 +21,10 @@ WORD_FOR_WORD = Matching()
 
 
 def type_reward(product: Product, goal: Goal) -> float:
-    """r_type in {0, 0.1, 0.5, 1}, by the rule of princeton-nlp/WebShop ``web_agent_site/engine/goal.py``.
+    """Return r_type in {0, 0.1, 0.5, 1}, by the rule of princeton-nlp/WebShop ``web_agent_site/engine/goal.py``.
 
-    With t the share of the target title's nouns that the bought title has: 0 where t = 0; 0.1 where t < 0.1; 1 where
-    the search words agree, or two steps of the category path do, or t > 0.2; else 0.5.
+    Let t be the share of the target title's nouns that are in the bought product's title. r_type is 0 if t = 0; 0.1 if
+    t < 0.1; 1 if the product types agree, if two steps of the category path agree, or if t > 0.2; otherwise 0.5.
     """
     target = set(goal.nouns)
     title_score = len(target & product.nouns) / len(target) if target else 0.2
@@ -39,13 +39,14 @@ def type_reward(product: Product, goal: Goal) -> float:
 def purchase_reward(
     product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching = WORD_FOR_WORD
 ) -> float:
-    """r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in [0, 1].
+    """Return r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in
+    [0, 1].
 
-    WebShop's code counts the chosen options that match, which can exceed those asked for; the count is capped here,
-    as in the paper's equation.
+    WebShop's code counts all chosen options that match, which can be more than the goal asks for. Here the count is
+    capped, as in the paper's equation.
 
     Args:
-        chosen: (group, value) of every option chosen.
+        chosen: (group, value) of each chosen option.
     """
     attributes = sum(matching.attribute(product, wanted) for wanted in goal.attributes)
     options = sum(matching.option(product, group, value, goal.options) for group, value in chosen)

@@ -1,4 +1,4 @@
-"""A visit to the store as a value: where the shopper stands, how a call is read, and how pages read."""
+"""A visit to the store as a value, the parsing of calls, and the texts of pages."""
 
 import re
 from collections.abc import Mapping
@@ -20,32 +20,32 @@ TOOLS = (
         "button",
     ),
 )
-"""WebShop's two actions. Demonstrations write them as texts, other formats call them by name."""
+"""WebShop's two actions. Demonstrations write them as texts; tool formats call them by name."""
 _TEXT_CALL = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
 _BUTTONS = {"next >": "next", "< prev": "back", "back to search": "home", "buy now": "buy"}
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All that a visit remembers. ``query`` and ``opened`` are for demonstrators; no page depends on them."""
+    """The state of a visit. Only demonstrators use ``query`` and ``opened``; no page depends on them."""
 
     page: Literal["search", "results", "product", "done"] = "search"
     results: tuple[str, ...] = ()
-    """Ids found, best first, over all result pages."""
+    """Ids of all results, best first, over all result pages."""
     number: int = 0
-    """Result page, from 0."""
+    """Number of the current result page, from 0."""
     product_id: str = ""
     chosen: tuple[tuple[str, str], ...] = ()
-    """(group, value) in the product page's order of groups."""
+    """Chosen options as (group, value), in the product page's order of groups."""
     query: str = ""
     opened: tuple[str, ...] = ()
 
     def key(self) -> tuple[object, ...]:
-        """Equal for sessions that no further action can tell apart."""
+        """Return a key that is equal for two sessions only if all further actions have the same results in both."""
         return (self.page, self.results, self.number, self.product_id, self.chosen)
 
     def listed(self, options: ShopOptions) -> dict[str, str]:
-        """Ids on the current page of results by their labels."""
+        """Return the ids on the current page of results, by label."""
         ids = self.results[self.number * options.page_size : (self.number + 1) * options.page_size]
         return {str(place) if options.labels == "number" else each: each for place, each in enumerate(ids, start=1)}
 
@@ -54,10 +54,10 @@ class Session:
 
 
 def text_call(text: str) -> ToolCall:
-    """The call that a text in WebShop's grammar makes, whatever its case.
+    """Parse a text in WebShop's grammar into a call. The action's name is case-insensitive.
 
     Raises:
-        CallRefused: it makes none.
+        CallRefused: the text is not valid.
     """
     match = _TEXT_CALL.fullmatch(text)
     if match is None:
@@ -67,11 +67,11 @@ def text_call(text: str) -> ToolCall:
 
 
 def pressed(call: ToolCall) -> tuple[str, str]:
-    """What a call does and to what: a search, a button of every page (``next``, ``back``, ``home``, ``buy``), or a
-    click, which the page resolves.
+    """Return the action of a call and its target. The action is ``search``, a button (``next``, ``back``, ``home``,
+    ``buy``), or ``click`` for a target whose meaning depends on the page.
 
     Raises:
-        CallRefused: it names nothing.
+        CallRefused: the target is empty.
     """
     target = plain(" ".join(map(str, call.arguments.values())))
     if not target:
@@ -80,26 +80,27 @@ def pressed(call: ToolCall) -> tuple[str, str]:
 
 
 def plain(text: str) -> str:
-    """Lower case, without needless spaces."""
+    """Return the text in lower case, without redundant spaces."""
     return " ".join(text.lower().split())
 
 
 def dollars(price: float) -> str:
-    """``$54``, or ``$54.99`` where there are cents."""
+    """Format a price: ``$54``, or ``$54.99`` if there are cents."""
     return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
 
 
 def results_page(products: Mapping[str, Product], more: bool) -> str:
-    """One line per product, by its label; ``more`` pages follow."""
+    """Write a page of results: one line per product, starting with its label. ``more`` adds the button "next >"."""
     lines = [f"{label} {product.title} {dollars(product.price)}" for label, product in products.items()]
     return "\n".join((*lines, "next >") if more else lines)
 
 
 def product_page(product: Product, *, distinct: bool) -> str:
-    """Title and price, features, one line per option group.
+    """Write a product page: title and price, features, and one line per option group.
 
-    ``distinct`` writes ``Red/Blue`` for ``red, blue``, so that words and numbers are other tokens here than in
-    instructions and titles: a very small model learns much sooner what the page offers and what was only asked for.
+    ``distinct`` writes ``Red/Blue`` instead of ``red, blue``, so that words and numbers have other tokens here than in
+    instructions and titles. A very small model then learns much sooner to distinguish what the page offers from what
+    the instruction asks for.
     """
     brand = f" by {product.brand}" if product.brand else ""
     style, between = (str.capitalize, "/") if distinct else (str, ", ")

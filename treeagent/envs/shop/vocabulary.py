@@ -1,4 +1,4 @@
-"""The words of the generated store: departments, product types, attributes and options."""
+"""Vocabulary of the generated store: departments, product types, attributes and options."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Department:
     types: tuple[str, ...]
     attributes: tuple[str, ...]
     options: tuple[tuple[str, tuple[str, ...]], ...]
-    """(group, values). No value is in two groups, so a value names its group."""
+    """(group, values). No value is in two groups, so a value determines its group."""
 
 
 def _department(name: str, types: str, attributes: str, **options: str) -> Department:
-    """A department by comma-separated lists. All come in the same colors."""
+    """Build a department from comma-separated lists. All departments have the same colors."""
     groups = {"color": "black, white, red, blue, green, brown, grey, pink", **options}
     return Department(name, _listed(types), _listed(attributes), tuple((g, _listed(v)) for g, v in groups.items()))
 

@@ -1,7 +1,7 @@
-"""WebShop's own files as this store's products and goals.
+"""Read products and goals from WebShop's own files.
 
-Formats and rules after princeton-nlp/WebShop, ``web_agent_site/engine/engine.py`` (load_products) and ``goal.py``.
-The files themselves are not ours to ship: WebShop's ``setup.sh`` fetches them.
+Formats and rules follow princeton-nlp/WebShop, ``web_agent_site/engine/engine.py`` (load_products) and ``goal.py``. The
+files are not part of this package; WebShop's ``setup.sh`` downloads them.
 """
 
 import itertools
@@ -20,10 +20,10 @@ from treeagent.envs.shop.reward import Matching
 from treeagent.types import Split, UserError
 
 _WITHOUT_PRICE = 100.0
-"""Dollars that WebShop asks for a product whose file entry has no price."""
+"""WebShop's price, in dollars, for a product without a price in the file."""
 _NO_LIMIT = 1_000_000.0
 _FUZZY_THRESHOLD = 85
-# WebShop tags a title's nouns with spaCy. Here every content word counts as one.
+# WebShop finds the nouns of a title with spaCy. Here every content word counts as a noun.
 _WORD = re.compile(r"[a-z]{3,}")
 _STOP_WORDS = frozenset(
     ("and", "for", "with", "the", "from", "that", "this", "are", "our", "your", "you", "not", "all")
@@ -35,7 +35,7 @@ class _OptionEntry(BaseModel):
 
 
 class _ProductEntry(BaseModel):
-    """One element of ``items_shuffle*.json``, as far as it is read."""
+    """The fields used from an element of ``items_shuffle*.json``."""
 
     asin: str
     name: str
@@ -66,13 +66,14 @@ class _HumanEntry(BaseModel):
 
 _Form = TypeVar("_Form")
 _Asked = tuple[Product, str, Sequence[str], Sequence[str]]
-"""A product, and the words, attributes and option values that ask for it."""
+"""A product, and the instruction, attributes and option values of a goal that asks for it."""
 
 
 class FuzzyMatching(Matching):
-    """WebShop's rules: token set ratio above 85, or the words stand in the product's text; sizes match exactly.
+    """WebShop's rules: two texts match if their token set ratio is above 85, or if the product's text contains the
+    words. Sizes must match exactly.
 
-    WebShop also reduces colours to basic ones first; here the ratio alone decides.
+    WebShop also maps colours to basic colours first; here only the ratio decides.
     """
 
     def __init__(self) -> None:
@@ -96,9 +97,10 @@ class FuzzyMatching(Matching):
 
 
 class FileGoals:
-    """The files' instructions, shuffled and cut as WebShop does: 500 test, then 1,000 validation, the rest training.
+    """The files' instructions, shuffled and split as in WebShop: 500 for test, 1,000 for validation, the rest for
+    training.
 
-    Files with fewer than 3,000 instructions give a tenth each to test and validation.
+    If there are fewer than 3,000 instructions, test and validation get a tenth each.
     """
 
     def __init__(self, goals: Sequence[tuple[Goal, str]]) -> None:
@@ -122,11 +124,11 @@ class FileGoals:
 
 
 def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals]:
-    """The products in the file ``path``, and goals from the other files that ``options`` names.
+    """Read the products in the file ``path``, and goals from the other files that ``options`` names.
 
     Raises:
         OSError: a file cannot be read.
-        UserError: a file is not of WebShop's form, or there is no goal.
+        UserError: a file does not have WebShop's format, or there is no goal.
     """
     about: Mapping[str, _AttributeEntry] = {}
     if options.webshop_attributes is not None:
@@ -195,12 +197,12 @@ def _options(entry: _ProductEntry) -> OptionGroups:
 
 
 def _value(text: str) -> str:
-    """An option value as WebShop writes it on a page."""
+    """Return an option value as WebShop writes it on a page."""
     return " ".join(text.replace("/", " | ").lower().split())
 
 
 def _price(entry: _ProductEntry, seed: int) -> float:
-    """The price, or one drawn from the entry's range."""
+    """Return the price, drawn at random if the entry has a range of prices."""
     prices = [float(digits) for part in (entry.pricing or "").split("$") if (digits := re.sub(r"[^\d.]", "", part))]
     if not prices:
         return _WITHOUT_PRICE
@@ -218,7 +220,7 @@ def _human(product: Product, entries: Sequence[_HumanEntry]) -> Iterator[_Asked]
 
 
 def _synthetic(product: Product, entry: _AttributeEntry) -> Iterator[_Asked]:
-    """One for each combination of the product's option values."""
+    """Yield one goal for each combination of the product's option values."""
     if entry.instruction and entry.instruction_attributes:
         groups = sorted(product.options)
         for values in itertools.product(*(offered for _, offered in groups)):
@@ -230,7 +232,8 @@ def _synthetic(product: Product, entry: _AttributeEntry) -> Iterator[_Asked]:
 def _goal(
     product: Product, text: str, attributes: Sequence[str], values: Sequence[str], rng: random.Random
 ) -> tuple[Goal, str]:
-    """A limit is the higher of two draws from the next four multiples of ten dollars; none above $970."""
+    """Return a goal and its instruction. The price limit is the higher of two draws from the next four multiples of ten
+    dollars; there is no limit if fewer than two of these are below $1,000."""
     above = [10.0 * tens for tens in range(1, 100) if 10.0 * tens > product.price][:4]
     limit = max(rng.sample(above, 2)) if len(above) >= 2 else _NO_LIMIT
     price_text = f", and price lower than {limit:.2f} dollars" if limit < _NO_LIMIT else ""

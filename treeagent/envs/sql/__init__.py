@@ -1,4 +1,4 @@
-"""A SQL analyst: questions about generated SQLite databases, to be answered by a query."""
+"""A SQL analyst: the agent answers questions about generated SQLite databases by queries."""
 
 from treeagent.envs.sql.env import SqlEnv
 from treeagent.envs.sql.options import SqlOptions

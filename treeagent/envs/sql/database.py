@@ -1,4 +1,4 @@
-"""Generated SQLite databases, and queries on them that can only read, in bounded time and memory."""
+"""Generated SQLite databases, and read-only queries on them with bounded time and memory."""
 
 import math
 import random
@@ -16,15 +16,15 @@ Value = str | int | float | bytes | None
 Rows = list[tuple[Value, ...]]
 
 MAX_ROWS = 1000
-"""Rows that a query may give; more are an error, not cut: half a result is no result."""
+"""Most rows of a query's result. More rows are an error, because a truncated result could not be compared."""
 _MAX_INSTRUCTIONS = 50_000
-"""Most instructions of SQLite's virtual machine for one query; gold queries take about 1,000. Unlike a time limit, it
-refuses a query on every machine or on none. An instruction's cost in time and memory is bounded by ``_LIMITS``."""
+"""Most instructions of SQLite's virtual machine for one query; gold queries take about 1,000. Unlike a time limit, this
+limit refuses the same queries on every machine. ``_LIMITS`` bounds the time and memory of one instruction."""
 _STRIDE = 1000
 _LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 500,  # Bytes of a value and of a row that is kept: one instruction copies no more.
-    sqlite3.SQLITE_LIMIT_COLUMN: 32,  # One comparison in a sort goes through all columns.
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 20,  # Matching takes the product of both lengths.
+    sqlite3.SQLITE_LIMIT_LENGTH: 500,  # Bytes of a value or a stored row, and so of what one instruction copies.
+    sqlite3.SQLITE_LIMIT_COLUMN: 32,  # One comparison in a sort reads all columns.
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 20,  # Matching takes time proportional to the product of both lengths.
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 5000,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
     sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
@@ -32,10 +32,10 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
 _MAX_CHARACTERS = 1_000_000
-"""Most characters that a query's rows may have together."""
+"""Most characters of all rows of a query's result together."""
 _MAX_EXPANSION = 3_000_000
-"""Most characters of a query once subqueries are copied to where they are used (``_expansion``). SQLite copies them
-before the first instruction, which no limit of its own bounds."""
+"""Most characters of a query after its subqueries have been copied to where they are used (``_expansion``). SQLite
+copies them before it runs the first instruction, and has no limit for that."""
 _TOKEN = re.compile(
     r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
     |(?P<number>[0-9][\w$]*)
@@ -43,7 +43,7 @@ _TOKEN = re.compile(
     |\S""",
     re.DOTALL | re.VERBOSE,
 )
-"""SQLite's tokens. Strings count as names, since SQLite reads some so."""
+"""SQLite's tokens. Strings count as names, because SQLite reads some of them as names."""
 _SUBQUERY = frozenset({"select", "values", "with"})
 _RESERVED = frozenset(
     re.findall(
@@ -61,22 +61,24 @@ _FUNCTIONS = frozenset(
         "total trim typeof upper",
     )
 )
-"""What a query may call: all of it depends on its arguments alone, none on luck, the clock or the connection."""
+"""Functions that a query may call. Their results depend only on their arguments, and not on random numbers, the clock
+or the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a database may be about; a schema takes some of its columns."""
+    """The topic of a database. A schema uses some of its columns."""
 
     tables: tuple[str, ...]
     """Possible names of the main table."""
     names: tuple[str, ...]
-    """What its rows are called, at least 20."""
+    """Names of its rows, at least 20."""
     categories: Mapping[str, tuple[str, ...]]
+    """Category columns, with their possible values."""
     numbers: Mapping[str, tuple[int, int]]
-    """Lowest and highest values."""
+    """Number columns, with their lowest and highest values."""
     events: tuple[tuple[str, str], ...]
-    """(name, number column) of a second table whose rows belong to rows of the first."""
+    """(name, number column) of possible second tables. Their rows belong to rows of the main table."""
 
 
 _PEOPLE = tuple(
@@ -130,14 +132,19 @@ THEMES = (
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables of a database: the main one has ``name``, categories and numbers; the second one a ``name``, too."""
+    """The tables of a database. The main table has the column ``name``, two categories and two numbers. The second
+    table, ``event``, has the columns ``name`` and ``amount``."""
 
     theme: int
+    """Index of the theme in ``THEMES``."""
     table: str
+    """Name of the main table."""
     categories: tuple[str, ...]
     numbers: tuple[str, ...]
     event: str
+    """Name of the second table."""
     amount: str
+    """Name of its number column."""
 
     def columns(self) -> tuple[str, ...]:
         return ("name", *self.categories, *self.numbers)
@@ -150,7 +157,7 @@ class Schema:
 
 
 def draw_schema(rng: random.Random) -> Schema:
-    """Any theme, two of its categories and two of its numbers, in any order."""
+    """Draw a theme, two of its categories and two of its numbers, in random order."""
     theme = rng.randrange(len(THEMES))
     about = THEMES[theme]
     event, amount = rng.choice(about.events)
@@ -159,12 +166,12 @@ def draw_schema(rng: random.Random) -> Schema:
 
 
 class Database:
-    """A database in memory that can only be read. Equal arguments give equal rows.
+    """A read-only database in memory. Equal arguments give equal rows.
 
     Args:
         schema: its tables.
-        rows: of the main table.
-        seed: draws the rows; their names are the same under every seed.
+        rows: number of rows of the main table.
+        seed: seed of the rows. Their names are the same for every seed.
     """
 
     def __init__(self, schema: Schema, rows: int, seed: int) -> None:
@@ -172,14 +179,14 @@ class Database:
         theme = THEMES[schema.theme]
         names = list(theme.names[:rows])
         rng.shuffle(names)
-        # No number twice in a column, so that every question for the highest has one answer.
+        # No number occurs twice in a column, so every question for the highest or lowest has one answer.
         numbers = [
             rng.sample(range(low, high + 1), rows) for low, high in map(theme.numbers.__getitem__, schema.numbers)
         ]
-        # Without a cache of statements, since SQLite counts the instructions of a kept one on from its last run.
+        # No cache of statements: for a cached one, SQLite continues the count of instructions from its last run.
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
         self._connection.execute("PRAGMA temp_store = MEMORY")
-        # SQLite's own take the product of both lengths.
+        # SQLite's own functions take time proportional to the product of both lengths.
         for name, strip in (("trim", str.strip), ("ltrim", str.lstrip), ("rtrim", str.rstrip)):
             self._connection.create_function(name, 2, partial(_stripped, strip), deterministic=True)
         for statement in schema.statements():
@@ -189,7 +196,7 @@ class Database:
             values = (name, *words, *(column[place] for column in numbers))
             self._connection.execute(f"INSERT INTO {schema.table} VALUES ({','.join('?' * len(values))})", values)
         for _ in range(2 * rows):
-            # Some have none, so that what a join leaves out can be asked for.
+            # At least two names have no events, so that questions can ask for rows without a match.
             event = (rng.choice(names[2:]), rng.randint(1, 40))
             self._connection.execute(f"INSERT INTO {schema.event} VALUES (?, ?)", event)
         self._connection.execute("PRAGMA query_only = ON")
@@ -201,10 +208,10 @@ class Database:
         self._connection.set_progress_handler(self._go_on, _STRIDE)
 
     def query(self, sql: str) -> tuple[list[str], Rows]:
-        """Column names and rows.
+        """Run a query and return (column names, rows).
 
         Raises:
-            CallRefused: it is no query, would do more than read, or takes too much.
+            CallRefused: the text is not a query, would do more than read, or exceeds a limit.
         """
         if _expansion(sql) > _MAX_EXPANSION:
             raise CallRefused("error: the query nests too many subqueries")
@@ -240,7 +247,7 @@ class Database:
     def _authorised(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
             return sqlite3.SQLITE_OK
-        # Without a column, the name may be that of a subquery. Tables of SQLite's own tell what other queries did.
+        # Without a column, the name may be that of a subquery. SQLite's own tables would reveal what other queries did.
         if action == sqlite3.SQLITE_READ and (not second or first in self._tables):
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
@@ -249,23 +256,23 @@ class Database:
 
 
 def _stripped(strip: Callable[[str, str], str], text: Value, characters: Value) -> str | None:
-    """As SQLite strips: numbers as text, and NULL where either is NULL."""
+    """Strip a text as SQLite does: numbers become texts, and the result is NULL if either argument is NULL."""
     return None if text is None or characters is None else strip(str(text), str(characters))
 
 
 def _expansion(sql: str) -> int:
-    """The most characters that a query can have once SQLite has copied each subquery to where it is used.
+    """Return the most characters that a query can have after SQLite has copied each subquery to where it is used.
 
-    A mention of a subquery or of its column may bring a copy of all of it, so this is the length times the product of
-    the mentions in each.
+    Each mention of a subquery or of its column may insert a copy of the subquery. The result is therefore the length of
+    the query times the product, over the main query and all subqueries, of the names that each mentions.
     """
-    sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer one.
+    sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer query.
     if len(re.findall("select|values", sql, re.IGNORECASE)) < 2:
         return len(sql)
     tokens = [(match.lastgroup, match[0].lower()) for match in _TOKEN.finditer(sql) if match.lastgroup != "comment"]
     mentions = [0]
     around = [0]
-    """The subquery of each open bracket, innermost last."""
+    """Number of the subquery that each open bracket belongs to, innermost last."""
     for (kind, token), (_, following) in pairwise([*tokens, (None, "")]):
         if token == "(":
             if following in _SUBQUERY:
@@ -279,7 +286,8 @@ def _expansion(sql: str) -> int:
 
 
 def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:
-    """Whether two results agree: numbers up to a millionth, rows in any order unless ``ordered``."""
+    """Whether two results are equal: numbers up to a relative error of a millionth, rows in any order unless
+    ``ordered``."""
     if len(found) != len(wanted):
         return False
     if ordered:

@@ -1,4 +1,4 @@
-"""The SQL analyst as an environment."""
+"""The environment of the SQL analyst."""
 
 import random
 import re
@@ -25,18 +25,19 @@ _TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """All that an episode remembers; the database never changes."""
+    """The state of an episode. The database never changes."""
 
     read_schema: bool = False
     tried: str = ""
-    """The last query. For demonstrators: nothing depends on this or ``read_schema``."""
+    """The last query. Only demonstrators use this and ``read_schema``."""
     answer: str | None = None
 
 
 class SqlEnv(ToolEnv[Question, Visit]):
-    """Questions about generated SQLite databases: look at the tables, try queries, answer with one. Reward is 1 for an
-    answer whose rows are those of the gold query, in any order unless the question asks for one, on the database and
-    on two others of the same tables, else 0.
+    """Questions about generated SQLite databases: look at the tables, try queries, and answer with a query.
+
+    The reward is 1 if the answer returns the same rows as the gold query on this database and on two others with the
+    same tables, otherwise 0. The order of rows matters only if the question asks for an order.
 
     Calls are ``schema[]``, ``query[SELECT ...]`` and ``answer[SELECT ...]``, or tool calls.
     """
@@ -89,8 +90,8 @@ def _word(value: object) -> str:
 
 
 class SqlDemonstrator:
-    """Looks at the tables, tries the query, then answers with it. With probability ``noise`` a query has a slip, such
-    as another column or no condition; one that was only tried is then tried again.
+    """Looks at the tables, tries the gold query, then answers with it. With probability ``noise`` a query has an error,
+    such as another column or a missing condition. After trying an erroneous query, it tries again.
     """
 
     def __init__(self, env: SqlEnv, noise: float) -> None:

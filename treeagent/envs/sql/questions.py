@@ -1,4 +1,4 @@
-"""Questions about a database, drawn from templates together with the query that answers them."""
+"""Questions about a database, drawn from templates together with their gold queries."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -11,29 +11,31 @@ from treeagent.envs.visit import CallRefused
 from treeagent.types import SPLITS, Split, Task
 
 SIBLINGS = 2
-"""Databases of the same schema and other rows on which an answer must be right, too: a constant or a lucky condition is
-not. The idea of test suites for SQL is Zhong et al.'s (2020)."""
+"""Number of further databases, with the same schema and other rows, on which an answer must be right, too. A constant
+or a condition that is right by chance fails there. Zhong et al. (2020) introduced such test suites for SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question's answer key: what ``Task.data`` carries."""
+    """The answer key of a question. ``Task.data`` holds it."""
 
     seed: int
     rows: int
     schema: Schema
     plan: str
-    """The query in plain words, as a demonstrator thinks of it."""
+    """The query in plain words, as the thought of a demonstrator."""
     gold: str
+    """The gold query."""
     ordered: bool
+    """Whether the order of the rows matters."""
 
     def database(self, sibling: int = 0) -> Database:
-        """The database asked about, or one of its siblings from 1."""
+        """Build the database of the question (0), or one of its siblings (from 1)."""
         return Database(self.schema, self.rows, 10 * self.seed + sibling)
 
 
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
-    """Question ``index`` of a split. Splits differ in the seeds of schema, rows and question."""
+    """Draw question ``index`` of a split. Splits have different seeds for schema, rows and question."""
     seed = 3 * index + SPLITS.index(split)
     rng = random.Random(f"question {difficulty} {seed}")
     while True:
@@ -46,7 +48,7 @@ def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
 
 
 def right(question: Question, sql: str) -> bool:
-    """Whether a query answers the question, on its database and the siblings."""
+    """Whether a query answers the question, both on its database and on the siblings."""
     try:
         return all(
             same_result(database.query(sql)[1], database.query(question.gold)[1], ordered=question.ordered)
@@ -57,7 +59,8 @@ def right(question: Question, sql: str) -> bool:
 
 
 def _telling(question: Question) -> bool:
-    """Whether the answer is neither nothing nor the whole table, nor the same everywhere."""
+    """Whether the question is informative: on every database the gold query returns some rows but fewer than the main
+    table has, and not all databases give the same result."""
     results = [question.database(each).query(question.gold)[1] for each in range(1 + SIBLINGS)]
     return all(0 < len(rows) < question.rows for rows in results) and not all(
         same_result(rows, results[0], ordered=question.ordered) for rows in results
@@ -65,7 +68,7 @@ def _telling(question: Question) -> bool:
 
 
 _Drawn = tuple[str, str, str]
-"""The question, the plan and the gold query."""
+"""(question, plan, gold query)."""
 _Template = Callable[[Schema, random.Random], _Drawn]
 
 
@@ -146,7 +149,7 @@ def _without(schema: Schema, rng: random.Random) -> _Drawn:
 
 _TEMPLATES: Sequence[_Template] = (_count, _value, _names, _extreme, _average, _sorted, _joined_total, _without)
 _KNOWN = {1: 3, 2: 6, 3: 8}
-"""How many of the templates a difficulty draws from."""
+"""Number of templates that each difficulty draws from."""
 
 
 def _condition(schema: Schema, rng: random.Random) -> tuple[str, str]:

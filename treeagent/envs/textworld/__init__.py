@@ -1,4 +1,4 @@
-"""TextWorld: generated text adventures that a third party wrote, played with exact snapshots."""
+"""TextWorld: generated text adventures of a third-party package, played with exact snapshots."""
 
 from treeagent.envs.textworld.env import TextWorldEnv
 from treeagent.envs.textworld.options import TextWorldOptions

@@ -1,4 +1,4 @@
-"""TextWorld's games as an environment."""
+"""The environment of TextWorld's games."""
 
 import functools
 import random
@@ -14,9 +14,9 @@ from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall
 
 LOADED = 128
-"""Games kept in memory, 2 to 5 MB each; another one is loaded in some 30 ms."""
+"""Games kept in memory, 2 to 5 MB each. Loading another one takes about 30 ms."""
 _NEVER_LOST = ("coin_collector", "custom")
-"""Kinds of games without a way to lose. A meal can be spoilt, and a wrong treasure taken."""
+"""Kinds of games that cannot be lost. In the others, a meal can be spoilt or the wrong treasure taken."""
 _COMMAND = {"type": "string", "description": "An imperative sentence, such as: take knife from counter"}
 _ACT = ToolSpec(
     "act",
@@ -26,14 +26,14 @@ _ACT = ToolSpec(
 
 
 class TextWorldEnv(VisitEnv[Position]):
-    """Text adventures of TextWorld (Côté et al. 2018), generated without end, compiled when first played, then cached.
+    """Text adventures of TextWorld (Côté et al. 2018): any number of generated games, compiled and cached at first use.
 
-    Actions are commands in plain English or calls of the one tool ``act``. A command that TextWorld does not
-    understand, or that changes nothing where it should, is answered by the game with ``info["tool_error"]`` set, and
-    takes no turn. Reward is 1 for winning and 0 otherwise.
+    Actions are commands in plain English, or calls of the only tool, ``act``. A command that TextWorld does not
+    understand, or that has no effect although it should, takes no turn and sets ``info["tool_error"]``. The reward is 1
+    for winning and 0 otherwise.
 
-    ``info["process_reward"]`` is TextWorld's intermediate reward: 1, 0 or -1 as the command brought the end nearer,
-    did not, or led away from it. It knows what the player cannot.
+    ``info["process_reward"]`` is TextWorld's intermediate reward: 1 if the command led closer to winning, -1 if it led
+    away, otherwise 0. It uses information that the player cannot see.
 
     Raises:
         UserError: TextWorld is not installed.
@@ -52,18 +52,18 @@ class TextWorldEnv(VisitEnv[Position]):
 
     @property
     def story(self) -> Story:
-        """The game that is played. For demonstrators only."""
+        """The current game. For demonstrators only."""
         return self._loaded(spec_of(self.task))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        """Start ``options["task"]``, or training task number ``seed``. The first time, its game is made."""
+        """Start ``options["task"]``, or training task number ``seed``. Its game is compiled at first use."""
         task = task_to_play(self, seed, options)
         spec = spec_of(task)
         story = self._loaded(spec)
         self._at = task, story.start
-        # An objective that says the same as the prompt is not repeated.
+        # An objective that equals the prompt is not repeated.
         lines = dict.fromkeys((PROMPTS[spec.kind], story.objective, story.opening))
         return self._shown("\n".join(lines)), {}
 
@@ -81,7 +81,7 @@ class TextWorldEnv(VisitEnv[Position]):
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        """TextWorld's admissible commands, sorted; it understands other wordings, too."""
+        """Return TextWorld's admissible commands, sorted. The game understands other wordings, too."""
         position = self.visit
         return [] if position.outcome else list(self.story.tracked(position).commands)
 
@@ -89,7 +89,7 @@ class TextWorldEnv(VisitEnv[Position]):
         return [task_of(self.options, split, index) for index in range(start, start + count)]
 
     def verify(self) -> float:
-        """1 for a game won, 0 for one that is lost or not over."""
+        """Return 1 if the game is won, 0 if it is lost or not over."""
         return float(self.visit.outcome == "won")
 
     def state_key(self) -> str:
@@ -99,7 +99,7 @@ class TextWorldEnv(VisitEnv[Position]):
         return TextWorldDemonstrator(self, noise)
 
     def solution(self) -> tuple[str, ...] | None:
-        """Commands that TextWorld knows to win from here; ``None`` where it knows none. For demonstrators only."""
+        """Return commands that win from here; ``None`` if TextWorld knows of none. For demonstrators only."""
         position = self.visit
         return None if position.outcome else self.story.tracked(position).policy
 
@@ -112,7 +112,8 @@ class TextWorldEnv(VisitEnv[Position]):
 
 
 def _progress(story: Story, before: Position, after: Position) -> int:
-    """TextWorld's intermediate reward: the sign of what the solution became shorter by. Losing the last one is -1."""
+    """Return TextWorld's intermediate reward: 1 if the solution became shorter or the game is won, -1 if the solution
+    became longer or was lost, otherwise 0."""
     if after.outcome:
         return 1 if after.outcome == "won" else -1
     was, now = story.tracked(before).policy, story.tracked(after).policy
@@ -123,16 +124,15 @@ def _progress(story: Story, before: Position, after: Position) -> int:
 
 _READ = "examine cookbook"
 _ON_THE_WAY = ("go", "open", "close", "unlock", "lock", "take", "drop", "insert", "put")
-"""Verbs that lead up to what a recipe asks for."""
+"""Verbs of preparatory commands, which are not goals themselves."""
 
 
 class TextWorldDemonstrator:
-    """Reads the cookbook where there is one, then does what TextWorld says will win. That is worked out anew after
-    every command, so the player recovers from its own errors.
+    """Reads the cookbook if there is one, then follows TextWorld's solution. The solution is computed again after every
+    command, so the player recovers from its own errors.
 
-    A thought names the next thing to be achieved, as far as the player has read, whether or not the command then errs.
-    At each decision it errs with probability ``noise``: any other admissible command. Where TextWorld knows of no way
-    to win, every command is drawn.
+    A thought names the next goal, as far as the player has read, even if the command is then an error. With probability
+    ``noise``, the command is another admissible one. If TextWorld knows of no way to win, every command is random.
     """
 
     def __init__(self, env: TextWorldEnv, noise: float) -> None:
@@ -152,6 +152,7 @@ class TextWorldDemonstrator:
 
 
 def _goal(solution: Sequence[str]) -> str:
-    """The first command that is an end in itself. Where something lies is not said: the player may not know."""
+    """Return the first command of the solution that is a goal in itself. The location of a thing is cut off, because
+    the player may not know it."""
     ends = (command for command in solution if not command.startswith(_ON_THE_WAY))
     return next(ends, solution[-1].partition(" from ")[0])

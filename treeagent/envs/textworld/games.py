@@ -1,4 +1,4 @@
-"""Which games there are, and how they are generated, compiled and kept on disk."""
+"""The specifications of games, and their generation, compilation and cache on disk."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ from treeagent.types import SPLITS, Split, Task, UserError, derive_seed
 
 STORY, GAME = "game.z8", "game.json"
 _FORMAT = 1
-"""Part of the cache's folder name: raise it when the same ``GameSpec`` gives another game."""
+"""Part of the cache's folder name. Increase it when the same ``GameSpec`` gives another game."""
 _ATTEMPTS = 50
-"""Seeds tried for one game: some maps have no quest of the length asked for."""
+"""Seeds tried for one game, since some maps have no quest of the required length."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
-    """Everything that a generated game depends on: the answer key that ``Task.data`` carries."""
+    """Everything that a generated game depends on. ``Task.data`` holds it."""
 
     kind: Kind
     rooms: int
@@ -43,7 +43,7 @@ class GameSpec:
 
     @property
     def name(self) -> str:
-        """A file name; equal names are equal games."""
+        """A file name that identifies the game."""
         about = asdict(self)
         seed, kind, prose = about.pop("seed"), about.pop("kind"), about.pop("prose")
         words = (key if value is True else f"{key}{value}" for key, value in about.items() if value)
@@ -81,7 +81,7 @@ _GAME_SPEC: TypeAdapter[GameSpec] = TypeAdapter(GameSpec)
 
 
 def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
-    """Game ``index`` of a split. Splits share no seed."""
+    """Return game ``index`` of a split as a task. Splits share no seed."""
     level = LEVELS[options.kind][options.difficulty - 1]
     seed = len(SPLITS) * index + SPLITS.index(split)
     spec = replace(level, seed=seed, guided=options.guided, prose=options.prose)
@@ -90,16 +90,16 @@ def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """The game in ``task.data``.
+    """Return the specification of the game in ``task.data``.
 
     Raises:
-        UserError: the data is no game.
+        UserError: the data is not a valid specification.
     """
     return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
 
 def cache_folder(given: str | None) -> Path:
-    """Where compiled games are kept: a folder for each version of TextWorld and of this module."""
+    """Return the folder for compiled games. Each version of TextWorld and of ``_FORMAT`` has its own."""
     from textworld.version import __version__
 
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "treeagent" / "textworld"
@@ -107,12 +107,13 @@ def cache_folder(given: str | None) -> Path:
 
 
 def compiled(spec: GameSpec, cache: Path) -> Path:
-    """The folder of a compiled game, which is made where the cache lacks it: one to three seconds.
+    """Return the folder of a compiled game. A game that is not cached is compiled, which takes one to three seconds.
 
-    A folder appears under its name with all its files at once, so a killed or a second process does no harm.
+    The folder gets its name only when all its files are complete, so a killed process or two processes at the same time
+    do no harm.
 
     Raises:
-        UserError: no such game can be made, or the cache cannot be written.
+        UserError: the game cannot be generated or compiled, or the cache cannot be written.
     """
     folder = cache / spec.name
     if folder.is_dir():
@@ -130,15 +131,15 @@ def compiled(spec: GameSpec, cache: Path) -> Path:
         try:
             made.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster
+            if not folder.is_dir():  # if it exists, another process was faster
                 raise
     return folder
 
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """TextWorld without what it does to the process: random state moves when it is imported and when it generates, and
-    Jericho warns of every game that was never published."""
+    """Context that undoes TextWorld's side effects: it changes the global random state when it is imported and when it
+    generates a game, and Jericho warns about every game that it does not know."""
     python, legacy = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings():
@@ -221,7 +222,7 @@ def _made(spec: GameSpec, options: Any) -> Any:
 
 @functools.cache
 def _knowledge(path: str) -> Any:
-    """A challenge's rules of the world; reading them takes longer than making the game."""
+    """Load a challenge's world rules. They are cached, because loading takes longer than making the game."""
     from textworld.generator.data import KnowledgeBase
 
     return KnowledgeBase.load(path)
@@ -232,6 +233,6 @@ def _plain_objective(spec: GameSpec, game: Any) -> str:
         return "; ".join(game.walkthrough)
     if spec.kind in ("cooking", "coin_collector"):
         return PROMPTS[spec.kind]
-    # Where the treasure lies is what the hunter has to find out.
+    # The location of the treasure is cut off, because the player has to find it.
     goal: str = game.walkthrough[-1]
     return goal.partition(" from ")[0] if spec.kind == "treasure_hunter" else goal

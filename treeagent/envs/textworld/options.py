@@ -1,4 +1,4 @@
-"""The settings of TextWorld's games."""
+"""Options of the TextWorld environment."""
 
 from typing import Literal
 
@@ -14,15 +14,16 @@ class TextWorldOptions:
     """Settings of ``TextWorldEnv``."""
 
     kind: Kind = "cooking"
-    """TextWorld's challenge; ``custom`` is its general generator."""
+    """TextWorld's challenge. ``custom`` is its general generator."""
     difficulty: int = Field(default=2, ge=1, le=5)
-    """Row of ``games.LEVELS``; for cooking, 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of Adhikari et
-    al. 2020 (GATA)."""
+    """Level of ``games.LEVELS``. For cooking, levels 1 to 4 have the recipes, rooms and skills of levels 1 to 4 of
+    Adhikari et al. 2020 (GATA)."""
     guided: bool = False
-    """The objective names every step of a solution instead of its last one."""
+    """Whether the objective lists every step of a solution instead of only the last one."""
     prose: Prose = "plain"
-    """``house`` is TextWorld's own grammar. ``plain`` says the same of rooms and recipes in a quarter of the words."""
+    """``house`` is TextWorld's own grammar. ``plain`` describes rooms and recipes with a quarter of the words."""
     show_commands: bool = False
-    """List the admissible commands in every observation. They are most of its text, and name what is worth trying."""
+    """List the admissible commands in every observation. They make up most of its text, and tell what is worth trying.
+    """
     cache: str | None = None
-    """Folder of compiled games, shared by processes; none is ``treeagent/textworld`` in the user's cache."""
+    """Folder of compiled games, shared by processes; unset is ``treeagent/textworld`` in the user's cache folder."""

@@ -1,4 +1,4 @@
-"""One loaded game, played as a pure function of positions: nothing is remembered between two commands."""
+"""A loaded game, played as a pure function of positions: no state is kept between commands, except caches."""
 
 import copy
 import re
@@ -16,38 +16,40 @@ from treeagent.envs.textworld.games import GAME, STORY, contained
 from treeagent.envs.textworld.text import LOST, WON, opening, split_trace
 
 _SEED = 1
-"""Seed of the interpreter. A game of TextWorld seeds its own generator when it begins."""
+"""Seed of the interpreter. A TextWorld game seeds its own generator at the start."""
 _TRACKED = 64
-"""Tracked positions kept for each game, 30 kB each; one that was dropped is tracked anew from the first action."""
+"""Tracked positions cached for each game, 30 kB each. One that was dropped is tracked again from the first action."""
 _REPLIES = 256
-"""Replies kept for each game, about 2 kB each: search and sampling give the same commands again and again."""
+"""Replies cached for each game, about 2 kB each, because search and sampling repeat the same commands."""
 _LONGEST = 120
-"""Characters of a command; the interpreter cuts at 198 bytes."""
+"""Most characters of a command. The interpreter truncates at 198 bytes."""
 _ONE_SENTENCE = re.compile(r"[\w' -]+")
 _LOOKING = ("looking", "examining", "taking inventory")
-"""What changes nothing, so that it does no harm where TextWorld does not know it, as of a book in the hand."""
+"""Prefixes of actions that change nothing. They are accepted even if TextWorld does not know them; for example,
+examining a book in the player's hand."""
 _OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
-"""The Z-machine Standard 1.1, sections 11.1 and 12.3: where the header names the table of objects, and its layout."""
+"""Position of the object table's address in the header, and layout of the table (Z-machine Standard 1.1, sections 11.1
+and 12.3)."""
 
 Outcome = Literal["", "won", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a game: a small value from which any process with the same compiled game can play on."""
+    """A state of a game: a small value from which any process with the same compiled game can continue."""
 
     memory: bytes
-    """The interpreter's memory and stack, as differences from those at the start, compressed."""
+    """The interpreter's memory and stack, compressed, as the XOR with those at the start."""
     registers: tuple[object, ...]
-    """The rest of the interpreter."""
+    """The rest of the interpreter's state."""
     actions: tuple[str, ...] = ()
-    """What has been done, as Inform 7 names it (``taking the coin``)."""
+    """The actions so far, in Inform 7's words (``taking the coin``)."""
     outcome: Outcome = ""
 
 
 @dataclass(eq=False)
 class Tracked:
-    """TextWorld's own account of a position: what is true, what can be done and what would win."""
+    """TextWorld's own model of a position: the true facts, the possible actions and a solution."""
 
     progress: Any
     inform7: Any
@@ -59,7 +61,7 @@ class Tracked:
 
     @cached_property
     def policy(self) -> tuple[str, ...] | None:
-        """Commands that win from here; ``None`` where TextWorld knows of none."""
+        """Commands that win from here; ``None`` if TextWorld knows of none."""
         actions = self.progress.winning_policy
         return None if actions is None else tuple(self.inform7.gen_commands_from_actions(actions))
 
@@ -71,7 +73,7 @@ class Tracked:
         return blake2b("\n".join((*true, *done)).encode(), digest_size=16).digest()
 
     def after(self, action: str) -> "Tracked | None":
-        """The account after an action; ``None`` where TextWorld does not know it."""
+        """Return the model after an action; ``None`` if TextWorld does not know the action."""
         found = self.inform7.detect_action(action, self.progress.valid_actions)
         if found is None:
             return self if action.startswith(_LOOKING) else None
@@ -83,7 +85,7 @@ class Tracked:
 
 
 class Story:
-    """A compiled game in memory."""
+    """A compiled game, loaded into memory."""
 
     def __init__(self, folder: Path) -> None:
         import jericho
@@ -105,7 +107,8 @@ class Story:
         self.start = self._here()
 
     def play(self, position: Position, command: str) -> tuple[str, Position]:
-        """(The answer to a command, the position after it): the same one where it was not understood or did nothing."""
+        """Give a command. Returns (the observation, the position after the command). The position stays the same if the
+        command was not understood or had no effect."""
         words = " ".join(command.split())
         reply = self._replies.get((position, words))
         if reply is None:
@@ -115,17 +118,17 @@ class Story:
         return reply
 
     def tracked(self, position: Position) -> Tracked:
-        """TextWorld's account of a position of this game."""
+        """Return TextWorld's model of a position of this game."""
         tracked = self._track(position.actions)
         assert tracked is not None, "the position is another game's"
         return tracked
 
     def key(self, position: Position) -> str:
-        """Equal where facts and the interpreter's tree of objects are: then the same commands read the same from here
-        on, but for a command that says "it"."""
+        """Return a hash of the facts and the interpreter's object tree. If it is equal for two positions, the same
+        commands give the same texts from there on, except for commands with the word "it"."""
         ram = self._memory(position).tobytes()[: self._ram_bytes]
         table = int.from_bytes(ram[_OBJECT_TABLE : _OBJECT_TABLE + 2], "big") + _FIRST_OBJECT
-        # The objects end where the first of their property lists begins.
+        # The object table ends where the first property list begins.
         end = int.from_bytes(ram[table + _PROPERTIES : table + _PROPERTIES + 2], "big")
         digest = blake2b(self.tracked(position).facts, digest_size=16)
         digest.update(ram[table:end])
@@ -156,16 +159,16 @@ class Story:
             return "That is too long."
         if words in self.tracked(position).commands:
             return ""
-        # "undo" and the like would reach for what the interpreter remembers besides its memory.
+        # Commands such as "undo" would use state that the interpreter keeps outside its memory.
         if words.split()[0].lower() not in self._verbs:
             return "That's not a verb I recognise."
-        # A full stop or "then" begins another command, whose verb would go unread.
+        # A full stop or "then" starts another command, and its verb would not be checked.
         if not _ONE_SENTENCE.fullmatch(words) or "then" in words.lower().split():
             return "One thing at a time."
         return ""
 
     def _here(self, actions: tuple[str, ...] = (), outcome: Outcome = "") -> Position:
-        """The position in which the interpreter stands."""
+        """Return the interpreter's current state as a position."""
         ram, stack, *registers = self._interpreter.get_state()
         memory = np.concatenate((ram, stack)) ^ self._origin
         return Position(zlib.compress(memory.tobytes(), 1), tuple(registers), actions, outcome)
@@ -175,7 +178,8 @@ class Story:
 
 
 def _copied(progress: Any) -> Any:
-    """As ``GameProgression.copy``, in a tenth of its time: that works out the game's beginning anew and drops it."""
+    """Copy as ``GameProgression.copy`` does, in a tenth of the time. That method also computes the start of the game
+    again, without using it."""
     twin = copy.copy(progress)
     twin.state = progress.state.copy()
     twin.quest_progressions = [copy.copy(quest) for quest in progress.quest_progressions]
@@ -188,7 +192,7 @@ def _copied(progress: Any) -> Any:
 
 
 def _tracker(game: Any, inform7: Any) -> Callable[[tuple[str, ...]], Tracked | None]:
-    """TextWorld's account by what has been done; recent ones are kept."""
+    """Return a function from a sequence of actions to TextWorld's model after them, with a cache of recent results."""
     from textworld.generator.game import GameProgression
 
     @lru_cache(_TRACKED)

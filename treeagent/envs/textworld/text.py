@@ -1,4 +1,5 @@
-"""What a player reads: rooms in plain words at the source, and replies without banner, prompt and trace."""
+"""The texts that a player reads: plain descriptions, written into the game before it is compiled, and replies without
+banner, prompt and trace."""
 
 import re
 from typing import Any
@@ -12,9 +13,10 @@ _RECIPE = re.compile(r"Ingredients:\s*(?P<ingredients>.*?)\s*Directions:\s*(?P<d
 
 
 def write_plainly(game: Any) -> None:
-    """Describe the rooms and things of a ``textworld.Game`` in few words, before it is compiled.
+    """Replace the descriptions of the rooms and things in a ``textworld.Game`` by short ones. Call it before the game
+    is compiled.
 
-    The texts are Inform 7's, so the compiled game still says at each moment what is open and where things are.
+    The descriptions are Inform 7 source, so the compiled game still says what is open and where things are.
     """
     for room in game.world.rooms:
         game.infos[room.id].desc = _room(game, room)
@@ -27,15 +29,15 @@ def write_plainly(game: Any) -> None:
 
 
 def split_trace(raw: str) -> tuple[str, tuple[str, ...]]:
-    """(what the player reads, the actions that succeeded, as Inform 7 names them) of the interpreter's output."""
+    """Split the interpreter's output. Returns (the text for the player, the successful actions in Inform 7's words)."""
     tags: list[str] = _TRACE.findall(raw)
     done = (tag.removesuffix(_SUCCEEDED) for tag in tags if tag.endswith(_SUCCEEDED))
-    # A rule's trace has brackets of its own: it is a part of an action.
+    # The trace of a rule contains brackets. A rule is a part of an action, so it is skipped.
     return clean(_TRACE.sub("", raw)), tuple(action for action in done if "(" not in action)
 
 
 def clean(raw: str) -> str:
-    """One line a paragraph; no prompt or status line, and nothing after the end of the game."""
+    """Return one line per paragraph, without prompt and status line, and nothing after the end of the game."""
     text = raw.rpartition("\n>")[0] or raw
     for end in (WON, LOST):
         before, found, _ = text.partition(end)
@@ -45,7 +47,7 @@ def clean(raw: str) -> str:
 
 
 def opening(raw: str) -> str:
-    """The first room of the interpreter's first output, without the banner and the objective before it."""
+    """Return the description of the first room from the interpreter's first output, without banner and objective."""
     return clean(raw[raw.index("-= ") :])
 
 

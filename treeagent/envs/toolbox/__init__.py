@@ -1,4 +1,4 @@
-"""Questions that take calls of several tools, the output of one being an argument of the next."""
+"""Questions that need calls of several tools, in which the output of one call is an argument of the next."""
 
 from treeagent.envs.toolbox.env import ToolboxEnv, Visit
 from treeagent.envs.toolbox.options import ToolboxOptions

@@ -1,4 +1,4 @@
-"""The toolbox as an environment."""
+"""The environment of the toolbox."""
 
 import random
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from treeagent.types import Split, Task, ToolCall, derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """All that an episode remembers."""
+    """The state of an episode."""
 
     made: tuple[Call, ...] = ()
-    """The calls so far, each once."""
+    """The calls made so far, without repetitions."""
     answer: str | None = None
 
 
 class ToolboxEnv(ToolEnv[Key, Visit]):
-    """Questions about people, teams and rooms, each world new: look up, add, answer. A task takes from no call, where
-    the question states the answer, to a pipeline in which the output of one call is an argument of the next. Reward is
-    1 for the right answer, else 0.
+    """Questions about people, teams and rooms, with a new world for each task: look up, add, answer. A task may need no
+    call, because its question states the answer, or a pipeline of calls, in which the output of one call is an argument
+    of the next. The reward is 1 for the right answer, otherwise 0.
 
-    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls. The reference of a place is every
-    call of the pipeline that is due there, or the answer.
+    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls. The reference in a state is every
+    call of the pipeline that is due, or the answer if none is.
     """
 
     options_type = ToolboxOptions
@@ -72,7 +72,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         return drawn
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """The same world with a pipeline of one call more."""
+        """Return a task with the same world and a longer pipeline, as ``world.longer`` makes it."""
         harder = longer(rng, self.key_of(task))
         if harder is None:
             return ()
@@ -94,8 +94,8 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
 
 
 class ToolboxDemonstrator:
-    """Makes the calls of the pipeline one after the other, then answers. With probability ``noise`` it makes a call
-    that is not due: another tool, another argument, or the answer too early."""
+    """Makes the calls of the pipeline one after another, then answers. With probability ``noise`` it makes another
+    call: with another tool or argument, or an answer that is wrong or too early."""
 
     def __init__(self, env: ToolboxEnv, noise: float) -> None:
         self._env, self._noise = env, probability(noise)

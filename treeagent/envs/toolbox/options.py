@@ -1,4 +1,4 @@
-"""The options of the toolbox."""
+"""Options of the toolbox."""
 
 from typing import Annotated, Self
 
@@ -8,14 +8,14 @@ from pydantic.dataclasses import dataclass
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ToolboxOptions:
-    """How long the pipelines of calls are, and how large the world is that they ask."""
+    """Settings of ``ToolboxEnv``: the length of the pipelines and the size of the worlds."""
 
     least_calls: Annotated[int, Field(ge=0, le=8)] = 0
-    """Fewest calls that a task needs before its answer; a task of 0 states the answer in its question."""
+    """Fewest calls that a task needs before its answer. With 0 calls, the question states the answer."""
     most_calls: Annotated[int, Field(ge=0, le=8)] = 3
     """Most calls that a task needs before its answer."""
     people: Annotated[int, Field(ge=2, le=12)] = 6
-    """People of a task's world, each in one of half as many teams."""
+    """Number of people in a task's world. There are half as many teams."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:

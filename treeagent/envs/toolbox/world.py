@@ -1,4 +1,4 @@
-"""The toolbox's worlds and questions: tables of people, teams and rooms, and pipelines of calls that read them."""
+"""Worlds and questions of the toolbox: tables of people, teams and rooms, and pipelines of calls that read them."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _READS: Mapping[str, tuple[str, str]] = {
     "floor_of": ("room", "number"),
     "phone_of": ("room", "number"),
 }
-"""What each tool that reads a table takes and gives."""
+"""The kinds of argument and result of each tool that reads a table."""
 ADD, ANSWER = "add", "answer"
 TOOLS: tuple[ToolSpec, ...] = (
     *(
@@ -43,34 +43,34 @@ TOOLS: tuple[ToolSpec, ...] = (
 )
 
 Question = Any
-"""A word, or a list ``[tool, argument, ...]`` whose arguments are questions themselves."""
+"""A word, or a list ``[tool, argument, ...]`` in which each argument is a question itself."""
 Call = tuple[str, tuple[str, ...]]
 """A tool's name and its arguments, in the order of its schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a task holds: the world, and the question as a pipeline of calls."""
+    """The answer key of a task: the world, and the question as a pipeline of calls."""
 
     tables: dict[str, dict[str, str]]
-    """What each tool answers, by its argument."""
+    """For each tool, its results by argument."""
     question: list[Any]
     noted: bool = False
     """Whether the prompt states the answer."""
 
     def value(self, question: Question) -> str:
-        """The answer to a question, which is that of its outermost call."""
+        """Return the answer to a question: the result of its outermost call."""
         if isinstance(question, str):
             return question
         name, values = self.call(question)
         return str(sum(map(int, values))) if name == ADD else self.tables[name][values[0]]
 
     def call(self, question: Sequence[Question]) -> Call:
-        """The outermost call of a question, whose arguments are the answers to the questions within."""
+        """Return the outermost call of a question. Its arguments are the answers to the inner questions."""
         return str(question[0]), tuple(map(self.value, question[1:]))
 
     def calls(self, question: Question) -> list[Call]:
-        """All calls of a question, inner ones first."""
+        """Return all calls of a question, inner ones first."""
         if isinstance(question, str):
             return []
         return [each for argument in question[1:] for each in self.calls(argument)] + [self.call(question)]
@@ -80,8 +80,8 @@ class Key:
         return self.value(self.question)
 
     def due(self, made: Sequence[Call]) -> list[Call]:
-        """The calls of the pipeline that are due after those that were ``made``: not made yet, with arguments known.
-        Empty where only the answer is left."""
+        """Return the calls of the pipeline that are due after the calls ``made``: those not yet made whose arguments
+        are known. Empty if only the answer is left."""
         return [] if self.noted else list(dict.fromkeys(self._due(self.question, made)))
 
     def _due(self, question: Question, made: Sequence[Call]) -> Iterator[Call]:
@@ -92,7 +92,7 @@ class Key:
 
 
 def tool_call(call: Call) -> ToolCall:
-    """The call of a tool that a ``Call`` stands for."""
+    """Convert a ``Call`` to a ``ToolCall``."""
     name, values = call
     if name == ADD:
         return ToolCall(name, {"x": int(values[0]), "y": int(values[1])})
@@ -101,17 +101,19 @@ def tool_call(call: Call) -> ToolCall:
 
 
 def draw(rng: random.Random, options: ToolboxOptions) -> tuple[Key, str]:
-    """A task's world and question, and the question in words."""
+    """Draw a task: its world with the question, and the question as text."""
     calls = rng.randint(options.least_calls, options.most_calls)
     while True:
         tables = _tables(rng, options.people)
         key = Key(tables, _pipeline(rng, tables, max(calls, 1)), noted=calls == 0)
-        if len(set(key.calls(key.question))) == max(calls, 1):  # else a call that was made answers a part again
+        if len(set(key.calls(key.question))) == max(calls, 1):  # otherwise one call would answer two parts
             return key, prompt(key)
 
 
 def longer(rng: random.Random, key: Key) -> Key | None:
-    """The same world with a question of one call more; None where no tool takes the answer."""
+    """Return the same world with a longer question. If the prompt states the answer, it no longer does. Otherwise a
+    further call takes the old answer as its argument. No table takes a number, so a number is added to the result of
+    another lookup, which needs two more calls."""
     given = next((gives for name, (_, gives) in _READS.items() if name == key.question[0]), "number")
     onward = [name for name, (taken, _) in _READS.items() if taken == given]
     if key.noted:
@@ -151,8 +153,9 @@ def _tables(rng: random.Random, count: int) -> dict[str, dict[str, str]]:
 def _pipeline(
     rng: random.Random, tables: Mapping[str, Mapping[str, str]], calls: int, gives: str = ""
 ) -> list[Question]:
-    """A question of exactly ``calls`` calls whose answer is of the kind ``gives``; empty for any kind. A third of those
-    of three calls and more that give a number add the answers of two shorter ones."""
+    """Draw a question of exactly ``calls`` calls. Its answer is of the kind ``gives``, or of any kind if that is empty.
+    If there are at least three calls and the answer may be a number, a third of the questions add the answers of two
+    shorter questions."""
     if calls >= 3 and gives in ("", "number") and rng.random() < 1 / 3:
         first = rng.randint(1, calls - 2)
         return [ADD, *(_pipeline(rng, tables, each, "number") for each in (first, calls - 1 - first))]

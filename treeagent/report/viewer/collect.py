@@ -1,4 +1,4 @@
-"""What the page of one or more runs holds: an index of all trees and episodes, and pieces loaded when needed."""
+"""Collects the content of the viewer's page: an index of all trees and episodes, and pieces that load on demand."""
 
 import base64
 import gzip
@@ -20,18 +20,18 @@ from treeagent.store import read_as, shard_place, shards
 from treeagent.visible import visible
 
 _PIECE = 1 << 20
-"""Characters of JSON after which a new piece is begun: a tree is shown once its piece is unpacked."""
+"""Bytes of JSON after which a new piece begins. Opening a tree unpacks its whole piece, so pieces are small."""
 _PLANS = "evaluate-"
-"""How the names of shards of plans begin, which have the names of the episodes that were played after them."""
+"""Prefix of the names of plan shards. Episodes that were played after these plans are in shards of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the page is made of."""
+    """The data of the page."""
 
     index: dict[str, Any]
     pieces: list[str]
-    """Each a JSON array of trees, gzipped, in base64."""
+    """JSON arrays of trees, each gzipped and in base64."""
 
 
 @dataclass(slots=True)
@@ -41,27 +41,28 @@ class _Shard:
     tokens: set[int] = field(default_factory=set[int])
     tasks: set[str] = field(default_factory=set[str])
     marks: list[Mark] = field(default_factory=list[Mark])
-    """What reviewers said of its tasks."""
+    """The reviewers' marks on its tasks."""
 
 
 class Collector:
-    """Packs runs for the viewer. A shard that has not changed since the last call is not packed again, unless reviewers
-    have said more of its tasks."""
+    """Packs runs for the viewer. Between calls it caches each packed shard, until the shard or the marks on its tasks
+    change."""
 
     def __init__(self, measure: Callable[[Tree], None] | None = None) -> None:
         """
         Args:
-            measure: sets further figures of a searched tree's actions before it is packed, such as ``Edge.divergence``.
+            measure: called with each searched tree before it is packed, to set further figures of its actions, such as
+                ``Edge.divergence``.
         """
         self._measure = measure
         self._known: dict[tuple[object, ...], _Shard] = {}
 
     def collect(self, paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
-        """Everything there is to see of runs.
+        """The content of the page for some runs.
 
         Args:
             paths: the runs' folders.
-            names: only the trees and episodes of these names, such as "collect-3"; empty for all.
+            names: include only trees and episodes of these names, such as "collect-3"; empty for all.
 
         Raises:
             RunError: a folder holds no run.
@@ -175,5 +176,5 @@ def _array(written: Sequence[bytes]) -> bytes:
 
 
 def squeeze(content: bytes) -> str:
-    """Bytes as gzip in base64, the same for the same content."""
+    """Bytes as gzip in base64. Equal bytes give equal texts."""
     return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode()

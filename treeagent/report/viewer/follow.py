@@ -1,4 +1,4 @@
-"""Write the viewer's page, and write it again as its runs go on."""
+"""Writes the viewer's page, and writes it again while its runs go on."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from treeagent.search.node import Tree
 from treeagent.store import shard_names
 
 _EVERY = 2.0
-"""Seconds between two looks at the runs."""
+"""Seconds between two reads of the runs."""
 
 
 def write_and_follow(
@@ -23,21 +23,22 @@ def write_and_follow(
     follow: bool = False,
     measure: Callable[[Tree], None] | None = None,
 ) -> None:
-    """Write the page of runs; with ``follow`` again after every change, until no process writes any of the runs.
+    """Write the page of runs. With ``follow``, write it again after every change until no process writes the runs.
 
     Args:
-        written: called with the page, the number of trees and episodes on it and whether it is the first time.
-        names: only the trees and episodes of these names; empty for all.
-        measure: as of ``Collector``.
+        written: called after each write with the page's path, the number of trees and episodes on it, and whether this
+            is the first write.
+        names: include only trees and episodes of these names; empty for all.
+        measure: as for ``Collector``.
 
     Raises:
-        RunError: a folder holds no run, or nothing of these names.
+        RunError: a folder holds no run, or no run has trees or episodes of these names.
         CorruptShard: a shard cannot be read.
         StoreError: the page cannot be written.
     """
     collector, before, going, first = Collector(measure), None, True, True
     while going:
-        going = follow and any(map(is_being_written, runs))  # looked up first, so that the last state is shown too
+        going = follow and any(map(is_being_written, runs))  # checked before the read, so that the end is shown too
         content = collector.collect(runs, names)
         if names and not content.index["trees"]:
             known = sorted({name for run in runs for part in ("trees", "episodes") for name in shard_names(run / part)})

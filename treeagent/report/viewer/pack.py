@@ -1,6 +1,6 @@
-"""A search tree as the rows that the viewer draws: one for each action, tried or not.
+"""Converts a search tree to the rows that the viewer draws: one row per action, tried or not.
 
-All foreign text is made visible here, once, so that no part of the page can forget it.
+Invisible characters in untrusted text are escaped here, in one place, so that no part of the page can omit it.
 """
 
 from collections.abc import Sequence
@@ -23,32 +23,32 @@ FLAGS = (
     *("tried", "imagined", "refused", "terminated", "truncated", "unknown", "exhausted", "chosen", "preferred"),
     *("rejected", "thought", "success", "restart", "marked"),
 )
-"""What a step can be, in the order of the bits of ``flags``. "chosen": on the path that is executed or would be.
-"preferred", "rejected": a side of a preference pair. "success": the rewards up to here sum to 1 at an end of the task.
-"restart": the prompt starts anew here. "marked": a reviewer said something of it."""
+"""Flags of a step, in the order of the bits of ``flags``. "chosen": on the path that was or would be executed.
+"preferred", "rejected": a side of a preference pair. "success": the task ends here, and the rewards of the path sum to
+at least 1. "restart": the prompt starts anew here. "marked": a reviewer marked the step."""
 _BIT = {name: 1 << place for place, name in enumerate(FLAGS)}
 _PROMPT = 160
-"""Characters of a task's prompt in the list."""
+"""How many characters of a task's prompt the list shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tree for the page."""
+    """A tree as JSON values for the page."""
 
     summary: dict[str, Any]
-    """What the list shows of it."""
+    """The entry of the tree in the list."""
     rows: dict[str, Any]
-    """What is loaded when it is opened."""
+    """The data that is loaded when the tree is opened."""
 
 
 def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, marks: Sequence[Mark] = ()) -> Packed:
-    """A tree as JSON values.
+    """Pack a tree for the page.
 
     Args:
         kind: "training" for a searched training task, which has advantages and preference pairs; "plan" for a plan made
             at evaluation; "episode" for a path that was played.
         episode: the episode that was played after this plan.
-        marks: what reviewers said of the tree's task.
+        marks: the reviewers' marks on the tree's task.
     """
     chosen = _chosen(tree, config, kind, episode)
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
@@ -58,7 +58,7 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
     rows: list[dict[str, Any]] = []
     root = tree.root
     opening = [{"role": each.role, "text": visible(each.content, lines=True)} for each in root.state.messages]
-    # A step keeps its number as long as the tree is the same: a link to it stays valid.
+    # Steps are numbered in the order of a depth-first walk, so links to them stay valid while the tree is unchanged.
     stack: list[tuple[int, tuple[Edge, ...], Node, Edge]] = [(-1, (), root, edge) for edge in reversed(root.edges)]
     while stack:
         parent, before, node, edge = stack.pop()
@@ -102,7 +102,7 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
 
 
 def _short(value: float) -> float:
-    """Four digits are all that the page shows."""
+    """Round to the four significant digits that the page shows."""
     return float(f"{value:.4g}")
 
 
@@ -144,8 +144,8 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
 
 
 def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> set[int]:
-    """The ``id`` of the edges that were executed. Of a plan whose episode is not there, those that evaluation executes;
-    of a training tree, the most visited path."""
+    """The ``id`` of each edge that was executed. For a plan without a stored episode: of the edges that evaluation
+    would execute. For a training tree: of the most visited path."""
     if kind == "episode":
         return {id(edge) for edge in steps(tree)}
     if episode is not None:
@@ -159,8 +159,8 @@ def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> s
 
 
 def _followed(tree: Tree, played: Sequence[Edge]) -> Sequence[Edge]:
-    """The edges of a tree that an episode took, as far as it stayed within the tree. Where siblings say the same, as in
-    chains, those that go along with the episode the farthest."""
+    """The edges of a tree that an episode took, up to where it left the tree. If siblings have equal texts, as in
+    chains, the result is the longest match with the episode."""
     longest: tuple[Edge, ...] = ()
     stack: list[tuple[tuple[Edge, ...], Node | None]] = [((), tree.root)]
     while stack:
@@ -174,8 +174,8 @@ def _followed(tree: Tree, played: Sequence[Edge]) -> Sequence[Edge]:
 
 
 def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:
-    """The margin of each edge of a preference pair, by its ``id``: positive where it is preferred, negative where it is
-    rejected. An edge of several pairs has its widest margin."""
+    """The margin of each edge in a preference pair, by the edge's ``id``: positive if it is preferred, negative if it
+    is rejected. An edge in several pairs has the margin of greatest absolute value."""
     margins: dict[int, float] = {}
 
     def note(edge: Edge, margin: float) -> None:

@@ -1,4 +1,4 @@
-"""The viewer's page: one file with its script, its style and its data, which may load nothing else."""
+"""Writes the viewer's page: one file with script, style and data. Its security policy forbids it to load anything."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from treeagent.store import write_atomic
 
 
 def bundled(name: str) -> str:
-    """A file that esbuild made of ``viewer/``."""
+    """The content of a file that esbuild bundled from ``viewer/``."""
     return files("treeagent.report.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -22,7 +22,7 @@ def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
     """Write the page.
 
     Args:
-        follow: whether the page loads itself again every few seconds, since it is written again while its run goes on.
+        follow: whether the page reloads itself every few seconds, because it is rewritten while its run goes on.
 
     Raises:
         StoreError: the file cannot be written.
@@ -35,13 +35,14 @@ def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
 def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", connect: Sequence[str] = ()) -> str:
     """The page as text.
 
-    The policy in it allows this script and this style alone, so that text of an agent or of an environment runs nothing
-    even where it would be taken for markup. Data stand in script elements of a type that no browser executes.
+    Its content security policy allows only this script and this style, by their hashes. So text of an agent or of an
+    environment cannot run anything, even if a browser parsed it as markup. The data are in script elements of a type
+    that no browser executes.
 
     Args:
-        data: gzip in base64, by the ``id`` under which the script finds it.
-        script: name of the bundle, whose style has the same name.
-        connect: where the script may send requests; by default nowhere.
+        data: gzip in base64, by the ``id`` of the element in which the script finds it.
+        script: name of the script's bundle; the style has the same name with the suffix ".css".
+        connect: sources to which the script may send requests; none by default.
     """
     code, style = bundled(script), bundled(script.replace(".js", ".css"))
     policy = "; ".join(

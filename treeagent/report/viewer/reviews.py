@@ -1,4 +1,4 @@
-"""What reviewers said of the steps of a tree, as the viewer shows it."""
+"""The reviewers' marks on the steps of a tree, as the viewer shows them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ _OF_ENDS = (*_OF_EPISODES, "veto", "unsafe", "skip")
 
 
 def step_marks(tree: Tree, marks: Sequence[Mark]) -> dict[int, list[dict[str, Any]]]:
-    """The marks of each step, by the ``id`` of its edge, as JSON values; all text is visible.
+    """The marks of each step as JSON values, by the ``id`` of its edge. Invisible characters are escaped.
 
-    A comparison stands at both actions: ``said`` is "better" at one and "worse" at the other, and ``other`` is the call
-    of the other one. A judgement of an episode stands at its last step.
+    A comparison is listed at both actions: ``said`` is "better" at one and "worse" at the other ("tie" at both), and
+    ``other`` is the call of the other action. A judgement of an episode is listed at its last step.
 
     Args:
-        marks: those that stand, of the tree's task; of other trees of the task, too.
+        marks: the marks on the tree's task that are not withdrawn, including those made on other trees of the task.
     """
     states: dict[str, list[Mark]] = {}
     for mark in marks:
@@ -68,7 +68,7 @@ def _packed(mark: Mark, said: str, other: str = "") -> dict[str, Any]:
 
 
 def by_task(marks: Sequence[Mark]) -> Mapping[str, Sequence[Mark]]:
-    """Marks by the id of their task."""
+    """Group marks by task id."""
     found: dict[str, list[Mark]] = {}
     for mark in marks:
         found.setdefault(mark.task_id, []).append(mark)

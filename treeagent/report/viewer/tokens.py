@@ -1,4 +1,4 @@
-"""The text of single tokens, from the tokenizer of a run."""
+"""Decodes single tokens with the tokenizer of a run."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,15 +8,16 @@ from treeagent.visible import visible
 
 
 def vocabulary(run: Run, used: Iterable[int]) -> dict[str, str]:
-    """The text of each of the tokens, by its id; empty where no tokenizer is on this machine. A token that is a part of
-    a character is shown as U+FFFD.
+    """The text of each token in ``used``, by its id; empty if no tokenizer is on this machine. A token that holds only
+    part of a character is shown as U+FFFD.
 
-    The policies of a run share one tokenizer: that of a checkpoint of the run, else of the model that it starts from.
+    All policies of a run share one tokenizer. It is read from a checkpoint of the run, or else from the model that the
+    run starts from.
     """
     file = next(_tokenizers(run), None)
     if file is None:
         return {}
-    from tokenizers import Tokenizer  # comes with transformers, without torch
+    from tokenizers import Tokenizer  # installed with transformers; needs no torch
 
     tokenizer = Tokenizer.from_file(str(file))
     return {

@@ -1,4 +1,4 @@
-"""Advantages of a tree's actions, one kind a file: each file begins with its formula and its paper."""
+"""Advantages of a tree's actions, with one file per kind. Each file begins with its formula and its paper."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -32,10 +32,10 @@ class AdvantageConfig:
     """How actions are scored, and which actions are left out."""
 
     kind: Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"] = "q"
-    """The formula of the advantage: "q" compares the search values of siblings, "gae" (PPO) compares each step with the
+    """Formula of the advantage. "q" compares the search values of siblings, "gae" (PPO) compares each step with the
     value function, and the others compare the trajectories of a task's trees with each other."""
     min_visits: Annotated[int, Field(gt=0)] = 1
-    """Least visit count N(s,a) of an action that gets an advantage."""
+    """Minimum visit count N(s,a) of an action that gets an advantage."""
     grpo: GRPOConfig = Field(default_factory=GRPOConfig)
     """Options of the kind "grpo"."""
     gae: GAEConfig = Field(default_factory=GAEConfig)
@@ -45,18 +45,18 @@ class AdvantageConfig:
 def advantages(
     trees: Sequence[Tree], config: AdvantageConfig, costs: Sequence[tuple[float, Sequence[Tree]]] = ()
 ) -> dict[int, float]:
-    """A(s,a) of the actions in the trees of one task, by ``id`` of the edge; actions of advantage 0 are left out.
+    """A(s,a) of the actions in the trees of one task, by ``id`` of the edge. Actions with advantage 0 are left out.
 
-    A trajectory is a tried path from the root to a node below which nothing was tried. Its return closes with V(s)
+    A trajectory is a tried path from the root to a node below which nothing was tried. V(s) is added to its return
     unless its end is known. An edge that several trajectories share gets the mean of their advantages. An action that
-    ``tree.may_prefer`` rules out, such as a refused call, has an advantage of at most 0.
+    ``tree.may_prefer`` excludes, such as a refused call, has an advantage of at most 0.
 
     Args:
         trees: all trees of the task.
         config: the formula, and which actions are left out.
-        costs: for each cost its Lagrange multiplier λ, and the trees with that cost as reward
-            (``cost_tree`` in ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ),
-            where A_r and A_c are advantages by the same formula.
+        costs: for each cost its Lagrange multiplier λ, and the trees with that cost as reward (``cost_tree`` in
+            ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ), where A_r and A_c are
+            advantages by the same formula.
     """
     kept = {
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
@@ -72,7 +72,7 @@ def advantages(
 
 
 def _of_originals(scored: dict[int, float], copies: Sequence[Tree], trees: Sequence[Tree]) -> dict[int, float]:
-    """The numbers of the edges of copies, by ``id`` of the edges that they are copies of."""
+    """The numbers of the edges of the copies, by ``id`` of the original edges."""
     pairs = zip(copies, trees, strict=True)
     nodes = (both for copy, tree in pairs for both in zip(copy.nodes(), tree.nodes(), strict=True))
     edges = (both for copied, node in nodes for both in zip(copied.edges, node.edges, strict=True))

@@ -1,4 +1,4 @@
-"""What the kinds of advantages share: the trajectories of trees, the scaling of a group, and averages over edges."""
+"""Shared by the kinds of advantages: the trajectories of trees, the scaling within a group, and averages over edges."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from treeagent.search.node import Edge, Node, Tree, path_return
 Path = tuple[Edge, ...]
 Scale = Literal["std", "none"]
 TINY = 1e-9
-"""Differences up to this size are rounding errors: the mean of equal numbers may differ from them in its last bits."""
+"""Differences up to this size count as rounding errors: the mean of equal numbers may differ from them in its last
+bits."""
 
 
 def trajectories(tree: Tree) -> list[Path]:
@@ -23,7 +24,7 @@ def _tried(edge: Edge) -> bool:
 
 
 def outcomes(trees: Sequence[Tree]) -> tuple[list[Path], list[float]]:
-    """Every trajectory of the trees, and its return R(τ) in reward units, closed with V(s) unless its end is known."""
+    """Every trajectory of the trees, and its return R(τ) in reward units, with V(s) added unless its end is known."""
     paths = [(tree, path) for tree in trees for path in trajectories(tree)]
     return [path for _, path in paths], [path_return(path, tree.discount) for tree, path in paths]
 
@@ -34,7 +35,8 @@ def states(tree: Tree, path: Path) -> list[Node]:
 
 
 def relative(returns: Sequence[float], scale: Scale = "std") -> list[float]:
-    """(R - mean) / std over a group, std being the sample's; undivided for "none", 0 in a group of one or of equals."""
+    """(R - mean) / std over a group, where std is the sample standard deviation. With ``scale`` "none" it is R - mean.
+    0 in a group of one, or if all returns are equal."""
     spread = stdev(returns) if len(returns) > 1 else 0.0
     if spread <= TINY:
         return [0.0] * len(returns)
@@ -43,13 +45,14 @@ def relative(returns: Sequence[float], scale: Scale = "std") -> list[float]:
 
 
 def per_edge(paths: Sequence[Path], given: Sequence[float]) -> dict[int, float]:
-    """One number a trajectory, given to all its edges, as ``average`` does."""
+    """Assign one number per trajectory to all its edges, averaged as in ``average``."""
     return average(paths, [[each] * len(path) for path, each in zip(paths, given, strict=True)])
 
 
 def average(paths: Sequence[Path], given: Sequence[Sequence[float]]) -> dict[int, float]:
-    """By ``id`` of the edge, the mean of the numbers that the trajectories through it give it, one a step of each
-    trajectory. Every trajectory counts once: the papers' groups are of sampled trajectories."""
+    """By ``id`` of the edge, the mean of the numbers that the trajectories through it assign to it. ``given`` has one
+    number for each step of each trajectory. Every trajectory counts once, because the papers' groups consist of sampled
+    trajectories."""
     sums: defaultdict[int, float] = defaultdict(float)
     counts: Counter[int] = Counter()
     for path, along in zip(paths, given, strict=True):

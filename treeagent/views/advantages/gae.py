@@ -1,8 +1,8 @@
 """Generalised advantage estimation (GAE, Schulman et al. 2016, equation 16), the advantages of PPO:
 A_t = Σ_l (γλ)^l δ_{t+l} with δ_t = r_t + γ V(s_{t+1}) - V(s_t).
 
-V is the value function's estimate of each state when the search reached it, and 0 after a known end. Tree search asks
-for it at every state; independent chains ask only at their ends, unless ``search.estimate_all`` is set.
+V is the value function's estimate of each state when the search reached it, and 0 after a known end. Tree search
+estimates every state; independent chains estimate only their ends, unless ``search.estimate_all`` is set.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class GAEConfig:
 
 
 def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]:
-    """A_t in reward units by ``id`` of the edge; an edge that several trajectories share gets their mean.
+    """A_t in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean.
 
-    A thought that is a node of its own is half a turn: it is not discounted.
+    A thought with a node of its own is half a turn and is not discounted.
     """
     given: list[list[float]] = []
     for tree in trees:

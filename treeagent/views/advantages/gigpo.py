@@ -1,7 +1,7 @@
-"""GiGPO (Feng et al. 2025, equations 3 and 5 to 8): A = A_E + ω A_S with ω = 1, the weight of the paper's experiments.
+"""GiGPO (Feng et al. 2025, equations 3 and 5 to 8): A = A_E + ω A_S with ω = 1, the weight in the paper's experiments.
 
-A_E is GRPO's advantage of the whole episode. A_S compares in the same way the returns R_t = Σ_k γ^(k-t) r_k of all
-steps that were taken at equal states (anchor states).
+A_E is GRPO's advantage of the whole episode. A_S is computed in the same way from the returns R_t = Σ_k γ^(k-t) r_k of
+all steps that were taken at equal states (anchor states).
 """
 
 from collections import defaultdict
@@ -12,10 +12,10 @@ from treeagent.views.advantages.common import average, outcomes, relative, state
 
 
 def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A by ``id`` of the edge; an edge that several trajectories share gets their mean.
+    """A by ``id`` of the edge. An edge that several trajectories share gets their mean.
 
     Two states are equal if their keys are equal; a state without a key equals only itself. Unlike in the paper, an
-    environment's key also holds the number of steps left, so the same place at another time is another state.
+    environment's key also includes the number of steps left, so the same situation at another time is another state.
     """
     paths, returns = outcomes(trees)
     given = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]

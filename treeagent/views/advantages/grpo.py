@@ -1,6 +1,6 @@
 """GRPO (Shao et al. 2024, section 4.1.2): A(τ) = (R(τ) - mean R) / std R over the trajectories τ of one task.
 
-Undivided it is Dr. GRPO (Liu et al. 2025): A(τ) = R(τ) - mean R.
+Without the division it is Dr. GRPO (Liu et al. 2025): A(τ) = R(τ) - mean R.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ class GRPOConfig:
     """Options of the advantages "grpo"."""
 
     scale: Scale = "std"
-    """Whether the difference from the group's mean return is divided by the group's standard deviation ("std"), or
-    not ("none", Dr. GRPO)."""
+    """Whether the difference from the group's mean return is divided by the group's standard deviation ("std") or not
+    ("none", Dr. GRPO)."""
 
 
 def grpo_advantages(trees: Sequence[Tree], config: GRPOConfig) -> dict[int, float]:
-    """A(τ) by ``id`` of the edge; an edge that several trajectories share gets their mean."""
+    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
     paths, returns = outcomes(trees)
     return per_edge(paths, relative(returns, config.scale))

@@ -4,11 +4,11 @@ from treeagent.search.node import Tree
 
 
 def q_advantages(tree: Tree, min_visits: int) -> dict[int, float]:
-    """A(s,a) in reward units by ``id`` of the edge. Weighted by visits, the advantages of a node sum to 0.
+    """A(s,a) in reward units by ``id`` of the edge. Weighted by visits, the advantages at a node sum to 0.
 
     Args:
         tree: one searched tree.
-        min_visits: edges tried less often count neither as actions nor as siblings.
+        min_visits: edges with fewer visits count neither as actions nor as siblings.
     """
     scored: dict[int, float] = {}
     for node in tree.nodes():

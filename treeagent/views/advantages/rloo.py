@@ -8,7 +8,7 @@ from treeagent.views.advantages.common import outcomes, per_edge
 
 
 def rloo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A(τ) in reward units by ``id`` of the edge; an edge that several trajectories share gets their mean."""
+    """A(τ) in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean."""
     paths, returns = outcomes(trees)
     total, count = sum(returns), len(returns)
     return per_edge(paths, [(count * each - total) / max(count - 1, 1) for each in returns])

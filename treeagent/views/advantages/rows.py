@@ -1,4 +1,4 @@
-"""Advantages as rows of tokens, in which every sampled token is trained at most once."""
+"""Advantages as rows of tokens. Every sampled token is trained on at most once."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from treeagent.views.tokens import spell
 
 @dataclass(frozen=True, slots=True)
 class AdvantageRow:
-    """One root-to-leaf path, or a part of one, as tokens. All tuples after ``prompt_ids`` are aligned with
+    """One path from the root to a leaf, or a part of one, as tokens. All tuples after ``prompt_ids`` are aligned with
     ``completion_ids``."""
 
     task_id: str
@@ -20,12 +20,12 @@ class AdvantageRow:
     completion_ids: tuple[int, ...]
     """Everything that follows the prompt: actions and observations."""
     mask: tuple[bool, ...]
-    """True where the policy sampled the token and this row trains it; False at observations and at actions that an
-    earlier row trains."""
+    """True if the policy sampled the token and this row trains it. False at observations and at actions that an earlier
+    row trains."""
     advantages: tuple[float, ...]
-    """The advantage of the token's action; 0 where ``mask`` is False."""
+    """The advantage of the token's action; 0 if ``mask`` is False."""
     logprobs: tuple[float, ...]
-    """Behaviour log-probabilities in nats; 0 where ``mask`` is False."""
+    """Behaviour log-probabilities in nats; 0 if ``mask`` is False."""
     origin: Origin = "real"
     """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
     row's last token."""

@@ -1,8 +1,8 @@
-"""Tree-GRPO (Ji et al. 2025): A(τ) = A_intra(τ) + A_inter(τ), GRPO's advantage within the trajectory's own tree plus
-the one over all trees of the task; each is (R(τ) - mean R) / std R of its group.
+"""Tree-GRPO (Ji et al. 2025): A(τ) = A_intra(τ) + A_inter(τ), the sum of GRPO's advantage within the trajectory's own
+tree and GRPO's advantage over all trees of the task. Each is (R(τ) - mean R) / std R of its group.
 
-The paper's trees are the groups of chains that the search "random_expand" grows: an initial chain and its branches. All
-groups of a task begin at one root and are stored as one tree. A tree of any other search is one group.
+The paper's trees correspond to the groups of chains that the search "random_expand" grows: an initial chain and its
+branches. All groups of a task start at one root and are stored as one tree. A tree of any other search is one group.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from treeagent.views.advantages.common import outcomes, per_edge, relative, traj
 
 
 def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
-    """A(τ) by ``id`` of the edge; an edge that several trajectories share gets their mean."""
+    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
     paths, returns = outcomes(trees)
     total = relative(returns)
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
