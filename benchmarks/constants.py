@@ -1,11 +1,11 @@
-"""The constants of tree search and of its decision, chosen on validation tasks: no test task has a part in them.
+"""The constants of tree search and of its final decision, compared on validation tasks. No test task is used.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.constants --seeds 0 1 2
 
-Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration; λ is
-``evaluate.likelihood_weight``, the weight of the policy's own probability in the choice of the plan; "gain" is
-``evaluate.stop_at_gain``, below which the rest of the tokens is left.
+Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration. λ is
+``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "gain" is
+``evaluate.stop_at_gain``: once the rest of the tokens is expected to gain less than this, they are left unspent.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ GAIN = (0.01, 0.02, 0.03, 0.05)
 
 
 def variants(config: RunConfig) -> dict[str, RunConfig]:
-    """By name, the recipe with one constant changed."""
+    """Variants of the recipe by name, each with one constant changed."""
     search, evaluate = config.search, config.evaluate
     return {
         **{f"c = {c:g}": replace(config, search=replace(search, c_init=c)) for c in EXPLORATION},

@@ -1,11 +1,12 @@
-"""The data path of stored trees: time and memory of an update's rows and of a curriculum, by the number of trees.
+"""The data path of stored trees: time and memory of an update's rows and of a curriculum, by number of trees.
 
     .venv/bin/python -m benchmarks.data --trees 1000 10000
 
-Synthetic trees of seven states, a tenth of them of a task that has another tree, lie in shards of 100. "held" reads all
-trees into a list and keeps all rows, as a simple program would; "update" reads the trees of one task at a time and
-keeps the rows on disk, as ``treeagent update grpo`` does. "curriculum" reads the spread and the accuracy of every tree:
-from the trees, or from the index. Each is a process of its own, whose largest memory counts, less that before it reads.
+Synthetic trees of seven states lie in shards of 100. Every tenth tree belongs to the task of the tree before it.
+"update, held" reads all trees into a list and keeps all rows in memory, as a simple program would. "update" reads the
+trees of one task at a time and keeps the rows on disk, as ``treeagent update grpo`` does. "curriculum" reads the spread
+and the accuracy of every tree, from the trees or from the index. Each kind runs in a process of its own; its memory is
+the process's peak minus what the process held before reading.
 """
 
 import argparse
@@ -35,7 +36,7 @@ KINDS = ("update, held", "update", "curriculum, trees", "curriculum, index")
 
 
 def tree(number: int) -> Tree:
-    """Three levels of two siblings; every ``REPEATED``-th tree is of the task of the one before."""
+    """A binary tree of three levels. Every ``REPEATED``-th tree belongs to the task of the tree before it."""
     draw, fresh = random.Random(number), itertools.count()
     place = number - (number % REPEATED == 1)
     task = Task(f"task-{place}", "Reach the goal.", "train", place)
@@ -63,13 +64,13 @@ def write(folder: Path, count: int) -> None:
 
 
 def scored(group: Sequence[Tree]) -> Iterator[AdvantageRow]:
-    """The rows of GRPO of the trees of one task."""
+    """The GRPO rows of the trees of one task."""
     told = advantages(group, AdvantageConfig())
     return (row for each in group for row in advantage_rows(each, told))
 
 
 def read(kind: str, folder: Path) -> int:
-    """Do one thing; returns how many rows or trees there were."""
+    """Run one kind. Returns the number of rows or trees that it read."""
     match kind:
         case "update, held":
             groups: dict[str, list[Tree]] = {}
@@ -89,7 +90,7 @@ def read(kind: str, folder: Path) -> int:
 
 
 def measure(count: int) -> Figures:
-    """Every kind at a number of trees, each in a process of its own."""
+    """Figures of every kind at ``count`` trees. Each kind runs in a process of its own."""
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         write(Path(name), count)
@@ -109,16 +110,16 @@ def _at(count: int, number: int) -> Figures:
 
 
 def part(kind: str, folder: Path) -> None:
-    """One kind in this process; prints seconds, growth of the largest memory in KiB, and rows."""
-    read(kind, folder / "none")  # what is loaded by a first call belongs to none
-    Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the largest memory so far
+    """Run one kind in this process. Prints the seconds, the growth of peak memory in KiB, and the number of rows."""
+    read(kind, folder / "none")  # warm-up: what a first call loads must not count
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory (Linux)
     before, began = memory("VmRSS"), time.perf_counter()
     rows = read(kind, folder)
     print(json.dumps([time.perf_counter() - began, memory("VmHWM") - before, rows]))
 
 
 def memory(what: str) -> int:
-    """Resident memory of this process in KiB: now ("VmRSS"), or at its largest ("VmHWM")."""
+    """Resident memory of this process in KiB: current ("VmRSS") or peak ("VmHWM")."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(what))
 

@@ -1,10 +1,10 @@
-"""How well the most similar step that a replay buffer finds answers for a step of a task that it never saw.
+"""How well the nearest step in a replay buffer predicts the observation of a step from an unseen task.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # grows the trees
     .venv/bin/python -m benchmarks.encoders --seeds 0 1 2 --sentences FOLDER
 
-The steps of the trees are split by task as for a world model; those learnt fill a buffer for every encoder, those held
-out ask for the one step most like them.
+The steps of the trees are split by task, as for a world model. The training steps fill one buffer per encoder. Each
+held-out step then queries the buffer for its nearest neighbour.
 """
 
 import statistics
@@ -28,7 +28,8 @@ QUESTION = "How often does the most similar stored step answer for a step of a t
 
 
 def figures(encoder: Encoder, learnt: Sequence[Experience], asked: Sequence[Experience]) -> dict[str, float]:
-    """How often the step that is found answers rightly for the step that asked."""
+    """Find the nearest ``learnt`` step for each ``asked`` step. Returns how often what followed agrees, and the
+    cost."""
     with tempfile.TemporaryDirectory() as folder:
         buffer = ReplayBuffer(Path(folder) / "b.sqlite", encoder, create=True)
         started = time.perf_counter()

@@ -3,8 +3,8 @@
     .venv/bin/pip install --editable ".[ray]"
     .venv/bin/python -m benchmarks.engines
 
-A small policy searches the shop. Workers of both engines are started once; rounds alternate between the engines, and
-the trees of every round must be the same. Read the ratio: seconds are this machine's.
+A small policy searches the shop. The workers of both engines are started once, and rounds alternate between the
+engines. Every round must grow the same trees. Read the ratio: the seconds hold for this machine only.
 """
 
 import os
@@ -33,7 +33,7 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=64)
     options.add_argument("--batch", type=int, default=8, help="trees of a job")
     asked = options.parse_args()
-    # As a local worker's: by itself Ray gives its workers the lowest priority.
+    # The priority of a local worker; by default Ray gives its workers the lowest.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     config = load_config(CONFIG, SETTINGS)
     arm = f"{asked.tasks} trees in batches of {asked.batch}, {WORKERS} workers"
@@ -66,7 +66,7 @@ def main() -> None:
             return {arm: {"local, s": local, "Ray, s": ray, "ratio": ray / local, "different trees": len(digests) - 1}}
 
         for engine in engines:
-            seconds(engine, -1)  # the first one loads the policy
+            seconds(engine, -1)  # warm-up: loads the policy
         add_rounds(record, asked.rounds, options_digest(asked), [arm], measure)
         for workers in engines.values():
             workers.close()

@@ -1,7 +1,8 @@
-"""Every built-in environment checked and timed, the scaling of 16 over two processes, and a long run with faults.
+"""Checks and times every built-in environment, measures how 16 environments scale over two processes, and makes a long
+run with faults.
 
-python -m benchmarks.environments                  # what each call costs, and whether branches equal replays
-python -m benchmarks.environments --faults 10000   # crashes, hangs, garbage and slow steps in the mix
+    python -m benchmarks.environments                  # what each call costs, and whether branches equal replays
+    python -m benchmarks.environments --faults 10000   # crashes, hangs, garbage and slow steps in the mix
 """
 
 import math
@@ -30,7 +31,7 @@ CALLS = ("reset", "step", "snapshot", "restore")
 SPAWN = multiprocessing.get_context("spawn")
 _envs: list[Env] = []
 _barrier: list[Barrier] = []
-"""Of a process of the scaling benchmark, as are its environments."""
+"""The barrier of this process in the scaling benchmark; ``_envs`` holds the environments of this process."""
 
 
 def main() -> None:
@@ -59,8 +60,8 @@ def main() -> None:
 
 
 def checked(name: str, tasks: int, _: int) -> Figures:
-    """One environment's: medians of its calls, and how many branches equalled their replay; nothing of one that is not
-    installed."""
+    """Figures of one environment: the median time of each call, and how many branches equalled their replay. Empty if
+    the environment is not installed."""
     try:
         env, other = make_env(name), make_env(name)
     except UserError as refused:
@@ -77,13 +78,14 @@ def checked(name: str, tasks: int, _: int) -> Figures:
 
 
 def scaled(arms: Sequence[str], steps: int, _: int) -> Figures:
-    """Steps a second of 16 environments in one process and shared by two, measured in turns."""
+    """Steps per second of 16 environments in one process and divided over two, measured in turns."""
     one, two = (ENVIRONMENTS * steps / seconds(processes, steps) for processes in (1, 2))
     return {arms[0]: {"steps / s": one, "ratio": 1.0}, arms[1]: {"steps / s": two, "ratio": two / one}}
 
 
 def seconds(processes: int, steps: int) -> float:
-    """Until ``processes``, which have made their environments before, have played ``steps`` of each."""
+    """Seconds that ``processes`` take to play ``steps`` steps in each environment. Making the environments is not
+    timed."""
     share, barrier = ENVIRONMENTS // processes, SPAWN.Barrier(processes)
     with ProcessPoolExecutor(processes, SPAWN, _start, (barrier, share)) as pool:
         spans = list(pool.map(_play, range(processes), [steps] * processes))
@@ -96,8 +98,8 @@ def _start(barrier: Barrier, share: int) -> None:
 
 
 def _play(number: int, steps: int) -> tuple[float, float]:
-    """Play demonstrations on this process's environments, a step of each in turn. Returns when it began and ended, on
-    the clock that all processes share."""
+    """Play demonstrations in this process's environments, one step in each per turn. Returns the start and end time on
+    a clock that all processes share."""
     _barrier[0].wait()
     players = [env.demonstrator(0.3) for env in _envs]
     rng, begun = random.Random(number), [0] * len(_envs)
@@ -115,7 +117,7 @@ def _play(number: int, steps: int) -> tuple[float, float]:
 
 
 def faults(episodes: int, seconds: float) -> dict[str, float]:
-    """What became of the episodes, and what this process holds after them."""
+    """Play episodes with injected faults. Returns what became of them, and what this process holds afterwards."""
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "envs"))
     from faulty_envs import endure
 

@@ -1,7 +1,7 @@
-"""Means over seeds and paired differences between arms, with 95 % t-intervals: the one place where they are computed.
+"""Means over seeds and paired differences between arms, with 95 % t-intervals. All result pages use these functions.
 
-The unit is the seed. Each seed has its own test tasks and its own policy; tasks of one seed share that policy, so that
-they are not independent and are never pooled over seeds.
+The unit is the seed. Each seed has its own test tasks and its own policy. The tasks of one seed share that policy, so
+they are not independent, and tasks are never pooled over seeds.
 """
 
 import math
@@ -25,9 +25,9 @@ class Estimate:
 
     mean: float
     half: float | None
-    """Half the width of the 95 % t-interval; None of a single seed, which has none."""
+    """Half the width of the 95 % t-interval; None for a single seed, which has no interval."""
     values: tuple[float, ...]
-    """By seed, in the seeds' order."""
+    """One value per seed, in the order of the seeds."""
 
     @property
     def low(self) -> float:
@@ -39,7 +39,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Of a difference: "level" where the interval includes 0, and of a single seed."""
+        """The sign of a difference; "level" if its interval includes 0 or if there is a single seed."""
         return "more" if self.low > 0 else "less" if self.high < 0 else "level"
 
     @property
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of one value a seed: x̄ ± t(0.975, n - 1) s / √n (Student 1908)."""
+    """The mean of one value per seed with its 95 % interval: x̄ ± t(0.975, n - 1) s / √n (Student 1908)."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean, None, tuple(values))
@@ -62,7 +62,7 @@ def percent(row: Row) -> float:
 
 
 def figure(name: str) -> Figure:
-    """One of a row's further numbers."""
+    """A function that reads one of a row's further numbers."""
     return lambda row: row.figures[name]
 
 
@@ -72,13 +72,13 @@ def mean(result: Result, arm: str, of: Figure = percent) -> Estimate:
 
 
 def difference(result: Result, arm: str, control: str, of: Figure = percent) -> Estimate:
-    """How much more an arm has than a control: the mean over the seeds that both have, each seed on its own tasks.
+    """The mean difference between an arm and a control, over the seeds that both have.
 
-    Within a seed both arms played the same tasks, so that the difference of their successes is the mean of the
-    differences by task.
+    Within a seed both arms played the same tasks, so the difference of their success rates is the mean of the
+    differences per task.
 
     Raises:
-        UserError: the arms have no seed in common, or played other tasks.
+        UserError: the arms have no seed in common, or played different tasks.
     """
     pairs = paired(result.of(arm), result.of(control))
     if not pairs:
@@ -90,5 +90,5 @@ def difference(result: Result, arm: str, control: str, of: Figure = percent) -> 
 
 
 def paired(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> list[tuple[Row, Row]]:
-    """The rows of the seeds that both have."""
+    """The pairs of rows of the seeds that both arms have."""
     return [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]

@@ -1,10 +1,10 @@
-"""Random hostile text for every place that reads foreign text: what raises or hangs is a finding.
+"""Feeds random hostile text to every place that reads foreign text. An exception or a hang is a finding.
 
-python -m benchmarks.fuzz --seconds 600            # all places share the time
-python -m benchmarks.fuzz --only sql --seed 7      # one place, other text
+    python -m benchmarks.fuzz --seconds 600            # all places share the time
+    python -m benchmarks.fuzz --only sql --seed 7      # one place, other texts
 
-A finding is printed as a line of JSON. Mend its cause and append the line to tests/security/fuzz_cases.jsonl, whose
-texts the test suite tries again.
+A finding is printed as a line of JSON. Fix its cause and append the line to tests/security/fuzz_cases.jsonl: the test
+suite tries the texts of that file again.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from treeagent.store import CorruptShard, read_as
 from treeagent.types import ToolCall
 
 SLOW = 2.0
-"""Seconds that no text may take: what takes longer is a finding, too."""
+"""Limit in seconds for one text. A slower text is a finding, too."""
 MOST = 5
-"""Findings after which a place is left: they often have one cause."""
+"""The fuzzer leaves a place after this many findings, because they often have one cause."""
 TREE = Path(__file__).parents[1] / "tests" / "golden" / "corridor_tree.json"
 FRAGMENTS = (
     *("\x00", "\x1b[31m", "\x9b", "\u202e", "\u200d", "\ud800", "\udfff", "\ufeff", "\r", "\n", "\t", " " * 3000),
@@ -72,7 +72,8 @@ FRAGMENTS = (
     *("NaN", "Infinity", "-1", "1e999", "18446744073709551616", "null", "true", "0x10", "é", "😀", "٣", "ﬀ"),
     *("Action: ", "Thought: ", "Forbidden call: ", "SELECT", " UNION ", " WHERE 1 ", "' OR '1'='1"),
 )
-"""What attacks are made of: controls, marks of formats, quotes and brackets, deep nesting, long runs, odd numbers."""
+"""Building blocks of attacks: control characters, special tokens, quotes and brackets, deep nesting, long runs, odd
+numbers."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Place:
     """A place that reads foreign text."""
 
     corpus: Sequence[str]
-    """Honest texts, from which hostile ones are made."""
+    """Valid texts, from which hostile ones are made."""
     read: Callable[[str], object]
-    """Reads a text. It raises only where it is at fault."""
+    """Reads a text. An exception is a fault of the place."""
 
 
 def main() -> int:
@@ -109,7 +110,7 @@ def main() -> int:
 
 
 def attempt(name: str, text: str) -> str:
-    """What is wrong with how a place reads a text; empty where nothing is."""
+    """What is wrong with how a place reads a text; empty if nothing is."""
     start = time.process_time()
     try:
         PLACES[name]().read(text)
@@ -120,14 +121,14 @@ def attempt(name: str, text: str) -> str:
 
 
 def texts(name: str, seed: int) -> Iterator[str]:
-    """Hostile texts for a place, without end; the same for the same seed."""
+    """An endless stream of hostile texts for a place; equal seeds give equal texts."""
     corpus = PLACES[name]().corpus
     rng = random.Random(f"{name} {seed}")
     while True:
         text = rng.choice(corpus)
         for _ in range(rng.randint(1, 4)):
             text = _changed(text, rng, corpus)
-        # What a model says and what its server sends is without half surrogates before it is read.
+        # Model output and server replies contain no lone surrogates by the time they are read.
         yield text[:200_000].encode(errors="replace").decode()
 
 
@@ -146,7 +147,7 @@ def _changed(text: str, rng: random.Random, corpus: Sequence[str]) -> str:
 
 
 def _storable(value: object) -> None:
-    """Raise where a tree could not hold this value."""
+    """Raise if a tree could not store this value."""
     orjson.dumps(value)
 
 
@@ -179,7 +180,8 @@ def _env(name: str, corpus: Sequence[str]) -> Place:
     start = env.snapshot()
 
     def read(text: str) -> None:
-        # As a text, and as each argument of every tool, where no bracket or comma of it is in the way.
+        # Once as an action, and once as each argument of every tool, where its brackets and commas do not end the
+        # argument.
         actions: list[str | ToolCall] = [text]
         actions += [ToolCall(tool.name, dict.fromkeys(arguments_of(tool)[0], text)) for tool in env.tools()]
         for action in actions:
@@ -203,7 +205,7 @@ def _settings() -> Place:
 
 
 def _settings_file() -> Place:
-    folder = tempfile.TemporaryDirectory()  # it is removed with the last function that knows it
+    folder = tempfile.TemporaryDirectory()  # removed when ``read`` is collected
 
     def read(text: str) -> None:
         file = Path(folder.name) / "config.toml"

@@ -1,10 +1,11 @@
-"""What the local generator gains on a search's states: K samples of each, against ``model.generate``.
+"""How much faster the local generator is than ``model.generate`` at the states of a search, with K samples per state.
 
     .venv/bin/python -m benchmarks.generator
 
-A Qwen3 of random weights, on the GPU where there is one, else on one thread. Trees grow along one path each: K actions
-at a state, one of them followed, an observation read. Both sides draw as many tokens at the same states; repeats take
-turns, so that a busy machine tells the same of both; seconds are the processor's, or on a GPU those of the wall.
+The model is a Qwen3 with random weights, on the GPU if there is one, else on one thread. Each tree grows along one
+path: K actions are sampled at a state, one of them is followed, and an observation is appended. Both sides sample the
+same number of tokens at the same states. Repetitions alternate between the sides, so that other load on the machine
+affects both alike. Seconds are CPU seconds, or wall-clock seconds on a GPU.
 """
 
 import random
@@ -82,7 +83,8 @@ def generate(model: Qwen3ForCausalLM, states: list[State], count: int, new: int)
 
 @torch.no_grad()
 def difference(model: Qwen3ForCausalLM, states: list[State], drawn: list[list[Sample]]) -> float:
-    """The largest, between the samples' log-probabilities and those of one forward pass over each."""
+    """The largest absolute difference between the samples' log-probabilities and those of one forward pass over each
+    sample."""
     found = 0.0
     for state, samples in zip(states, drawn, strict=True):
         ids = torch.tensor([[*state, *sample.token_ids] for sample in samples], device=model.device)
@@ -128,7 +130,7 @@ def main() -> None:
             arm = f"{count} samples behind {prompt} tokens"
 
             def local(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
-                generator.forget()  # every repeat reads the trees anew
+                generator.forget()  # every repetition starts with an empty cache
                 for each in states:
                     draw(generator, each, count, new)
 
@@ -144,7 +146,7 @@ def main() -> None:
                 generator: LocalGenerator = generator,
                 states: list[list[State]] = states,
             ) -> Figures:
-                if number == 0:  # the first call of either side loads what it needs
+                if number == 0:  # warm-up: the first call of either side loads what it needs
                     plain()
                     local()
                 theirs, ours = seconds(plain), seconds(local)

@@ -1,14 +1,18 @@
-"""All that only a GPU can show, in about ten minutes: sampling, updates, the vLLM engine, and a round of gpu1_lora.
+"""Everything that only a GPU can show, in about ten minutes.
 
     .venv/bin/pip install --editable ".[vllm]"
     .venv/bin/python -m benchmarks.gpu
     .venv/bin/python -m benchmarks.gpu --device cpu --size tiny --parts update packed --name gpu_rehearsal   # anywhere
 
-update: a LoRA update in bfloat16. packed: rows of a tree one by one, and as one trie. engine: vLLM's sampling, what its
-sleep frees, how long a switch to another adapter takes, and whether its log-probabilities are then that adapter's.
-parallel: the log-probabilities of an engine on two GPUs. round: one round of ``treeagent train MODEL --config
-models/gpu1_lora``. The model of the first four has random weights. Each part runs in a process of its own, because an
-engine keeps its memory until its process ends.
+* update: a LoRA update in bfloat16.
+* packed: the rows of a tree one by one, and as one trie.
+* engine: the sampling speed of vLLM, the memory that its sleep frees, how long a switch to another adapter takes, and
+  whether its log-probabilities are then those of that adapter.
+* parallel: the log-probabilities of an engine on two GPUs.
+* round: one round of ``treeagent train MODEL --config models/gpu1_lora``.
+
+The first four parts use a model with random weights. Each part runs in a process of its own, because an engine keeps
+its memory until its process ends.
 """
 
 import argparse
@@ -48,13 +52,13 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model of random weights, and the rows that it learns."""
+    """The shape of a model with random weights, and of the rows that it is trained on."""
 
     layers: int
     width: int
     vocabulary: int
     row: int
-    """Tokens of a row."""
+    """Tokens per row."""
     batch: int
     steps: int
 
@@ -67,12 +71,12 @@ SIZES: Mapping[str, Size] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and with what a part runs."""
+    """The device, model size and model that a part runs with."""
 
     device: str
     size: Size
     model: str
-    """Of the part "round"."""
+    """The model of the part "round"."""
 
 
 def make_model(place: Place, seed: int = 0) -> Qwen3ForCausalLM:
@@ -110,7 +114,7 @@ def adapted(place: Place) -> Model:
 
 
 def update(place: Place) -> dict[str, float]:
-    """LoRA on whole rows."""
+    """Speed and memory of LoRA updates on whole rows."""
     size, shuffler, model = place.size, random.Random(0), adapted(place)
     rows = [
         TokenRow(f"task-{number}", words(shuffler, place, size.row), (False, *(True,) * (size.row - 1)))
@@ -123,7 +127,7 @@ def update(place: Place) -> dict[str, float]:
 
 
 def packed(place: Place) -> dict[str, float]:
-    """GRPO on eight siblings of a tree that share two thirds of their tokens."""
+    """GRPO on eight siblings of a tree that share two thirds of their tokens: one by one, and packed."""
     size, shuffler, found = place.size, random.Random(0), dict[str, float]()
     rows = list[AdvantageRow]()
     for number in range(size.steps):
@@ -163,7 +167,7 @@ def engine(place: Place) -> dict[str, float]:
             stop_id=1,
             max_new_tokens=64,
         )
-        made.sample(asked)  # loads what a first call needs
+        made.sample(asked)  # warm-up
         made.usage.generated_tokens = 0
         took = seconds(lambda: made.sample(asked))
         held = _free(place)
@@ -184,7 +188,7 @@ def engine(place: Place) -> dict[str, float]:
 
 
 def parallel(place: Place) -> dict[str, float]:
-    """vLLM over two GPUs, against the model on one."""
+    """vLLM on two GPUs: the difference of its log-probabilities from those of the model on one."""
     from treeagent.generators.vllm import VllmGenerator
 
     with tempfile.TemporaryDirectory() as name:
@@ -200,7 +204,7 @@ def parallel(place: Place) -> dict[str, float]:
 
 
 def training_round(place: Place) -> dict[str, float]:
-    """One round of search and update, as a user starts it."""
+    """One round of search and update, started as a user starts it."""
     small = [
         "adapt.rounds=1", "collect.tasks=16", "search.limits.simulations=8", "update.validation_tasks=16",
         "evaluate.tasks=16", 'evaluate.modes=["greedy"]', "update.dpo.max_steps=10", "update.grpo.max_steps=10",
@@ -237,7 +241,7 @@ def refusal(part: str, device: str) -> str:
 
 
 def step_seconds(training: Callable[[Callable[[int, int], None]], object]) -> float:
-    """Seconds of an optimiser step, the mean of all but the first, which also loads what it needs."""
+    """Mean seconds of an optimiser step. The first step is left out, because it also loads what it needs."""
     times: list[float] = []
     training(lambda done, total: times.append(time.perf_counter()))
     return (times[-1] - times[1]) / (len(times) - 2)
@@ -245,7 +249,7 @@ def step_seconds(training: Callable[[Callable[[int, int], None]], object]) -> fl
 
 @contextmanager
 def peak(place: Place) -> Iterator[Callable[[], float]]:
-    """A function that tells the most GiB of the GPU that was in use meanwhile; 0 without a GPU."""
+    """Yields a function that returns the peak GPU memory allocated since the block began, in GiB; 0 without a GPU."""
     if place.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     yield lambda: torch.cuda.max_memory_allocated() / GIB if place.device == "cuda" else 0.0
@@ -266,12 +270,12 @@ def _precision(place: Place) -> Precision:
 
 
 def _free(place: Place) -> int:
-    """Bytes of the GPU that are free; 0 without a GPU."""
+    """Free GPU memory in bytes; 0 without a GPU."""
     return int(torch.cuda.mem_get_info()[0]) if place.device == "cuda" else 0
 
 
 def _saved(place: Place, folder: Path) -> tuple[Path, list[Path]]:
-    """A base model and two adapters that differ, as folders."""
+    """Save a base model and two different adapters. Returns their folders."""
     model = adapted(place)
     base = folder / "base"
     make_model(place).save_pretrained(base)
@@ -289,7 +293,8 @@ def _saved(place: Place, folder: Path) -> tuple[Path, list[Path]]:
 
 @torch.no_grad()
 def _difference(place: Place, adapter: Path, asked: SampleRequest, drawn: Sequence[object]) -> float:
-    """The largest, between the samples' log-probabilities and those of a forward pass of the adapted model."""
+    """The largest absolute difference between the samples' log-probabilities and those of a forward pass of the adapted
+    model."""
     from peft import PeftModel
 
     model, found = PeftModel.from_pretrained(make_model(place), str(adapter)).eval(), 0.0

@@ -1,13 +1,14 @@
-"""When a tree beats independent samples: a ladder of H decisions, of which each has one right action and no way back.
+"""When tree search beats independent samples: a ladder of H decisions. Each has one right action, and no mistake can be
+undone.
 
     .venv/bin/python -m benchmarks.horizon --seeds 0 1 2 3 4
 
-Nothing here is learned, so that the horizon, the policy and the value signal are dials. At each decision the policy
-takes the right action with probability q and each of three wrong ones with (1 - q) / 3. V(s) is 0.8 where all actions
-so far were right, else 0.2, plus Gaussian noise that is drawn once a state; ends have less noise. An action has ten
-tokens, and every way of searching has the same number of tokens. Sampling whole episodes needs about q^-H of them for
-one success. With thoughts, every sampled text is another one and hardly likely, so that its probability tells nothing
-of the call that it makes.
+Nothing is learned here, so the horizon, the policy and the value signal are free parameters. At each decision the
+policy takes the right action with probability q and each of three wrong ones with probability (1 - q) / 3. V(s) is 0.8
+if all actions so far were right, else 0.2, plus Gaussian noise that is drawn once per state; terminal states have less
+noise. An action has ten tokens, and every search method has the same number of tokens. Sampling whole episodes needs
+about q^-H of them for one success. With thoughts, every sampled text is unique and improbable, so its probability says
+nothing about the call in it.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Tr
 QUESTION = "From which horizon on does tree search beat independent samples at equal tokens?"
 WORDS = "abcd"
 TOKENS = 10
-"""Of each action."""
+"""Tokens per action."""
 END_NOISE = 0.1
-"""Standard deviation of V at an end."""
+"""Standard deviation of the noise of V at a terminal state."""
 PANELS = ((0.2, False), (0.4, False), (0.2, True))
-"""Standard deviation of V, and whether texts hold thoughts."""
+"""For each panel, the standard deviation of the noise of V, and whether texts contain thoughts."""
 WAYS: dict[str, dict[str, Any]] = {
     "mcts": {},
     "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1, "c_by_depth": False},
@@ -45,12 +46,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "ab_mcts": {"method": "ab_mcts"},
     "rebase": {"method": "rebase", "rebase": RebaseConfig(6)},
 }
-"""By name, what differs from the default settings of a search."""
+"""Search methods by name, with the settings that differ from the defaults."""
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """A ladder as policy, value and dynamics. A state's conversation holds the actions so far."""
+    """The ladder as policy, value function and dynamics. The conversation of a state holds the actions so far."""
 
     height: int
     q: float

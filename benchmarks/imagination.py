@@ -1,14 +1,15 @@
-"""What a policy learns from trees that grew in a world model, beside real ones.
+"""What a policy learns from trees grown in a world model, compared with real trees.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.imagination --seeds 0 1 2
 
-Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, starts from the same
-warm policy, and is validated in the environment before and after each update alone: it keeps the last step or, if that
-is no better, what it began with; few trees, to which it fits too soon, keep the best of more steps. It learns from its
-round's trees alone where nothing else is said. What arms have in common (the real trees, the world model that learnt
-them, a first round) is made once a seed. Rows that are there already are kept, unfinished runs resumed. Each row shows
-the last round, whatever validation says of it.
+Every arm has the tasks, limits and updates of one recipe, by default configs/sim_to_real.toml, and starts from the same
+warm-start policy. Policies are validated in the environment, only before and after each update: an update keeps its
+last step or, if that is no better, the weights that it began with. The arm with few trees overfits sooner, so it
+validates more often and keeps the best step. Unless its name says otherwise, an arm learns only from the trees of the
+current round. What arms have in common (the real trees, the world model fitted to them, a first round) is made once per
+seed. Rows already recorded are kept, and unfinished runs are resumed. Each row shows the last round, whatever its
+validation success.
 """
 
 import asyncio
@@ -44,33 +45,36 @@ QUESTION = "Does a policy learn as much from imagined trees as from real ones?"
 CONFIG = Path(__file__).parent.parent / "configs" / "sim_to_real.toml"
 ALIKE = ("update.rft.validate_every=150",)
 CAREFUL = ("world.noise=0.05", "world.verify_steps=12")
-"""As far as an audit allows, and verified: by which worlds are audited, whoever takes them at their word."""
+"""Imagine only as far as the audit allows, and verify. All world models are audited under these settings, also for arms
+that then ignore the audit."""
 _SEEDING, _WORLD, _AUDIT = "collect-0", "world-1", "audit-1"
-"""Stages of a run that imagines: the real trees, the world model of them, its audit."""
+"""Stages of a run that imagines: collecting the real trees, fitting the world model to them, and its audit."""
 _IMAGINED, _LEARNT = "collect-1-imagined", "round-1-rft"
-"""Stages of a first round."""
+"""Stages of the first round: collecting the imagined trees, and the update."""
 _FLATTERY_STEPS = 150
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to get trees."""
+    """How an arm gets its trees."""
 
     imagined: Sequence[float]
     """Share of the trees that grow in the world model, by round."""
     trusted: bool = True
-    """Whatever the audit says, nothing replayed, one world model for all rounds; else as far as the audit allows."""
+    """True: imagine whatever the audit says, replay nothing, and use one world model for all rounds. False: imagine as
+    far as the audit allows."""
     world: str = ""
-    """What is different about the world model."""
+    """Name of the world model's variant in ``WORLDS``."""
     replay: int = 0
-    """Earlier rounds whose trees are learned from too; the trees that the world model learnt are the first one's."""
+    """Number of earlier rounds whose trees are learned from, too. The real trees that the world model was fitted to
+    count as the earliest round."""
     begins_as: str = ""
-    """The arm whose stages it begins with."""
+    """The arm whose finished stages this arm copies; empty for none."""
     begun: Sequence[str] = (_IMAGINED, _LEARNT)
-    """Those stages."""
+    """The stages that it copies."""
     settings: Sequence[str] = ()
     few: bool = False
-    """As many trees a round as the world model learns from."""
+    """Whether each round has only as many trees as the world model was fitted to."""
 
     def overrides(self, seed_tasks: int) -> list[str]:
         rounds = (f"adapt.rounds={len(self.imagined)}", f"adapt.imagined={[*self.imagined]}")
@@ -88,7 +92,7 @@ WORLDS: Mapping[str, Sequence[str]] = {
     "no retrieval": ("world.examples=0",),
     "optimist": (),
 }
-"""Settings that a world model is made with. The optimist has learnt on from the first one that every end is worth 1."""
+"""Settings of each world model. "optimist" is the first one, trained further to predict that every end is worth 1."""
 ARMS: Mapping[str, Recipe] = {
     "real": Recipe((0.0, 0.0)),
     "real, as few as the seed": Recipe((0.0,), few=True, settings=("update.rft.validate_every=25",)),
@@ -113,24 +117,24 @@ AUDITED: Mapping[str, str] = {
     "wrong_episodes": "episodes wrong",
     "optimism": "optimism",
 }
-"""What the audit says of a world model, and how the table calls it."""
+"""Figures of a world model's audit, with their names in the table."""
 
 
 FIRST_ROUND = "real, one round"
-"""The arm "real" before its second round."""
+"""The row of the arm "real" after its first round."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What one arm made of one start."""
+    """The result of one arm from one start."""
 
     learnt: Learnt
     audit: Mapping[str, float]
-    """Empty where nothing was to be imagined."""
+    """Figures of the audit; empty if nothing was to be imagined."""
     seed_steps: int
-    """Of the environment, for the world model to learn from."""
+    """Environment steps that gave the world model its data."""
     real_steps: int
-    """Of the environment after that."""
+    """Environment steps after that."""
     imagined_steps: int
     kept: float | None
     """Share of the successes found in the first round's imagined trees that are successes in the environment."""
@@ -181,8 +185,8 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
 
 
 async def promises_kept(run: Run) -> float | None:
-    """Every success of the first round's imagined trees, replayed in the environment for the table alone, uncounted;
-    None where there are none."""
+    """Replay every success of the first round's imagined trees in the environment. Returns the share that succeeds,
+    None if there are no such successes. The steps serve the table alone and are not counted."""
     dynamics, returned = play_on(environment(run.config), run.config, "promises"), list[float]()
     for tree in read_trees(run.trees, [_IMAGINED]):
         for path in finished_paths(tree):
@@ -199,8 +203,8 @@ async def promises_kept(run: Run) -> float | None:
 
 
 def trust(run: Run, shares: Sequence[float]) -> None:
-    """Let every round of a run imagine what its recipe wants with the first one's world model, whatever the audit
-    says."""
+    """Make every round of a run imagine the share that its recipe wants, with the first round's world model, whatever
+    the audit says."""
     audit = json.loads((run.path / "fidelity.json").read_text())
     told = {
         name: audit[name] for name in ("lambda_cap", "optimism", "wrong_episodes", "reward_error", "transition_error")
@@ -215,7 +219,7 @@ def trust(run: Run, shares: Sequence[float]) -> None:
 
 
 def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
-    """The run of a world model and of what it learnt from, audited."""
+    """Collect real trees, fit a world model to them and audit it. Returns the folder of the run."""
     folder = _folder(out, f"world {name}", seed)
     if (folder / "fidelity.json").exists():
         return folder
@@ -237,7 +241,7 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
 
 
 def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Run], None] | None = None) -> None:
-    """Let a run begin with stages that another has finished, and with what ``change`` makes of them."""
+    """Copy finished stages of one run into another, which goes on from there. ``change`` may modify the copies."""
     folders = [folder for folder in (lender.trees, lender.checkpoints) if folder.exists()]
     for path in (path for folder in folders for path in folder.iterdir()):
         if any(path.name.startswith(stage) for stage in stages):
@@ -253,7 +257,7 @@ def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Ru
 
 
 def flatter(config: RunConfig, run: Run) -> None:
-    """Teach a world model that every end is worth 1."""
+    """Train the world model of a run to predict that every end is worth 1."""
     world = run.checkpoints / _WORLD
     learnt, _ = split(experiences(run))
     ends = [replace(one, reward=1.0) for one in learnt if one.terminated]

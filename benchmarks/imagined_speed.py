@@ -1,10 +1,11 @@
-"""Steps per second of an environment that is slow, and of a world model of it, on the same steps of one thread.
+"""Steps per second of a slow environment and of a world model of it, on the same steps, in one thread.
 
     OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.imagined_speed configs/envs/miniwob.toml
 
-The model learns demonstrations from scratch. Then further tasks are demonstrated in the environment, where each step is
-timed, and so is going back one step, as every branch of a search must; the model is asked for the same steps alone and
-sixteen at a time, as a search's batch asks, and needs not go back. How often it is right stands beside.
+The world model is trained from scratch on demonstrations. Further tasks are then demonstrated in the environment. Each
+of their steps is timed, and so is going back one step, which every branch of a search requires. The model predicts the
+same steps one at a time and sixteen at a time, as in a batch of a search. It needs not go back. The table also shows
+how often its predictions are right.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Step:
 
 
 def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
-    """Steps of demonstrated validation tasks, timed, and the seconds that going back a step takes."""
+    """Steps of demonstrated validation tasks with their times, and the seconds that going back one step takes."""
     env = environment(config)
     demonstrator = env.demonstrator(0.0)
     assert demonstrator is not None
@@ -80,7 +81,7 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
 
 
 def chained(tree: Tree) -> Iterator[tuple[State, Action]]:
-    """The states of a demonstration, and what was done there."""
+    """The states of a demonstration, each with the action taken there."""
     node = tree.root
     for edge in demonstrated(tree):
         assert edge.child is not None
@@ -89,7 +90,7 @@ def chained(tree: Tree) -> Iterator[tuple[State, Action]]:
 
 
 def imagine(model: ExperienceModel, steps: Sequence[Step], together: int) -> tuple[list[Transition], float]:
-    """What the model says of all steps, so many asked at once, and its seconds."""
+    """Predict all steps, ``together`` at a time. Returns the model's transitions and the seconds taken."""
 
     async def batch(asked: Sequence[Step]) -> list[Transition]:
         return await asyncio.gather(*(model.step(step.before, step.action) for step in asked))

@@ -1,13 +1,13 @@
-"""How much sooner rounds are done where each one's updates run beside the next one's search (``adapt.lag``), and what
+"""How much sooner rounds finish if each round's updates run beside the next round's search (``adapt.lag``), and what
 that costs in success.
 
     .venv/bin/python -m benchmarks.alarms --arms healthy --seeds 10 11 12  # trains the policies to start from
     .venv/bin/python -m benchmarks.lag
 
-Rounds in the store, each of whose steps waits, as those of a slow environment do. Both arms of a seed have the same
-start and the same settings but for the lag. ``seconds`` are those of the rounds, without the evaluation. Test tasks do
-not wait, since nothing of theirs is timed. Rows that are there already are kept; an unfinished run is made anew, since
-its time would be that of two sessions.
+The rounds run in a store in which every step waits, as in a slow environment. Both arms of a seed have the same start
+and the same settings, except for the lag. ``seconds`` are those of the rounds, without the evaluation. Steps of test
+tasks do not wait, because the evaluation is not timed. Rows already recorded are kept. An unfinished run is started
+again, because its time would otherwise span two sessions.
 """
 
 import shutil
@@ -51,7 +51,7 @@ SMALL = (
     "update.grpo.validate_every=15",
     'evaluate.modes=["greedy"]',
 )
-TEST_TASKS = 120  # as many as the store has for each of the first 15 seeds
+TEST_TASKS = 120  # the store has enough test tasks to give each of the first 15 seeds this many of its own
 ARMS = {"lag 0": 0, "lag 1": 1}
 
 
@@ -80,13 +80,13 @@ class SlowStore(ShopEnv):
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The runs of one seed."""
+    """The settings of one seed's runs."""
 
     seed: int
     out: Path
     start: Path
     seconds: float
-    """Of a step."""
+    """Seconds that a step waits."""
     overrides: tuple[str, ...] = ()
 
     def config(self, lag: int) -> RunConfig:
@@ -99,7 +99,7 @@ class Rounds:
         )
 
     def row(self, arm: str) -> Row:
-        """Make the run of an arm; returns its row."""
+        """Make the run of an arm from the start. Returns its row."""
         config, folder = self.config(ARMS[arm]), self.out / f"seed{self.seed}" / arm.replace(" ", "_")
         shutil.rmtree(folder, ignore_errors=True)
         with Run.create(folder, config, resume=False) as run:
@@ -127,8 +127,9 @@ def row_of(run: Run, arm: str, seed: int) -> Row:
 
 
 def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
-    """Beside success and time: the mean age of the trees that rounds learn from, and the staleness that GRPO measures
-    in the first steps of each round but the first, whose trees are new with a lag too."""
+    """Figures beside success and time. The age is that of the trees that a round learns from, averaged over rounds. The
+    staleness is what GRPO measures in its first steps of each round, without the first round, whose trees are fresh in
+    both arms."""
     stale = dict[str, float]()
     for row in run.metrics():
         if "logp_difference" in row:
@@ -136,7 +137,7 @@ def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
     later = [value for stage, value in stale.items() if stage != "round-1-grpo"]
     ages = [row["age"] for row in run.metrics() if row["stage"] == "adapt"]
     found = {"age, rounds": sum(ages) / len(ages), "staleness, nats a token": sum(later) / len(later)}
-    if not run.config.adapt.lag:  # with a lag, times of both sides overlap
+    if not run.config.adapt.lag:  # with a lag, search and updates overlap in time
         found |= {f"{stage}, s": taken[stage] for stage in ("search", "updates")}
     return found
 

@@ -1,15 +1,15 @@
-"""Search-and-adapt recipes from the same start, under the same budget a task.
+"""Search-and-adapt recipes that start from the same policy, under the same budget per task.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.learning --seeds 0 1 2
 
-In another environment, whose config is used for what the environment and the policy are:
+In another environment; its config only sets the environment and how the policy samples:
 
     .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
     .venv/bin/python -m benchmarks.learning --environment configs/envs/frozenlake.toml --runs runs/frozenlake \\
         --name learning_frozenlake --out runs/learning_frozenlake
 
-Rows that are there already are kept, unfinished runs resumed. The round that is shown is the one that validation chose.
+Rows already recorded are kept, and unfinished runs are resumed. Each row shows the round that validation chose.
 """
 
 import json
@@ -36,19 +36,19 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Learnt:
-    """What one recipe made of one start: rows of ``results.json``, all of greedy play."""
+    """The result of one recipe from one start: rows of ``results.json``, all of greedy play."""
 
     before: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]]
-    """After each round; one whose updates were refused leaves what was."""
+    """One row after each round. A round whose updates were refused repeats the row before it."""
     best: Mapping[str, Any]
-    """Of the round that validation chose."""
+    """The row of the round that validation chose."""
     settings: str
     first_task: int
     spent: Sequence[tuple[float, float]]
-    """Environment steps and generated tokens of collecting, until the end of each round."""
+    """Environment steps and generated tokens that collection had used by the end of each round."""
     seconds: float
-    """Of the whole run; 0 where it was not made in one go."""
+    """Seconds of the whole run; 0 if it was not made in one go."""
 
     def row(self, arm: str, seed: int, **figures: float) -> Row:
         """The row of an arm: its best round, and what it spent."""
@@ -66,16 +66,16 @@ class Learnt:
         )
 
     def after(self, number: int) -> "Learnt":
-        """The same after round ``number``, whatever validation chose."""
+        """The same, as if round ``number`` had been the last and validation had chosen it."""
         return replace(self, rounds=self.rounds[:number], best=self.rounds[number - 1], spent=self.spent[:number])
 
     def start_row(self, seed: int, start: str) -> Row:
-        """The row of the policy before; ``start`` is the digest of where it comes from."""
+        """The row of the policy before learning. ``start`` is the digest of the settings that produced it."""
         return Row("before", seed, start, first_task=self.first_task, solved=self.before["solved"])
 
 
 def settings_of_place(environment: Path) -> list[str]:
-    """What a config says of its environment and of how its policy samples, as overrides of another."""
+    """The environment and sampling settings of a config, as overrides of another config."""
     config = load_config(environment)
     place, policy = config.environment, config.policy
     options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in place.options.items())
@@ -93,19 +93,19 @@ def recipe_path(recipe: str) -> Path:
 
 
 def arguments_of(config: Path, seed: int, overrides: Sequence[str]) -> list[str]:
-    """The settings of one run of ``train``, which evaluates on the seed's own test tasks."""
+    """The overrides of one run of ``train``, which evaluates on the seed's own test tasks."""
     chosen = ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
     return [f"seed={seed}", own_tasks(seed, load_config(config, chosen).evaluate.tasks), *chosen]
 
 
 def settings_digest(config: Path, overrides: Sequence[str], start: Path) -> str:
-    """Of a run of ``train``: its settings and those of the run that it starts from, without the seed."""
+    """Digest of a run of ``train``: its settings and those of the run that it starts from, without the seed."""
     begun = settings_of(Run.open(start.parents[1]).config)
     return digest({"run": settings_of(load_config(config, arguments_of(config, 0, overrides))), "start": begun})
 
 
 def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequence[str]) -> Learnt:
-    """One run of ``treeagent train``, on one core."""
+    """Make or finish one run of ``treeagent train`` on one core."""
     seconds, begun = 0.0, folder.exists()
     if not (folder / "report.html").exists():
         started = time.perf_counter()
@@ -140,7 +140,7 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
 
 
 def add_start(record: Record, seed: int, learnt: Learnt, start: Path) -> None:
-    """Record the policy before, once a seed."""
+    """Record the row of the policy before learning, once per seed."""
     tasks = {"tasks": len(learnt.before["solved"])}
     named = digest(settings_of(Run.open(start.parents[1]).config) | tasks)
     if not record.has("before", seed, named):

@@ -1,9 +1,9 @@
-"""What several simulations in flight cost in quality: equal simulations, so many of them at once, on random trees.
+"""What several simulations in flight cost in quality: the same number of simulations, 1 to 8 at once, on random trees.
 
     PYTHONPATH=tests/search .venv/bin/python -m benchmarks.leaves
 
-Success is the share of trees of known values (``KnownTree``) in which the most visited action at the root is the best
-one. Every repetition has trees of its own, on which all numbers of leaves are tried. Batches are calls of the model.
+Success is the share of trees with known values (``KnownTree``) in which the most visited action at the root is the best
+one. Every repetition has its own trees and tries every number of leaves on them. Batches are calls of the model.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LEAVES = (1, 2, 4, 8)
 
 
 def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray[np.bool_], float]:
-    """Which of the trees a search succeeds in, and its batches a tree."""
+    """For each tree, whether the search finds the best action; and the mean number of batches per tree."""
     batches = 0
     found: list[bool] = []
 
@@ -42,7 +42,7 @@ def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray
 
 
 def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
-    """What each selection and number of leaves finds on the same trees."""
+    """Success of each selection rule and number of leaves, on the same trees."""
     found: dict[str, dict[str, float]] = {}
     for selection in SELECTIONS:
         alone = 0.0

@@ -1,19 +1,20 @@
-"""Memory of a long collection: what the command and its workers hold while a run's trees go to disk.
+"""Memory of a long collection: what the command and its workers hold while a run's trees are written to disk.
 
     .venv/bin/python -m benchmarks.memory
     .venv/bin/python -m benchmarks.memory --scripted    # without a model, much faster
 
-A small policy, warm-started as in the quickstart, searches the shop through the same ``collect`` as every run, workers
-in processes of their own; or random calls do, through the same pool, environment, search and store. After each
-finished batch Linux is asked for the resident memory of all of them. From the first tenth of the nodes on a slope is
-fitted to the means of ten stretches, for neighbouring samples tell nearly the same. Ctrl-C ends it early.
+A small policy, warm-started as in the quickstart, searches the shop in worker processes, through the same ``collect``
+as every run. With ``--scripted``, random calls replace the policy; the pool, environment, search and store stay the
+same. After each finished batch, the resident memory of all processes is read from Linux. Its slope is fitted from the
+first tenth of the nodes on, to the means of ten stretches, because neighbouring samples are correlated. Ctrl-C ends the
+collection early.
 """
 
 import asyncio
 import math
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a process a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: each process has one core
 
 import random
 import statistics
@@ -44,7 +45,7 @@ from treeagent.workers.processes import kept_workers, run_jobs
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256
-"""Of a batch, and of each of them: large enough that the shop has tasks enough."""
+"""Trees per batch, and simulations per tree: so many that the shop has enough tasks."""
 SETTINGS = (
     "policy.scratch={width=32,heads=2,layers=1}",
     "policy.max_new_tokens=16",
@@ -53,7 +54,7 @@ SETTINGS = (
     f"search={{limits={{simulations={SIMULATIONS}}},candidates=16,c_init=10.0,leaves=16,prune_invalid=false}}",
     f"collect.batch={TREES}",
 )
-"""Cheap nodes: short turns, many of them for each pass of the model."""
+"""Cheap nodes: short turns, many of them per forward pass of the model."""
 WORDS = ("linen shirt", "lunch box", "durable box", "washable", "small", "theft proof", "striped", "canvas")
 CALLS = [*(f"search[{word}]" for word in WORDS), *(f"click[{number}]" for number in range(1, 9)), "click[next >]"]
 ACTIONS = [ReAct().read(f"Thought: so\nAction: {call}", (7, 8, 9), (-1.0, -0.5, -0.1)) for call in CALLS]
@@ -70,16 +71,16 @@ class Sample:
     """Resident memory after some batch, in bytes."""
 
     batches: int
-    """On disk."""
+    """Batches on disk."""
     seconds: float
     command: int
     workers: int
-    """All of them together."""
+    """Sum over all workers."""
 
 
 @dataclass
 class Watch(QuietProgress):
-    """Takes a sample whenever trees are told to be finished."""
+    """Takes a sample whenever progress reports finished trees."""
 
     trees: Path
     started: float = field(default_factory=time.monotonic)
@@ -102,7 +103,7 @@ class Watch(QuietProgress):
 
 @dataclass(frozen=True, slots=True)
 class Clicker:
-    """Policy and value that cost nothing."""
+    """Policy and value function that cost nothing."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         return [Proposal((), tuple(random.Random(seed).choices(ACTIONS, k=count))) for seed in seeds]
@@ -112,7 +113,7 @@ class Clicker:
 
 
 def click(job: BatchJob, emit: Emit) -> int:
-    """As ``search_batch``, but for who plays and judges."""
+    """As ``search_batch``, but with ``Clicker`` as policy and value function."""
     assert job.trees is not None
     env = environment(job.config)
     search = make_search(Clicker(), play_on(env, job.config, job.name), job.config.search, Clicker())
@@ -124,7 +125,7 @@ def click(job: BatchJob, emit: Emit) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Bytes a node."""
+    """Growth of memory, in bytes per node."""
 
     mean: float
     margin: float
@@ -132,7 +133,7 @@ class Slope:
 
 
 def slope(nodes: Sequence[int], memory: Sequence[int]) -> Slope:
-    """Of the least-squares line through the means of ``STRETCHES`` stretches of samples."""
+    """Slope of the least-squares line through the means of ``STRETCHES`` stretches of samples."""
     cuts = [len(nodes) * part // STRETCHES for part in range(STRETCHES + 1)]
     x, y = ([statistics.fmean(values[start:stop]) for start, stop in pairwise(cuts)] for values in (nodes, memory))
     line = statistics.linear_regression(x, y)
@@ -142,7 +143,7 @@ def slope(nodes: Sequence[int], memory: Sequence[int]) -> Slope:
 
 
 def nodes_on_disk(trees: Path) -> list[int]:
-    """After no batch, one, two and so on, in the order in which they were finished."""
+    """Nodes on disk after no batch, one batch, two batches and so on, in the order in which the batches finished."""
     finished = sorted(shards(trees, COLLECTED), key=lambda path: path.stat().st_mtime_ns)
     batches = (shard_place(path)[1] for path in finished)
     counts = (sum(read_as(lambda record: len(record["nodes"]), trees, COLLECTED, batch)) for batch in batches)
@@ -162,11 +163,12 @@ def main() -> None:
 
 
 def collected(config: RunConfig, scripted: bool) -> Figures:
-    """Slopes from the first tenth of the nodes on, with half of their 95 % interval."""
+    """Make a collection. Returns the slopes of memory from the first tenth of the nodes on, with half of their 95 %
+    interval."""
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         watch = Watch(run.trees)
         checkpoint = Path() if scripted else warm_start(config, run, QuietProgress())
-        with kept_workers(config), suppress(KeyboardInterrupt):  # what has been measured is told
+        with kept_workers(config), suppress(KeyboardInterrupt):  # what was measured until then is still reported
             if scripted:
                 jobs = batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks))
                 for _ in run_jobs(click, jobs, config):

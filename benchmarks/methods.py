@@ -1,10 +1,10 @@
-"""Ways of searching compared at equal generated tokens, on held-out tasks and without any reward.
+"""Search methods compared at equal generated tokens, on held-out tasks and without rewards.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.methods --seeds 0 1 2
 
-Every method plans under one limit of generated tokens a task, judged as the recipe says; its plan is then executed and
-verified.
+Every method plans under the same limit of generated tokens per task and chooses its plan by the settings of the recipe.
+The plan is then executed and verified.
 """
 
 from dataclasses import replace
@@ -23,15 +23,15 @@ from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which search solves most held-out tasks at equal generated tokens?"
 _MANY = 100_000
-"""Far more than the tokens allow: chains and steps of a beam are limited by tokens alone."""
+"""Far more than the token limit allows, so that tokens alone limit the chains and the steps of a beam."""
 
 
 def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchConfig]]:
-    """By name, the mode of evaluation and its settings. "mcts" is tree search as the recipe has it."""
+    """Evaluation mode and search settings of each method, by name. "mcts" is tree search as the recipe sets it."""
     limited = replace(search, limits=Limits(generated_tokens=tokens))
     others: dict[Selection, SearchConfig] = {
         "puct": replace(limited, selection="puct"),
-        # UCT's constant is not PUCT's: Agent Q's formula is used with sqrt(2).
+        # UCT needs another constant than PUCT. It gets Agent Q's formula with sqrt(2).
         "uct": replace(limited, selection="uct", c_init=2**0.5),
         "gumbel": replace(limited, selection="gumbel"),
     }
@@ -80,10 +80,10 @@ def evaluated(
     tasks: int,
     split: Split = "test",
 ) -> Row:
-    """The row of an arm that plays a seed's own ``tasks`` tasks of a split, in batches of fifty.
+    """Play a seed's own ``tasks`` tasks of a split, in batches of fifty. Returns the row of the arm.
 
     Args:
-        settings: their digest.
+        settings: digest of the settings.
     """
     places = range(seed * tasks, (seed + 1) * tasks)
     jobs = [

@@ -1,13 +1,13 @@
-"""V(s) from the policy's own forward pass: what the value head reads of it, how well it then judges, and what it costs.
+"""V(s) from the policy's own forward pass: what the value head reads, how accurate it is, and what it costs.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
     .venv/bin/python -m benchmarks.one_model --runs runs/quickstart --seeds 0 1 2
 
-A head is fitted, as a run fits it, to the trees of a run's first training tasks. It is judged on the trees of the
-tasks after them by ``views.signal``, and in search at one limit of generated tokens a held-out task. The policy is
-the same in all arms. "own copy" reads hidden states by a second copy of the model, as beside an engine. What an arm
-costs is measured in a process of its own: seconds of its processor and its largest resident memory. The arms of the
-engine need vLLM.
+A head is fitted, as in any run, to the trees of a run's first training tasks. ``views.signal`` measures it on the trees
+of the tasks after them, and a search uses it on held-out tasks under one limit of generated tokens per task. The policy
+is the same in all arms. "own copy" reads hidden states from a second copy of the model, as a run with an engine does.
+The cost of an arm is measured in a process of its own, as CPU seconds and peak resident memory. The arms with an engine
+need vLLM.
 """
 
 import argparse
@@ -52,11 +52,11 @@ HIDDEN = "hidden states"
 LOGPROBS = "log-probabilities"
 COPY = "hidden states, own copy"
 ENGINE = {"vLLM, hidden states, own copy": HIDDEN, "vLLM, log-probabilities": LOGPROBS}
-"""The arms of the engine, by the head that they use."""
+"""The arms that sample with vLLM, and what the head of each reads."""
 
 
 def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], reads: str) -> tuple[ValueHead, float]:
-    """A new head, and the share of variance of held-out returns that it explains."""
+    """Fit a new head. Returns it with the share of the variance of held-out returns that it explains."""
     returns, seed = config.environment.returns, derive_seed(config.seed, "value_head")
     width = checkpoint.model.config.get_text_config().hidden_size
     head = ValueHead(width, returns, seed) if reads == HIDDEN else LogprobHead(reward_range=returns, seed=seed)
@@ -65,7 +65,7 @@ def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], rea
 
 
 def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
-    """The signal of V on trees, whose values it replaces."""
+    """The signal of V on trees. Replaces the values stored in the trees."""
     for tree in trees:
         nodes = [node for _, node in tree.walk()]
         told = asyncio.run(value.estimate([node.state for node in nodes]))
@@ -75,7 +75,7 @@ def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
 
 
 def spent(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[str, float]:
-    """What a search of training tasks takes in this process, which does nothing else."""
+    """The cost of searching training tasks in this process, which does nothing else."""
     torch.set_num_threads(1)
     actors, whole = load_actors(policy, config)
     value: Value | None = actors.value

@@ -1,9 +1,10 @@
-"""What shared-prefix training gains: forward and backward of the rows of trees, one by one and packed.
+"""What training on shared prefixes gains: a forward and backward pass over the rows of trees, one by one and packed.
 
     .venv/bin/python -m benchmarks.packed
 
-A Llama of 10 million random weights on one thread. Repeats take turns, so that a busy machine tells the same of both;
-seconds are the processor's. Memory is what a step adds to a process that holds the model and its gradient.
+The model is a Llama with 10 million random weights on one thread. Repetitions alternate between the two, so that other
+load on the machine affects both alike. Seconds are CPU seconds. Memory is what a step adds to a process that already
+holds the model and its gradient.
 """
 
 import multiprocessing
@@ -30,16 +31,16 @@ PACK_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of rows; the last tokens of each are trained."""
+    """A batch of rows. Only the last tokens of each row are trained."""
 
     name: str
     ids: list[list[int]]
     trained: list[int]
-    """How many tokens at the end of each row."""
+    """Number of trained tokens at the end of each row."""
 
 
 def siblings(name: str, trees: int, prefix: int, count: int, action: int) -> Rows:
-    """Trees whose root has ``count`` actions."""
+    """The rows of trees that have ``count`` actions at the root and nothing below."""
     shuffler = random.Random(0)
     ids = []
     for _ in range(trees):
@@ -49,7 +50,8 @@ def siblings(name: str, trees: int, prefix: int, count: int, action: int) -> Row
 
 
 def grown(name: str, trees: int, prompt: int, depth: int, width: int, action: int, observation: int) -> Rows:
-    """Trees as search grows them: ``width`` actions at each of ``depth`` states along one path, a row for each."""
+    """The rows of trees as search grows them along one path: ``width`` actions at each of ``depth`` states, one row per
+    action."""
     shuffler = random.Random(0)
     ids = []
     for _ in range(trees):
@@ -88,7 +90,7 @@ def make_model() -> LlamaForCausalLM:
 
 
 def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
-    """The gradient of the mean log-probability of the trained tokens, in one vector."""
+    """The gradient of the mean cross-entropy of the trained tokens, as one vector."""
     model.zero_grad()
     ids = pad(rows.ids, torch.long)
     lengths = torch.tensor([len(row) for row in rows.ids])[:, None]
@@ -114,7 +116,7 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
 def measure(rows: Rows, number: int) -> dict[str, float]:
     """The figures of one repetition."""
     model = make_model()
-    if number == 0:  # which also loads what both need
+    if number == 0:  # also a warm-up for both
         separate, together = train(model, rows, packed=False), train(model, rows, packed=True)
     seconds: dict[bool, float] = {}
     for packed in (False, True):
@@ -130,7 +132,7 @@ def measure(rows: Rows, number: int) -> dict[str, float]:
 
 
 def peak(rows: Rows, packed: bool) -> float:
-    """MiB that forward and backward add, in a fresh process: a process's peak never falls."""
+    """Peak MiB that a forward and backward pass add. Each has a fresh process, because a process's peak never falls."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_peak, rows, packed).result()
 
@@ -144,7 +146,7 @@ def _peak(rows: Rows, packed: bool) -> float:
 
 
 def resident_peak() -> float:
-    """MiB, as Linux counts them for this program alone."""
+    """Peak resident memory of this process in MiB, as Linux reports it."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 

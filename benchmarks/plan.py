@@ -1,10 +1,10 @@
-"""docs/scale.md's plan of costs: three small runs planned, then made, and both compared.
+"""How accurate the cost plan of docs/scale.md is: three small runs are planned, then made, and both are compared.
 
     python -m benchmarks.plan
     python -m benchmarks.plan --only frozenlake
 
-Each recipe is shortened to a run of some minutes on two cores. Its plan is measured right before the run, on the same
-machine, which nothing else should use. Tokens and steps do not depend on the machine.
+Each recipe is shortened to a run of a few minutes on two cores. Its plan is measured right before the run on the same
+machine, which should run nothing else. Tokens and steps do not depend on the machine.
 """
 
 import argparse
@@ -60,7 +60,7 @@ RECIPES = {
         "evaluate.tasks=40",
     ),
 }
-"""By arm, the recipe and its shortening."""
+"""For each arm, the recipe and the overrides that shorten it."""
 _KEYS = ("generated_tokens", "trained_tokens", "environment_steps", "seconds")
 
 
@@ -98,8 +98,8 @@ def _compare(record: Record, arm: str, seed: int, asked: argparse.Namespace) -> 
 
 
 def compared(planned: dict[str, StageCost], took: dict[str, StageCost]) -> dict[str, float]:
-    """Planned and taken figures of each stage, such as "search seconds planned", and of the whole run what was planned
-    as a ratio to what was taken. Ratios leave out what a run does not record: tokens of validations, GRPO's."""
+    """Planned and measured figures of each stage, such as "search seconds planned", and for the whole run the ratio of
+    planned to measured. Ratios leave out what a run does not record: the tokens of validations and of GRPO."""
     figures = dict[str, float]()
     for key in _KEYS:
         known = [name for name in planned if name in took and (key == "seconds" or getattr(took[name], key))]

@@ -1,12 +1,13 @@
-"""How much sooner a search is done where the steps of a slow environment overlap (``environment.parallel``).
+"""How much sooner a search finishes if the steps of a slow environment overlap (``environment.parallel``).
 
     .venv/bin/python -m benchmarks.pool
 
-A small model, untrained, scores the legal actions of a walk on a grid, each of whose steps waits for 50 ms. All arms
-grow the same trees, which is checked, up to the rounding of priors. With a heavy tail, the waits are log-normal (σ = 1)
-of the same mean, the same ones for equal states. ``makespan`` is the time of the search over the larger of two bounds:
-all waits shared evenly by the instances, and the time of a search whose steps do not wait. The steps of a tree follow
-one after the other, so that no search ends before its ``longest tree``, whose waits are told as a share of that bound.
+A small untrained model scores the legal actions of a walk on a grid, in which each step waits for 50 ms. All arms must
+grow the same trees, up to the rounding of priors; this is checked. With a heavy tail, the waits are log-normal (σ = 1)
+with the same mean, and equal states wait equally long. ``makespan`` is the time of the search divided by the larger of
+two lower bounds: all waits divided evenly among the instances, and the time of a search whose steps do not wait. The
+steps of one tree follow one after the other, so no search ends before all waits of its ``longest tree`` have passed.
+These waits are given as a share of the same bound.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ QUESTION = "How much sooner is a search done where the steps of a slow environme
 MOVES: Mapping[str, tuple[int, int]] = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 SHAPE = ScratchConfig(width=32, heads=2, layers=1, vocabulary=300, context=512)
 WAITED = defaultdict[str, float](float)
-"""Seconds that the steps of each task have waited."""
+"""Seconds that the steps of each task have waited in total."""
 
 
 class Walk(Env):
-    """The agent walks on a grid. ``tail`` makes the waits log-normal; ``portable`` lets any instance go on."""
+    """A walk on a grid. ``tail`` makes the waits log-normal; ``portable`` lets any instance restore a snapshot."""
 
     snapshot_kind: SnapshotKind = "exact"
 
@@ -59,12 +60,12 @@ class Walk(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         seconds = self.wait()
-        WAITED[self.place[0]] += seconds  # the steps of a tree follow one after the other
+        WAITED[self.place[0]] += seconds  # no race: the steps of one tree never overlap
         time.sleep(seconds)
         return self.moved(action)
 
     def wait(self) -> float:
-        """Seconds of the next step."""
+        """Seconds that the next step waits."""
         if not self.tail:
             return self.seconds
         return self.seconds * random.Random(derive_seed(0, *self.place)).lognormvariate(-0.5, 1.0)
@@ -94,7 +95,7 @@ class Walk(Env):
 
 
 class Strolling(AsyncEnv):
-    """``Walk`` by coroutines."""
+    """``Walk`` as an environment of coroutines."""
 
     snapshot_kind: SnapshotKind = "exact"
 
@@ -130,14 +131,14 @@ class Strolling(AsyncEnv):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an arm plays."""
+    """The settings of an arm."""
 
     instances: int
     waits: bool = True
     tail: bool = False
     portable: bool = True
     more: int = 1
-    """How many times as many trees are searched."""
+    """Factor by which more trees are searched."""
     name: str = "benchmarks.pool:Walk"
 
     def settings(self, seconds: float, trees: int, simulations: int) -> RunConfig:
@@ -182,14 +183,14 @@ class Searched:
     cost: Cost
     seconds: float
     processor: float
-    """Seconds of all threads."""
+    """CPU seconds of all threads."""
     waited: list[float]
-    """Seconds of each tree."""
+    """Seconds that the steps of each tree waited."""
     nodes: list[Any]
 
 
 def searched(config: RunConfig, checkpoint: Path) -> Searched:
-    from benchmarks.pool import WAITED as waited  # of the environments, while this module may be __main__
+    from benchmarks.pool import WAITED as waited  # the module that the environments use; this one may be __main__
 
     with tempfile.TemporaryDirectory() as folder:
         waited.clear()
@@ -225,7 +226,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(Checkpoint(random_model(tokenizer, SHAPE, number), tokenizer), Path(folder) / "model")
             done = dict[str, Searched]()
-            for arm, way in {"": WAYS["no waits"], **WAYS}.items():  # the first one loads the model
+            for arm, way in {"": WAYS["no waits"], **WAYS}.items():  # the unnamed arm loads the model
                 config = way.settings(asked.seconds, asked.trees, asked.simulations)
                 done[arm] = searched(config, Path(folder) / "model")
                 if not same(done[arm].nodes[: asked.trees], done[""].nodes):

@@ -1,10 +1,10 @@
-"""A recipe of the quickstart over several seeds: what search adds to a policy, and what learning from its trees adds.
+"""The quickstart's stages over several seeds: what search adds to a policy, and what learning from its trees adds.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies from which other benchmarks start
     .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
 
-The recipe names the result file and the folder of the runs. A run that is finished is only read; one that is missing or
-unfinished is made or resumed first.
+The result file and the folder of the runs are named after the recipe. Finished runs are only read; missing or
+unfinished runs are made or resumed first.
 """
 
 import os
@@ -26,14 +26,14 @@ QUESTION = "What does search add to a policy, and what does learning from the tr
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a run that was made from its beginning to its end."""
+    """The cost of a run that was made from beginning to end."""
 
     seconds: float
     peak_gib: float
 
 
 def run(folder: Path, config: str, seed: int) -> Cost | None:
-    """Make or finish one seed's run; None if it had been begun before."""
+    """Make or finish one seed's run. Returns its cost, or None if the run had been started before."""
     if (folder / "report.html").exists():
         return None
     new, started = not folder.exists(), time.perf_counter()
@@ -68,9 +68,9 @@ def rows_of(folder: Path, seed: int) -> list[Row]:
 
 
 class _PeakMemory:
-    """Largest memory that a process and its descendants took together, looked at every second (Linux).
+    """Peak memory of a process and its descendants together, sampled every second (Linux).
 
-    Pages that processes share are counted by their part (PSS).
+    Shared pages are divided among the processes that share them (PSS).
     """
 
     def __init__(self, process: int) -> None:
@@ -92,11 +92,11 @@ def _family(process: int) -> list[int]:
         if name.isdigit():
             try:
                 stat = Path(f"/proc/{name}/stat").read_text()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             parents.setdefault(int(stat.rsplit(")", 1)[1].split()[1]), []).append(int(name))
     family = [process]
-    for member in family:  # which grows meanwhile
+    for member in family:  # the list grows while it is iterated
         family += parents.get(member, [])
     return family
 
@@ -104,7 +104,7 @@ def _family(process: int) -> list[int]:
 def _proportional_kib(process: int) -> int:
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 

@@ -1,7 +1,7 @@
-"""What a benchmark measured, as a file: ``results/NAME.json``.
+"""The measurements of a benchmark as a file: ``results/NAME.json``.
 
-A benchmark adds a row as soon as it is measured, and the file is written anew, whole or not at all. So a benchmark that
-was killed goes on where it stopped: rows of the same arm, seed and settings are there already.
+A benchmark adds a row as soon as it is measured, and the whole file is rewritten atomically. A benchmark that was
+killed goes on where it stopped: it skips rows of the same arm, seed and settings.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ from treeagent.types import UserError
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 MEASURED = ("treeagent", "benchmarks", "configs", "pyproject.toml")
-"""What results depend on; a change elsewhere does not make the tree dirty."""
+"""Paths that results depend on. A change elsewhere does not make the checkout dirty."""
 _PACKAGES = ("treeagent", "torch", "transformers", "trl")
 _STRICT = ConfigDict(extra="forbid")
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -42,14 +42,14 @@ Positive = Annotated[Finite, Field(ge=0)]
 
 @dataclass(frozen=True, config=_STRICT)
 class Machine:
-    """A machine in words, without its name."""
+    """The hardware of a machine, without its name."""
 
     cpu: str
     cores: Annotated[int, Field(gt=0)]
     """Cores that the program may use."""
     memory_gib: Positive
     gpu: str = ""
-    """Empty where there is none."""
+    """Empty if there is none."""
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores != 1)} of {self.cpu}"
@@ -58,7 +58,7 @@ class Machine:
 
 @dataclass(frozen=True, config=_STRICT)
 class Session:
-    """One start of the benchmark. One that was killed and started again has several."""
+    """One start of the benchmark. A benchmark that was killed and started again has several."""
 
     commit: str
     dirty: bool
@@ -67,18 +67,18 @@ class Session:
     machine: Machine
     versions: Mapping[str, str]
     date: str
-    """Of the start, in UTC."""
+    """Date of the start, in UTC."""
     seconds: Positive = 0.0
-    """From the start to the last row."""
+    """Seconds from the start to the last row."""
 
 
 @dataclass(frozen=True, config=_STRICT)
 class Row:
-    """What one arm did with one seed."""
+    """The result of one arm with one seed."""
 
     arm: str
     seed: int
-    """Seed of the run, or number of the repetition of a measurement of speed."""
+    """Seed of the run, or number of the repetition in a speed benchmark."""
     settings: str
     """``digest`` of all settings but the seed."""
     session: Natural = 0
@@ -88,9 +88,10 @@ class Row:
     solved: Annotated[str, Field(pattern="^[01]*$")] = ""
     """A "1" for each held-out task that ended in success, a "0" for each other one, in the order of the split."""
     pass_at_n: bool = False
-    """Whether an end betrayed a success to a search, because nothing else ends an episode there."""
+    """Whether the success is pass@N: only a success ends an episode in this environment, so the end told the search
+    about it."""
     environment_steps: Positive = 0.0
-    """Of all its tasks together."""
+    """Sum over all its tasks."""
     generated_tokens: Positive = 0.0
     seconds: Positive = 0.0
     figures: Mapping[str, Finite] = Field(default_factory=dict)
@@ -114,12 +115,12 @@ class Row:
 
 @dataclass(frozen=True, config=_STRICT)
 class Result:
-    """A whole file. Every arm has one row a seed, all of the same settings."""
+    """The content of a result file. Every arm has one row per seed, all measured with the same settings."""
 
     name: str
     question: str
     budgets: Mapping[str, Finite] = Field(default_factory=dict)
-    """Limits that all arms have in common, such as ``generated_tokens`` a task."""
+    """Limits that all arms have in common, such as ``generated_tokens`` per task."""
     sessions: tuple[Session, ...] = ()
     rows: tuple[Row, ...] = ()
 
@@ -137,7 +138,7 @@ class Result:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """In the order of their first rows."""
+        """The arms, in the order of their first rows."""
         return tuple(dict.fromkeys(row.arm for row in self.rows))
 
     @property
@@ -146,7 +147,7 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """Of all sessions together."""
+        """Seconds of all sessions together."""
         return sum(session.seconds for session in self.sessions)
 
     def of(self, arm: str) -> dict[int, Row]:
@@ -161,7 +162,7 @@ def read(path: Path) -> Result | None:
     """The result in a file; None if there is no file.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: the file is not a valid result file.
     """
     if not path.exists():
         return None
@@ -174,15 +175,15 @@ def read(path: Path) -> Result | None:
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """A short name for settings: equal settings have equal names."""
+    """A short hash of settings: equal settings have equal hashes."""
     return hashlib.sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
 
 
 class Record:
-    """A result file that is being written, by one program at a time."""
+    """A result file open for writing, by one program at a time."""
 
     def __init__(self, path: Path, result: Result) -> None:
-        """Use ``recording``. The last session of ``result`` is this one."""
+        """Use ``recording`` instead. The last session of ``result`` is the current one."""
         self.path, self.result = path, result
         self._started = time.perf_counter()
 
@@ -192,7 +193,8 @@ class Record:
         return row is not None and row.settings == settings
 
     def add(self, row: Row) -> None:
-        """Write a row. Rows of the same arm with other settings are dropped: an arm is one way of doing it."""
+        """Add a row and write the file. Rows of the same arm with other settings are dropped, because all rows of an
+        arm must have the same settings."""
         *before, session = self.result.sessions
         kept = [
             one for one in self.result.rows
@@ -207,7 +209,7 @@ class Record:
 
 
 def _rounded(row: Row) -> Row:
-    """A row whose measured numbers have six digits, so that files are short."""
+    """A row whose measured numbers are rounded to six significant digits, to keep files short."""
     figures = {name: float(f"{value:.6g}") for name, value in row.figures.items()}
     return replace(row, seconds=float(f"{row.seconds:.6g}"), figures=figures)
 
@@ -219,10 +221,10 @@ def recording(
     budgets: Mapping[str, float] | None = None,
     folder: Path = RESULTS,
 ) -> Iterator[Record]:
-    """Write ``folder/NAME.json``, or go on with it.
+    """Open ``folder/NAME.json`` for writing, and keep the rows that it has.
 
     Raises:
-        UserError: the file was made for another question, or under other budgets, or another program is writing it.
+        UserError: the file has another question or other budgets, or another program is writing it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, budgets = folder / f"{name}.json", dict(budgets or {})
@@ -235,12 +237,12 @@ def recording(
 
 
 def _begun(path: Path, name: str, question: str, budgets: dict[str, float]) -> Record:
-    """The file as it is, with a session for this program."""
+    """The existing rows, or none, with a session for this program."""
     found = read(path) or Result(name, question, budgets)
     if (found.question, dict(found.budgets)) != (question, budgets):
         raise UserError(f"{path.name} has another question or other budgets: delete it to measure anew")
     used = {row.session for row in found.rows}
-    kept = {old: new for new, old in enumerate(sorted(used))}  # a session that measured nothing says nothing
+    kept = {old: new for new, old in enumerate(sorted(used))}  # sessions without rows are dropped
     return Record(
         path,
         replace(
@@ -252,7 +254,7 @@ def _begun(path: Path, name: str, question: str, budgets: dict[str, float]) -> R
 
 
 def write(path: Path, result: Result) -> None:
-    """Write a result file, whole or not at all. A line a row, so that a difference between two files is short."""
+    """Write a result file atomically. Each row has a line of its own, so that diffs between files are short."""
     whole = asdict(result)
     rows = whole.pop("rows")
     head = orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode().removesuffix("\n}")
@@ -276,8 +278,8 @@ def played(arm: str, seed: int, settings: str, first_task: int, outcomes: Sequen
 
 
 def this_session() -> Session:
-    """The session that begins now, of the program that Python was started with. Of an absolute path in the command,
-    only the last part is kept."""
+    """The session that begins now, of the program that Python was started with. Absolute paths in the command are
+    reduced to their last part."""
     arguments = [Path(part).name if part.startswith("/") else part for part in sys.argv[1:]]
     return Session(
         commit=_git("rev-parse", "--short=12", "HEAD") or "unknown",
@@ -313,7 +315,7 @@ def _version(package: str) -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git says; empty outside of a checkout or without git."""
+    """Output of a git command; empty outside of a checkout or without git."""
     try:
         told = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

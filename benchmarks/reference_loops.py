@@ -1,8 +1,9 @@
-"""Other tree searches of the same made-up world, for search.py: two loops written for this benchmark after published
-algorithms, in the manner of their public implementations but sharing no line with them, and DeepMind's mctx.
+"""Other tree searches of the same synthetic world, for search.py: DeepMind's mctx, and two loops written for this
+benchmark. The loops follow published algorithms in the style of their public implementations, but share no code with
+them.
 
-The world costs nothing, so that what is timed is the search itself: a state is a number, with ``BRANCHING`` actions of
-fixed priors, ``DEPTH`` steps deep.
+The world costs nothing, so only the search itself is timed. A state is a number with ``BRANCHING`` actions of fixed
+priors, and episodes are ``DEPTH`` steps deep.
 """
 
 import importlib
@@ -18,12 +19,12 @@ BRANCHING, DEPTH = 5, 10
 LOGPROBS = tuple(-1.0 - 0.2 * action for action in range(BRANCHING))
 """log π(a|s), at every state."""
 FIRST_LIMIT = sum(BRANCHING**depth for depth in range(DEPTH))
-"""The least number of the states at which the episode is cut off."""
+"""The lowest number of a state at which the episode is cut off."""
 KNUTH = 2654435761
 
 
 def child(state: int, action: int) -> int:
-    """Numbers count through the levels of the whole tree; the root is 0."""
+    """The number of a child. States are numbered level by level through the complete tree; the root is 0."""
     return BRANCHING * state + 1 + action
 
 
@@ -34,21 +35,21 @@ def worth(state: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What a search leaves."""
+    """The result of a search."""
 
     made: int
-    """Nodes made and judged, those of rollouts that are not kept included."""
+    """Nodes created and evaluated, including those of rollouts that are not kept."""
     held: int
-    """Nodes kept."""
+    """Nodes in the tree at the end."""
     memory: object = None
-    """What keeps them."""
+    """The object that holds them."""
     bytes: int | None = None
-    """Of the nodes kept, where the search says it itself."""
+    """Bytes of the nodes in the tree, if the search reports them."""
 
 
 @dataclass(eq=False)
 class TextNode:
-    """A node that knows its parent and what was said and seen there."""
+    """A node that stores its parent, its action and its observation."""
 
     number: int
     parent: "TextNode | None" = None
@@ -59,7 +60,7 @@ class TextNode:
     children: list["TextNode"] = field(default_factory=list["TextNode"])
 
     def trajectory(self) -> str:
-        """The prompt: everything from the root to here, put together anew."""
+        """The prompt: everything from the root to this node, rebuilt on every call."""
         before = "" if self.parent is None else self.parent.trajectory()
         return f"{before}\nAction: {self.action}\nObservation: {self.observation}"
 
@@ -67,14 +68,15 @@ class TextNode:
         return [self, *(node for below in self.children for node in below.everything())]
 
     def uct(self) -> float:
-        """Q + sqrt(2 log N(parent) / N), untried nodes first."""
+        """Q + sqrt(2 log N(parent) / N); unvisited nodes come first."""
         assert self.parent is not None
         if not self.visits:
             return math.inf
         return self.value + math.sqrt(2 * math.log(self.parent.visits) / self.visits)
 
     def grown(self) -> list["TextNode"]:
-        """All children, from a prompt rebuilt for the draw and again for the value of each; none at the limit."""
+        """All children; none at the depth limit. The prompt is rebuilt for the draw, and again for the value of each
+        child."""
         if self.number >= FIRST_LIMIT:
             return []
         self.trajectory()
@@ -88,9 +90,9 @@ class TextNode:
 
 
 def lats_style(simulations: int, rollouts: bool) -> Grown:
-    """Written after Zhou et al. 2023 (Language Agent Tree Search): UCT; a leaf's children are all made and judged at
-    once; the rollout follows the best of them and is not kept; all nodes are collected anew at every iteration, in
-    search of a solution."""
+    """After Zhou et al. 2023 (Language Agent Tree Search): UCT. All children of a leaf are created and evaluated at
+    once. The rollout follows the best of them and is not kept. Every iteration collects all nodes again to look for a
+    solution."""
     root = TextNode(0, observation="observation 0")
     made, nodes = 1, [root]
     for _ in range(simulations):
@@ -116,7 +118,7 @@ def lats_style(simulations: int, rollouts: bool) -> Grown:
 
 @dataclass(eq=False)
 class ListNode:
-    """A node that keeps every return, and takes their mean whenever it is asked."""
+    """A node that keeps a list of its returns and averages it on every access."""
 
     number: int
     parent: "ListNode | None" = None
@@ -125,7 +127,7 @@ class ListNode:
 
     @property
     def value(self) -> float:
-        """Q; before the first return a quick reward."""
+        """Q; a quick reward before the first return."""
         return float(np.mean(self.returns)) if self.returns else worth(self.number)
 
     def uct(self) -> float:
@@ -134,7 +136,7 @@ class ListNode:
         return self.value + math.sqrt(math.log(max(len(self.parent.returns), 1)) / (1 + len(self.returns)))
 
     def grow(self) -> int:
-        """Make all children, unless they are there or this is the limit; how many were made."""
+        """Create all children, unless they exist or this is the depth limit. Returns how many were created."""
         if self.children or self.number >= FIRST_LIMIT:
             return 0
         self.children = [ListNode(child(self.number, action), self) for action in range(BRANCHING)]
@@ -142,9 +144,9 @@ class ListNode:
 
 
 def reasoners_style(simulations: int, rollouts: bool) -> Grown:
-    """Written after Hao et al. 2023 (RAP), the search of llm-reasoners: UCT over means of lists of returns; a leaf's
-    children are all made at once with a quick reward; the rollout follows the best of them and stays in the tree; the
-    path of every iteration is copied into a trace."""
+    """After Hao et al. 2023 (RAP), as llm-reasoners searches: UCT over means of lists of returns. All children of a
+    leaf are created at once, with a quick reward. The rollout follows the best of them and stays in the tree. Every
+    iteration copies its path into a trace."""
     root = ListNode(0)
     made, trace = 1, list[list[ListNode]]()
     for _ in range(simulations):
@@ -163,11 +165,11 @@ def reasoners_style(simulations: int, rollouts: bool) -> Grown:
 
 
 def mctx_search(simulations: int, trees: int) -> Callable[[], Grown] | None:
-    """A search by mctx's MuZero policy, compiled already; None where mctx is not installed."""
-    # One thread, as everything else here.
+    """A compiled search by mctx's MuZero policy; None if mctx is not installed."""
+    # One thread, like everything else here.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     try:
-        # By name, since nothing of treeagent needs it to be installed.
+        # imported by name, because treeagent does not require mctx
         mctx, jax = importlib.import_module("mctx"), importlib.import_module("jax")
     except ImportError:
         return None

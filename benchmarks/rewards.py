@@ -1,10 +1,10 @@
-"""A reward model that was fitted to a run's trees, in search beside the policy's value head, at equal tokens.
+"""Search with a reward model fitted to a run's trees, compared with the policy's value head alone, at equal tokens.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
     .venv/bin/python -m benchmarks.rewards --seeds 0 1 2
 
-The model gets the greatest weight that its audit allows. Both sides plan the same test tasks without seeing a reward,
-under one limit of generated tokens a task.
+The reward model gets the greatest weight that its audit allows. Both sides plan the same test tasks without rewards,
+under one limit of generated tokens per task.
 """
 
 import shutil
@@ -27,7 +27,7 @@ SHOWN = ("pair_accuracy", "longer_worse_accuracy", "auc", "sibling_auc", "calibr
 
 
 def fitted(run: Path, out: Path, settings: list[str]) -> Path:
-    """The reward model of a copy of ``run``, which stays as it is."""
+    """Fit a reward model in a copy of ``run``, which stays unchanged. Returns the path of the model."""
     model = out / "checkpoints" / REWARD
     if (model / "audit.json").is_file():
         return model

@@ -1,7 +1,9 @@
-"""What policies withstand: success on the same tasks under one disturbance of the environment after the other.
+"""How robust policies are: success on the same tasks under each disturbance of the environment, one at a time.
 
-.venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
-.venv/bin/python -m benchmarks.robustness --seeds 0 1 2
+    .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
+    .venv/bin/python -m benchmarks.robustness --seeds 0 1 2
+
+The arm "plain" has no disturbance.
 """
 
 from collections.abc import Sequence

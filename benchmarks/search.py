@@ -1,13 +1,15 @@
-"""Speed of the search engine against other ways of doing the same, all measured in one run.
+"""Speed of the search engine compared with other implementations, all measured in one run.
 
     .venv/bin/python -m benchmarks.search
     .venv/bin/python -m benchmarks.search --part core    (or model, or tokens)
 
-core: the search alone, in a world that costs nothing (reference_loops.py). model: a model of a million random weights
-plays the shop; treeagent's generator against ``generate`` called as other tree searches call it, under the same search.
-tokens: how often the same prompt token is read. Slow ways search fewer of the same tasks, each of them as far. Seconds
-are the processor's, one thread, in interleaved rounds: read the ratios, for absolute numbers are this machine's. mctx
-is compared with where it is installed.
+* core: the search alone, in a world that costs nothing (reference_loops.py).
+* model: a model with a million random weights plays the shop. Under the same search, treeagent's generator is compared
+  with ``generate``, called as other tree searches call it.
+* tokens: how often the same prompt token is encoded.
+
+Slow implementations search fewer of the same tasks, each of them as far. Seconds are CPU seconds on one thread, in
+interleaved rounds. Read the ratios: absolute numbers hold for this machine only. mctx is included if it is installed.
 """
 
 import argparse
@@ -49,14 +51,14 @@ if TYPE_CHECKING:
     from treeagent.generators.chat import ChatFormat
 
 STUB_SIMULATIONS = 128
-"""Of each tree of part core."""
+"""Simulations per tree in part core."""
 TREE_COUNTS = (1, 32, 256)
 CANDIDATES, MAX_NEW_TOKENS, MAX_STEPS = 4, 16, 6
 PROPOSAL = Proposal((), tuple(Action(str(a), str(a), "", (a,), (logprob,)) for a, logprob in enumerate(LOGPROBS)))
 
 
 class StubWorld:
-    """The made-up world as policy, value and dynamics."""
+    """The synthetic world as policy, value function and dynamics."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         return [PROPOSAL] * len(states)
@@ -86,7 +88,7 @@ def grow_stub(trees: int, leaves: int) -> Grown:
 
 
 def bytes_per_node(grow: Callable[[], Grown]) -> float:
-    """Memory that a search still holds when it is done."""
+    """Bytes per node that a search still holds when it has finished."""
     grow()
     tracemalloc.start()
     grown = grow()
@@ -101,7 +103,7 @@ class Core:
 
     name: str
     tree_counts: tuple[int, ...]
-    """It is measured with so many trees; a loop that knows no batches, with one."""
+    """Numbers of trees to measure it with; 1 for a loop that does not batch trees."""
     grow: Callable[[int], Grown]
 
 
@@ -140,7 +142,7 @@ def _arm(core: Core, trees: int) -> str:
 
 
 def simulations_per_second(core: Core, trees: int) -> float:
-    repeats = max(16 // trees, 1)  # one small tree is too short for the processor's clock
+    repeats = max(16 // trees, 1)  # one small tree is too short for the CPU clock
     started = time.process_time()
     for _ in range(repeats):
         core.grow(trees)
@@ -153,7 +155,8 @@ def _alone(loop: Callable[[int, bool], Grown], rollouts: bool, trees: int) -> Gr
 
 
 class AnyCall(ReAct):
-    """Reads any text as a call of the shop: random weights spell none, and no search would get beyond its root."""
+    """Reads any text as a call of the shop. Random weights write no valid call, so a search would not get beyond its
+    root."""
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         luck = derive_seed(*token_ids)
@@ -165,20 +168,20 @@ class AnyCall(ReAct):
 
 @dataclass(slots=True)
 class Spent:
-    """What driving a model has cost, measured at the model's own door."""
+    """The cost of driving a model, measured at the calls of the model itself."""
 
     encoded: int = 0
-    """Prompt tokens read, padding not counted."""
+    """Prompt tokens encoded, without padding."""
     model_seconds: float = 0.0
-    """Of the processor, inside the model's forward pass."""
+    """CPU seconds inside the model's forward pass."""
     outside_seconds: float = 0.0
-    """Of the processor, in policy, value and dynamics, the model included."""
+    """CPU seconds in policy, value function and dynamics, including the model."""
     environment_seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class Timed:
-    """A policy, value and dynamics, timed."""
+    """A policy, value function and dynamics whose calls are timed."""
 
     policy: Policy
     value: Value
@@ -211,14 +214,14 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Generating:
-    """Policy and value of a model that is driven through transformers' ``generate``, which reads the whole prompt for
-    every sequence it draws; V(s) is another pass over the whole prompt."""
+    """Policy and value function that use transformers' ``generate``, which encodes the whole prompt for every sequence
+    that it samples. V(s) is another pass over the whole prompt."""
 
     model: "Qwen3ForCausalLM"
     chat: "ChatFormat"
     head: "ValueHead"
     together: bool
-    """One call for all candidates of a state, or one for each."""
+    """True: one call for all candidates of a state. False: one call per candidate."""
     spent: Spent
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -274,7 +277,7 @@ class Generating:
 
 @dataclass(frozen=True, slots=True)
 class Shopping:
-    """A random model, the shop, and the same shop that goes back by replay."""
+    """A random model, the shop, and the same shop with snapshots by replay."""
 
     model: "Qwen3ForCausalLM"
     chat: "ChatFormat"
@@ -285,28 +288,28 @@ class Shopping:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Of driving the model."""
+    """A way to drive the model."""
 
     name: str
     trees: int
-    """Searched in a round."""
+    """Trees searched per round."""
     batch: int
-    """Of them grown together."""
+    """Trees grown together."""
     leaves: int = 1
     together: bool | None = None
-    """As in ``Generating``; None drives it by treeagent's generator."""
+    """As in ``Generating``; None uses treeagent's generator."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """One way's rounds."""
+    """Measurements of one way."""
 
     seconds: list[float] = field(default_factory=list[float])
-    """Of the processor, a round."""
+    """CPU seconds of each round."""
     trees: list[Tree] = field(default_factory=list[Tree])
-    """The last round's."""
+    """Trees of the last round."""
     spent: Spent = field(default_factory=Spent)
-    """In the last round."""
+    """Cost of the last round."""
     replayed: int = 0
 
     @property
@@ -315,7 +318,7 @@ class Measured:
 
     @property
     def speed(self) -> float:
-        """Simulations a processor second."""
+        """Simulations per CPU second."""
         return self.simulations / statistics.median(self.seconds)
 
 
@@ -344,7 +347,7 @@ def go_shopping(width: int, layers: int) -> Shopping:
 
 
 def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measured) -> None:
-    """One round."""
+    """Search the shop for one round and add its measurements to ``measured``."""
     from treeagent.agent.policy import HeadValue, LLMPolicy
     from treeagent.envs import EnvDynamics
     from treeagent.generators.local import LocalGenerator
@@ -395,8 +398,8 @@ def _time_model(model: "Qwen3ForCausalLM", spent: Spent) -> list[Any]:
 
 
 def tokens_to_read(tree: Tree) -> int:
-    """Prompt tokens of a tree that have to be read once: all but those that sampling has fed to the model already,
-    which are all of an action's but its last."""
+    """Number of a tree's prompt tokens that have to be encoded once. Sampling has already fed all tokens of an action
+    to the model except the last, so only that one is counted."""
     return sum(len(node.context_ids) + (1 if path else 0) for path, node in tree.walk())
 
 
@@ -426,7 +429,8 @@ def measure_model(record: Record, asked: argparse.Namespace, simulations: int = 
 
 
 def _figures(found: Measured, alone: float, together: float) -> dict[str, float]:
-    """What is recorded of one way and round, beside treeagent's speed with one tree and with 100."""
+    """Figures of one way and round. ``alone`` and ``together`` are treeagent's speeds with one tree and with 100
+    trees."""
     candidates = sum(CANDIDATES * tree.budget.proposals for tree in found.trees)
     tokens = sum(tree.budget.generated_tokens for tree in found.trees)
     [total], spent = found.seconds, found.spent

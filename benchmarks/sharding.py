@@ -1,10 +1,12 @@
-"""What sharing weights out among processes takes: one update in two that hold them whole, and in two that share them.
+"""What sharding the weights over processes costs: an update in two processes that hold them whole, and in two that
+share them.
 
     .venv/bin/python -m benchmarks.sharding
 
-A Llama of 21 million random weights imitates random rows, a thread a process, on the CPU, by gloo. Growth is the
-process's largest memory less that before the update, when it holds the weights: gradients, Adam's state, activations,
-what is kept for a divergence, messages. What is freed goes back to the system at once (MALLOC_MMAP_THRESHOLD_).
+A Llama with 21 million random weights imitates random rows on the CPU, with one thread per process and gloo. Growth is
+the process's peak memory minus its memory before the update, when it holds the weights: gradients, Adam's state,
+activations, the copy kept in case of divergence, and messages. Freed memory goes back to the system at once
+(MALLOC_MMAP_THRESHOLD_).
 """
 
 import json
@@ -38,7 +40,7 @@ STEPS, ROWS, TOKENS, VOCABULARY = 6, 2, 64, 4096
 
 
 def compare() -> None:
-    """Start the processes of either kind in turns."""
+    """Start the processes of each kind in turns, and record their figures."""
     asked = repeating(__doc__, "sharding", rounds=3).parse_args()
     with record_of(asked, QUESTION) as record, tempfile.TemporaryDirectory() as name:
         shared = Path(name) / "fsdp.yaml"
@@ -50,7 +52,7 @@ def compare() -> None:
             for kind, how in kinds.items():
                 launch = ["accelerate.commands.launch", *how, "--mixed_precision=no", "--main_process_port=0"]
                 command = [sys.executable, "-m", *launch, "--num_processes=2", "--num_machines=1", __file__, name]
-                # A program that is started by its file does not find this folder's package by itself.
+                # A program that is started by its path does not find the packages of this repository by itself.
                 paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
                 subprocess.run(command, check=True, env=os.environ | ENVIRONMENT | {"PYTHONPATH": paths})
                 held, growth, seconds = json.loads((Path(name) / "told.json").read_text())
@@ -61,7 +63,7 @@ def compare() -> None:
 
 
 def update(folder: Path) -> None:
-    """What each of the processes does; the first tells."""
+    """Train, in each of the processes. The first process writes the figures to ``folder``."""
     torch.set_num_threads(1)
     leads = PartialState(cpu=True).is_main_process
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, "<pad>"))
@@ -69,7 +71,7 @@ def update(folder: Path) -> None:
     ids = torch.randint(2, VOCABULARY, (2 * STEPS * ROWS, TOKENS)).tolist()
     rows = [TokenRow(f"task-{number}", tuple(row), (True,) * TOKENS, (), ()) for number, row in enumerate(ids)]
     config, times = SFTConfig(batch_size=ROWS, max_steps=STEPS), list[float]()
-    train_sft(llama(layers=1, width=64), tokenizer, rows, config)  # what is loaded by a first update belongs to none
+    train_sft(llama(layers=1, width=64), tokenizer, rows, config)  # warm-up: what a first update loads must not count
     model = llama(layers=10, width=384)
     before = largest()
     train_sft(model, tokenizer, rows, config, on_progress=lambda done, total: times.append(time.perf_counter()))
@@ -87,7 +89,7 @@ def llama(layers: int, width: int) -> LlamaForCausalLM:
 
 
 def largest() -> int:
-    """This process's memory at its largest until now, in KiB."""
+    """Peak memory of this process so far, in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

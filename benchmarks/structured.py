@@ -1,9 +1,11 @@
-"""What holding turns to their format brings and costs (``policy.structured``), by how well a policy knows the format.
+"""What constraining turns to their format (``policy.structured``) gains and costs, by how well a policy knows the
+format.
 
     .venv/bin/python -m benchmarks.structured
 
-Policies from scratch, after few and many steps of the quickstart's warm start, play held-out tasks of the store, turns
-sampled, free and held; both see the same tasks and seeds. Seconds are the processor's, on one thread.
+Policies trained from scratch, with few and many steps of the quickstart's warm start, play held-out tasks of the store.
+Turns are sampled, "free" without and "held" with the constraint, on the same tasks and seeds. Seconds are CPU seconds
+on one thread.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 
 @dataclass
 class Counted:
-    """A policy and what it said."""
+    """A policy that counts the turns, malformed turns and tokens that it samples."""
 
     policy: Policy
     turns: int = 0
@@ -51,7 +53,7 @@ class Counted:
 
 
 def play(config: RunConfig, checkpoint: Path, seed: int, arm: str) -> Row:
-    """Held-out tasks of a seed, played with sampled turns."""
+    """Play a seed's held-out tasks with sampled turns. Returns the row."""
     env, tasks = environment(config), config.evaluate.places
     counted = Counted(load_actors(checkpoint, config)[0].sampling)
     started = time.process_time()

@@ -2,15 +2,15 @@
 
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
 
-A policy from scratch imitates a planner that errs, on problems of sizes 2 to 6. Its value head learns how these
-demonstrations ended, and then from the policy's own trees. It is then evaluated at each size alone, and at size 8,
-which it did not learn from. The horizon H of a size is the mean length of the planner's plans, the final "finish"
-included. Every way of searching has the same limit of generated tokens a task, and sees no reward.
+A policy trained from scratch imitates a planner that makes mistakes, on problems of sizes 2 to 6. Its value head learns
+from how these demonstrations ended, and then from the policy's own trees. The policy is evaluated at each size alone,
+and at size 8, which it was not trained on. The horizon H of a size is the mean length of the planner's plans, including
+the final "finish". Every search method has the same limit of generated tokens per task and sees no reward.
 
-The figures of a row tell where its success comes from. ``p`` is the share of sampled episodes that succeed, and
-q = p^(1/H). Of each row that keeps trees, "at 100 steps" is the success that the first 100 steps of the environment
-would have had, and "at 10 s" that of the first 10 seconds where each step takes 0.1 s; what was spent after it is cut
-off, and nothing else is changed. ``value_siblings`` is the chance that V prefers the sibling that leads to a success.
+The figures of a row explain its success. ``p`` is the share of sampled episodes that succeed, and q = p^(1/H). In rows
+that keep trees, "at 100 steps" is the success after the first 100 environment steps, and "at 10 s" that after the first
+10 seconds if each step took 0.1 s. What was spent later is cut off, and nothing else is changed. ``value_siblings`` is
+the chance that V prefers the sibling that leads to a success.
 """
 
 import random
@@ -54,15 +54,15 @@ POLICY = (
     "workers=1",
     "threads=1",
 )
-"""What the policy's run has beside the recipe planning, on one core. It reads which roads lead on from where it is, and
-where spares are, but not the map: so a wrong way looks like the right one."""
+"""Overrides of the recipe planning for the policy's run, on one core. The policy reads which roads lead on from its
+place, and where spare tires are, but not the map. So a wrong road looks like the right one."""
 ACTION_TOKENS = 10
-"""About as many tokens has a turn of this policy."""
+"""Approximate number of tokens in a turn of this policy."""
 STEP_SECONDS = 0.1
 STEPS, SECONDS = (50, 100, 200, 400), (5, 10, 20, 40)
-"""Limits of the environment's steps, and of seconds beside steps that take ``STEP_SECONDS`` each."""
+"""Limits of environment steps, and of seconds if each step takes ``STEP_SECONDS`` besides the time of the search."""
 DEPTHS = (range(1, 5), range(5, 9), range(9, 17), range(17, 33))
-"""Steps from the root to the siblings that V compares."""
+"""Ranges of the depth at which V compares siblings, in steps from the root."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def trained(config: RunConfig, run: Run) -> Path:
-    """The policy, whose value head has learnt from its own trees of training tasks."""
+    """Train the policy, and its value head also on the policy's own trees of training tasks. Returns the checkpoint."""
     progress = QuietProgress()
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
@@ -132,7 +132,7 @@ def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
     """The settings of an evaluation at one size."""
     place = config.environment
     environment = replace(place, options={**place.options, "size": size}, max_steps=4 * size)
-    # Searches that go down once are as wide as the limit allows for a plan of two actions a road.
+    # Beam search and REBASE go down once. They are as wide as the limit allows for a plan of two actions per road.
     wide = max(2, tokens // (ACTION_TOKENS * 2 * size))
     once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
     search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
@@ -142,7 +142,7 @@ def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
 def measured(
     config: RunConfig, checkpoint: Path, mode: Mode, named: tuple[str, int, str], places: range, split: Split
 ) -> Row:
-    """The row of an arm, its figures among it."""
+    """Evaluate an arm. Returns its row with its figures."""
     with tempfile.TemporaryDirectory() as folder:
         trees_at = None if mode == "greedy" else Path(folder)
         job = BatchJob(config, checkpoint, "sweep", 0, places, trees_at, split=split, mode=mode)
@@ -162,7 +162,7 @@ def measured(
 
 
 def plan_lengths(config: RunConfig, places: range, split: Split) -> list[int]:
-    """How many actions the planner takes for each task."""
+    """The number of actions that the planner takes for each task."""
     env, lengths = environment(config), list[int]()
     player = env.demonstrator(0.0)
     assert player is not None
@@ -177,7 +177,7 @@ def plan_lengths(config: RunConfig, places: range, split: Split) -> list[int]:
 
 
 def sampled(tree: Tree) -> float:
-    """The share of the sampled episodes of a tree of best-of-N that succeed."""
+    """The share of the episodes in a tree of best-of-N that succeed."""
     ends = [node.paid if node is not None else None for node in tree.order]
     return statistics.fmean(paid is not None and reaches(paid, 1.0) for paid in ends)
 
@@ -195,7 +195,7 @@ def of_trees(trees: Sequence[Tree]) -> dict[str, float]:
         f"at {budget} s": success(budget, lambda spent: spent.seconds + STEP_SECONDS * spent.steps)
         for budget in SECONDS
     }
-    for tree in trees:  # all is executed: V can be compared with what was paid
+    for tree in trees:  # planning is over: reveal the rewards, to compare V with them
         for path, node in tree.walk():
             if path and node.final:
                 path[-1].reward = node.paid

@@ -1,23 +1,23 @@
-"""What each way of learning makes of the same trees, and what it would do without care.
+"""Ways to learn from the same trees, with and without their safeguards.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.updates --seeds 0 1 2
 
-With a recipe that scores calls of tools, it compares weights of these scores in the reward:
+For a recipe that scores tool calls, it compares weights of these scores in the reward:
 
     .venv/bin/python -m benchmarks.quickstart --config envs/toolbox
     .venv/bin/python -m benchmarks.updates --config envs/toolbox --runs runs/toolbox \\
         --name updates_toolbox --out runs/updates_toolbox
 
-A seed's trees are collected once, as the recipe says, so that all arms learn from the same search. The control
-"chains-rft" learns from independent episodes of the same tasks under the same limits, all of their distinct successes
-(RFT, Yuan et al. 2023). Rows that are there already are kept, unfinished runs resumed. Validation tasks choose the
-weights of each update.
+The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. The control
+"chains-rft" learns from independent episodes of the same tasks under the same limits: it imitates all of their distinct
+successes (RFT, Yuan et al. 2023). Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
+choose which weights each update keeps.
 """
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a process a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: each process has one core
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -43,17 +43,17 @@ BARE = ("update.grpo.anchor=0.0",)
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of learning: its updates one on the other, with settings of its own. Of several, the earlier ones are
-    those of the variant that its name begins with, whose checkpoint it goes on from."""
+    """One way of learning: updates that follow one another, and their settings. A variant with several updates goes on
+    from the checkpoint of the variant that its name begins with, such as "rft" for "rft-dpo"."""
 
     methods: tuple[Method, ...]
     overrides: tuple[str, ...] = ()
 
 
 CHAINS = "chains"
-"""Begins the names of variants that learn from independent episodes in place of trees."""
+"""Prefix of the names of variants that learn from independent episodes instead of trees."""
 CHAIN_SEARCH = ("search.method=best_of_n", "search.limits.simulations=1000")
-"""As many episodes of a task as its other limits allow, as in configs/baselines."""
+"""Sample as many episodes of a task as its other limits allow, as in configs/baselines."""
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
@@ -86,18 +86,18 @@ CALLS: Mapping[str, Variant] = {
     ),
     "grpo-axes": Variant(("grpo",), ("rewards.weights={outcome=1.0, when=0.1, which=0.1, how=0.1, format=1.0}",)),
 }
-"""Weights of the scores of calls, against the outcome alone."""
+"""Variants that weigh the scores of calls in the reward; "grpo" is paid by the outcome alone."""
 ARMS: Mapping[str, Variant] = {**VARIANTS, **CALLS}
 
 
 def config_of(recipe: str, seed: int, overrides: Sequence[str]) -> RunConfig:
-    """The settings of a seed, which evaluates greedily on its own test tasks."""
+    """The settings of a seed's run, which evaluates greedily on the seed's own test tasks."""
     file, chosen = find_recipe(recipe), ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
     return load_config(file, [*chosen, own_tasks(seed, load_config(file, chosen).evaluate.tasks)], seed=seed)
 
 
 def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods: Sequence[Method] = ()) -> str:
-    """Of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
+    """Digest of an arm: its settings and updates, and the settings of the run that it starts from, without the seed."""
     return digest(
         {
             "run": settings_of(config_of(recipe, 0, overrides)),
@@ -108,7 +108,7 @@ def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods:
 
 
 def run(recipe: str, seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
-    """The rows of a start, and of every variant learnt from it and the same trees."""
+    """Train the variants from one start and its trees. Returns their rows and the row of the start."""
     rows: list[Row] = []
     for chains in (False, True):
         wanted = [name for name in names if name.startswith(CHAINS) == chains]

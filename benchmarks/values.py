@@ -1,11 +1,11 @@
-"""Ways to a better V(s): judged on trees that no head was fitted to, and then in search.
+"""Ways to fit V(s), tested on trees that no head was fitted to, and then in search.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies and grows the trees
     .venv/bin/python -m benchmarks.values --runs runs/quickstart --seeds 0 1 2
 
-A head is fitted to the trees of a run's first training tasks and judged on those of the tasks after them by
-``views.signal``. The policy stays as it is, except in "an own copy of the policy". "best return" is what a run fits.
-The arms "in search" then plan validation tasks under one limit of generated tokens, without any reward.
+A head is fitted to the trees of a run's first training tasks, and ``views.signal`` measures it on the trees of the
+tasks after them. The policy stays fixed, except in "an own copy of the policy". "best return" is what a run fits. The
+arms "in search" then plan validation tasks under one limit of generated tokens, without rewards.
 """
 
 import argparse
@@ -45,11 +45,11 @@ from treeagent.views.values import ValueTargetConfig, found_success, state_outco
 QUESTION = "Which way to fit V tells states from which a success was found from the others?"
 _FIT = ValueConfig()
 _FORWARD = 64
-"""Rows of one forward pass."""
+"""Rows per forward pass."""
 _PACK = 2048
-"""Tokens of a pack of a tree's rows."""
+"""Tokens per pack of a tree's rows."""
 _COPY_TREES, _COPY_EPOCHS, _COPY_RATE = 4, 3, 5e-4
-"""Trees of a step, passes and peak learning rate of an own copy of the policy."""
+"""Trees per step, passes and peak learning rate, for an own copy of the policy."""
 
 Reads = Literal["last layer", "middle layer", "all layers", "mean over tokens", "last and mean"]
 Aim = Literal["best", "mean", "lambda", "success"]
@@ -63,21 +63,22 @@ class Way:
     """A way to fit V."""
 
     reads: Reads = "last layer"
-    """What the head reads: hidden states at a state's last token, or their mean over all tokens up to there."""
+    """What the head reads: hidden states at a state's last token, or their mean over all tokens up to it."""
     target: Aim = "best"
-    """As of ``ValueTargetConfig``; "success" means here the upper end of the range, and no success its lower end."""
+    """As in ``ValueTargetConfig``. "success" targets the upper end of the range for a success, and its lower end
+    otherwise."""
     linear: bool = False
-    """A head without a hidden layer."""
+    """Whether the head has no hidden layer."""
     heads: int = 1
-    """Heads of an ensemble, by seeds of their own."""
+    """Number of heads in an ensemble, each with a seed of its own."""
     lower: bool = False
-    """Take the ensemble's mean less its standard deviation."""
+    """Whether V is the ensemble's mean minus its standard deviation."""
     ends_apart: bool = False
-    """A head for ends and another for all other states."""
+    """Whether terminal states have a head of their own."""
     share: float = 1.0
-    """Share of the training trees."""
+    """Share of the training trees that is used."""
     solved: bool = False
-    """Leave out the trees in which no success was found."""
+    """Whether trees without a success are left out."""
 
 
 WAYS: dict[str, Way] = {
@@ -99,7 +100,7 @@ WAYS: dict[str, Way] = {
     "without failed trees": Way(solved=True),
 }
 SEARCHED = ("best return", "success")
-"""The ways whose heads a checkpoint can hold and that are tried in search."""
+"""The ways that are also tried in search. A checkpoint can hold their heads."""
 
 
 @dataclass(frozen=True)
@@ -108,24 +109,24 @@ class States:
 
     trees: Sequence[Tree]
     nodes: Sequence[Node]
-    """Of all trees, in the order of ``Tree.walk``."""
+    """Nodes of all trees, in the order of ``Tree.walk``."""
     tree: Tensor
     """(states): the index of each state's tree."""
     ends: Tensor
-    """(states): whether the episode is over there."""
+    """(states): whether the episode is over in this state."""
     read: Tensor
     """(states): whether the policy has read it."""
     layers: Tensor
-    """(layers + 1, states, width): hidden states at the last token; the embedding first."""
+    """(layers + 1, states, width): hidden states at each state's last token; index 0 is the embedding."""
     mean: Tensor
-    """(states, width): the mean of the last layer over all tokens up to there."""
+    """(states, width): the mean of the last layer over all tokens up to the state."""
     targets: dict[Aim, Tensor]
-    """(states), rescaled to [0, 1]; NaN where unknown."""
+    """For each target (states), rescaled to [0, 1]; NaN where unknown."""
     rows: Sequence[Sequence[TokenRow]]
-    """Of each tree. A value target is the index of its state."""
+    """Rows of each tree. The value targets of a row are indices of states."""
 
     def features(self, reads: Reads) -> Tensor:
-        """(states, width of what is read)."""
+        """The hidden states that a head reads: (states, width of the features)."""
         match reads:
             case "last layer":
                 return self.layers[-1]
@@ -148,8 +149,8 @@ class LinearHead(ValueHead):
 
 
 def indexed_rows(tree: Tree, places: dict[int, int]) -> Iterator[TokenRow]:
-    """The rows of ``views.value_rows`` with indices of states as targets; ``places`` are these indices by the node's
-    ``id``."""
+    """The rows of ``views.value_rows`` with indices of states as targets. ``places`` maps the ``id`` of a node to its
+    index."""
     told: set[int] = set()
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
@@ -162,7 +163,7 @@ def indexed_rows(tree: Tree, places: dict[int, int]) -> Iterator[TokenRow]:
 
 @torch.no_grad()
 def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float]) -> States:
-    """Read the states of trees by a policy."""
+    """Run the policy's model over the states of trees, and collect its hidden states and the targets."""
     low, high = returns
     nodes: list[Node] = []
     numbers: list[int] = []
@@ -206,8 +207,8 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
 
 
 def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed: int) -> None:
-    """Fit a head as ``learners.value.fit_value`` does, in place: whole trees are held out, and the head of the epoch
-    with the lowest held-out loss is kept.
+    """Fit a head in place, as ``learners.value.fit_value`` does: whole trees are held out, and the weights of the epoch
+    with the lowest held-out loss are kept.
 
     Args:
         features: (states, width).
@@ -238,7 +239,7 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
 
 
 def fitted(way: Way, states: States, train: int, returns: tuple[float, float], seed: int) -> tuple[Tensor, ValueHead]:
-    """V of all states, rescaled to [0, 1], by a way that is fitted to the first ``train`` trees; and its last head."""
+    """Fit one way to the first ``train`` trees. Returns V of all states, rescaled to [0, 1], and the last head."""
     features, targets = states.features(way.reads), states.targets[way.target]
     usable = states.read & ~targets.isnan() & (states.tree < math.ceil(way.share * train))
     if way.solved:
@@ -259,16 +260,16 @@ def fitted(way: Way, states: States, train: int, returns: tuple[float, float], s
 
 
 def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> Tensor:
-    """V of all states, rescaled to [0, 1], by a copy of the policy that is trained whole on "best" targets, rows of a
-    tree as a trie."""
+    """Train a copy of the whole policy on "best" targets, with the rows of a tree packed as a trie. Returns V of all
+    states, rescaled to [0, 1]."""
     model, target = copy.deepcopy(checkpoint.model), states.targets["best"]
     head = copy.deepcopy(checkpoint.head)
     assert head is not None
     optimiser = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=_COPY_RATE, weight_decay=0.1)
 
     def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
-        """Of a tree's states, with their indices."""
-        packed = pack([(*row.token_ids, 0) for row in rows], _PACK, head.hidden_size)  # the last token is left out
+        """The head's logits at the states of a tree, and the indices of these states."""
+        packed = pack([(*row.token_ids, 0) for row in rows], _PACK, head.hidden_size)  # ``pack`` drops the last token
         with last_hidden_states(model) as collected:
             model(
                 input_ids=packed.input_ids,
@@ -284,7 +285,7 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
         )
 
     def loss(trees: Sequence[int]) -> Tensor:
-        """The mean over the states of trees."""
+        """The mean loss over the states of trees."""
         told = [logits(states.rows[tree]) for tree in trees]
         given, wanted = torch.cat([each for each, _ in told]), target[torch.cat([at for _, at in told])]
         known = ~wanted.isnan()
@@ -321,8 +322,8 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
 
 
 def judged(states: States, values: Tensor, train: int) -> dict[str, float]:
-    """The signal of V on the trees behind the first ``train``: of all depths, of ends, and AUC and siblings by
-    depth."""
+    """The signal of V on the trees after the first ``train``: over all depths, of terminal states, and AUC and siblings
+    by depth."""
     for node, value in zip(states.nodes, values.tolist(), strict=True):
         node.value = value
     rows = value_signal(states.trees[train:])
@@ -335,7 +336,7 @@ def judged(states: States, values: Tensor, train: int) -> dict[str, float]:
 
 
 def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
-    """Record every way on one seed's trees, and the best ones in search."""
+    """Record every way on one seed's trees, and those of ``SEARCHED`` in search."""
     run = Run.open(asked.runs / f"seed{seed}")
     options = options_digest(asked, "runs", "tasks", "tokens")
     named = digest({"options": options, "run": settings_of(run.config)})

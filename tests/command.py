@@ -1,4 +1,4 @@
-"""The command line called in this process, where torch is imported already: a process of its own takes seconds."""
+"""Calls the command line in this process, where torch is already imported: starting a process takes seconds."""
 
 import gc
 import os
@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 from treeagent.cli.app import app
 
 CONFIG = Path(__file__).parents[1] / "configs" / "debug.toml"
-"""The recipe that runs the whole path in the least time."""
+"""The recipe that runs all stages in the least time."""
 PROGRAM = Path(sys.executable).parent / "treeagent"
-"""The console script, for the few tests that need a real process: to kill it, to interrupt it, to import it anew."""
+"""The console script, for the few tests that need a real process: to kill, interrupt or freshly import it."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process would have left: its exit code and its two streams."""
+    """What a process would have left: its exit code and both output streams."""
 
     returncode: int
     stdout: str
@@ -28,11 +28,11 @@ class Ended:
 
 
 def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None = None) -> Ended:
-    """Call the command line as ``treeagent ARGUMENTS`` would, optionally in another folder or with lines ``given``
-    on standard input.
+    """Call the command line as ``treeagent ARGUMENTS``, optionally in another folder or with ``given`` as standard
+    input.
 
-    An error that the command line does not turn into a sentence comes back as exit code 1 with its traceback, as from a
-    process. Environment variables, the current folder and the filters of warnings are put back afterwards.
+    An error that the command line does not turn into a sentence is returned as exit code 1 with its traceback, as from
+    a process. Environment variables, the current folder and the warning filters are restored afterwards.
     """
     forget()
     environment, folder = dict(os.environ), Path.cwd()
@@ -40,7 +40,7 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None
         if cwd is not None:
             os.chdir(cwd)
         with warnings.catch_warnings():
-            warnings.simplefilter("default")  # pytest makes errors of them, the command line does not
+            warnings.simplefilter("default")  # pytest turns warnings into errors, the command line does not
             result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
     finally:
         os.chdir(folder)
@@ -54,9 +54,9 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None
 
 
 def forget() -> None:
-    """Empty the caches of models and environments, which know them by path: a test may replace what a path holds."""
+    """Empty the caches of models and environments. They are keyed by path, and a test may replace what a path holds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # which the end of its process closes otherwise
+        warnings.simplefilter("ignore", ResourceWarning)  # the end of a process would close these files
         for name, module in list(sys.modules.items()):
             if name.startswith(("treeagent.stages.", "treeagent.imagination.")):
                 for cached in vars(module).values():

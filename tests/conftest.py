@@ -1,20 +1,20 @@
-"""What all tests share: one thread a process, no network, interrupts that arrive, and one small finished run."""
+"""What all tests share: one thread per process, no network, working interrupts, and one small finished run."""
 
 import fcntl
 import os
 import signal
 from pathlib import Path
 
-# Set before torch and huggingface_hub are imported, which read them once. Each core has its own worker of pytest, and
-# with more threads tiny tensors wait for each other longer than they compute.
+# Set before torch and huggingface_hub are imported, which read these variables once. Each core has its own pytest
+# worker, and with more threads, tiny tensors spend more time waiting than computing.
 os.environ.update(OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-# Under nohup and in a background job SIGINT is ignored, and so it would be in every process that a test starts.
+# Under nohup and in background jobs SIGINT is ignored, and every process that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-# `ci` draws the same few examples each time; HYPOTHESIS_PROFILE=thorough draws many new ones.
+# `ci` draws the same few examples every time; HYPOTHESIS_PROFILE=thorough draws many new ones.
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The finished quickstart of configs/debug.toml, made once for all workers of pytest. Change only a copy of it."""
+    """The finished quickstart of configs/debug.toml, made once for all pytest workers. Only write to a copy of it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""The map: the rooms that docs/architecture.md draws are those of the import contract and the folders on disk."""
+"""The rooms that docs/architecture.md shows equal those of the import contract and the folders on disk."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ ROOT_FILES = {
 
 
 def contract() -> list[str]:
-    """The layers of the import contract, from the top down; neighbours in one layer are separated by ` | `."""
+    """The layers of the import contract from the top down. Modules in one layer are separated by ` | `."""
     settings = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]
     (layers,) = [each["layers"] for each in settings["contracts"] if each["type"] == "layers"]
     return [str(layer) for layer in layers]

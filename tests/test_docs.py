@@ -1,6 +1,7 @@
-"""README and the pages of docs: quoted code equals the examples, links and paths lead somewhere, commands exist.
+"""README and the pages of docs: quoted code equals the examples, links and paths exist, and so do commands.
 
-``python tests/test_docs.py`` copies the examples into README."""
+``python tests/test_docs.py`` copies the examples into README.
+"""
 
 import ast
 import re
@@ -21,11 +22,13 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
 QUOTED = re.compile(r"(<!-- code: (\S+) from: (.*?)(?: until: (.*?))? -->\n```python\n)(.*?)(```)", re.DOTALL)
-"""A block of README: the example's path, the lines where the quotation starts and before which it ends, the code."""
+"""A quoted block in README: path of the example, the beginnings of the first line and of the line after the last one,
+and the code."""
 
 
 def example(path: str, start: str, end: str) -> str:
-    """The lines of an example from one that begins with ``start``, to before one that begins with ``end``."""
+    """The lines of an example, from the one that begins with ``start`` up to the one before a line that begins with
+    ``end``."""
     text = (ROOT / path).read_text()
     text = text[f"\n{text}".index(f"\n{start}") :]
     return (text.partition(f"\n{end}")[0] if end else text).rstrip() + "\n"
@@ -75,7 +78,7 @@ def test_commands_and_recipes_exist(page: Path) -> None:
 
 
 def settings(section: Any, prefix: str = "") -> Iterator[str]:
-    """All dotted names of sections and settings below a class of settings."""
+    """All dotted names of sections and settings in a settings class."""
     kinds = get_type_hints(section)
     for each in fields(section):
         yield prefix + each.name

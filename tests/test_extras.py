@@ -1,5 +1,5 @@
-"""Every extra installs beside the pinned learning stack: pytest -m index, which asks a package index and installs
-nothing."""
+"""Every extra installs together with the pinned learning stack. Run by pytest -m index: it queries a package index and
+installs nothing."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-pytestmark = [pytest.mark.index, pytest.mark.timeout(3600)]  # alfworld's planner is compiled for its metadata
+pytestmark = [pytest.mark.index, pytest.mark.timeout(3600)]  # building alfworld's metadata compiles its planner
 
 PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 EXTRAS: tuple[str, ...] = tuple(PROJECT["optional-dependencies"])
@@ -31,14 +31,14 @@ def of_extras(extras: Sequence[str]) -> list[str]:
 
 
 def resolve(wanted: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """What pip would do in an empty environment."""
+    """What pip would install in an empty environment."""
     asked = ["install", "--dry-run", "--quiet", "--ignore-installed", "--report", "-", *wanted]
     return subprocess.run([sys.executable, "-m", "pip", *asked], capture_output=True, text=True, check=False)
 
 
 @cache
 def versions(extras: tuple[str, ...], *others: str) -> dict[str, str]:
-    """By package, of what it would install."""
+    """Versions of the packages that pip would install, by name."""
     pip = resolve([*requirements(extras), *others])
     assert pip.returncode == 0, pip.stderr
     whole = (each["metadata"] for each in json.loads(pip.stdout)["install"])
@@ -58,13 +58,13 @@ def test_an_extra_leaves_the_learning_stack_as_it_is(extra: str) -> None:
 
 
 def test_extras_go_together() -> None:
-    """All but those of which pyproject.toml says that they do not."""
+    """Except those that pyproject.toml declares incompatible."""
     together = tuple(extra for extra in EXTRAS if extra not in ("openenv", "vllm"))
     assert learning(versions(together)) == learning(versions(()))
 
 
 def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
-    """As docs/model.md says; and on Ray every worker may have an engine."""
+    """As docs/model.md states. On Ray, every worker may have an engine."""
     found, plain = versions(("vllm", "ray", "remote")), versions(())
     assert (Version(found["vllm"]).release[:2], Version(found["transformers"]).release[:2]) == ((0, 31), (5, 17))
     assert learning(found) == learning(plain) | {"transformers": found["transformers"]}
@@ -74,4 +74,4 @@ def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
 def test_openenv_wants_another_mcp() -> None:
     assert versions(("openenv",))["mcp"].startswith("1.") and versions(("mcp",))["mcp"].startswith("2.")
     assert resolve(of_extras(("openenv", "mcp"))).returncode == 1
-    assert set(of_extras(("mcp",))) < set(of_extras(("dev",)))  # so that neither goes with that one
+    assert set(of_extras(("mcp",))) < set(of_extras(("dev",)))  # so neither dev nor mcp can be combined with openenv

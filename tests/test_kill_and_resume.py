@@ -1,4 +1,4 @@
-"""A run killed at random moments ends with the same trees, weights and results as one that never was."""
+"""A run killed at random moments ends with the same trees, weights and results as an undisturbed run."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from treeagent.run.folder import Run
 from treeagent.store import digest, read_as
 
 KILLS = 20
-# Checkpoints every few steps, so that a kill in the middle of training has something to resume from.
+# Save a checkpoint at every step, so that a kill during training has something to resume from.
 SETTINGS = ["training.save_every=1", "workers=2"]
 ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resample=1"]
 COMMANDS = {"quickstart": [], "train": ROUNDS, "train with a lag": [*ROUNDS, "adapt.lag=1"]}
@@ -27,7 +27,7 @@ def command(name: str, out: Path) -> list[str | Path]:
 
 
 def outcome(run: Path) -> dict[str, object]:
-    """All that a run ends with, without the time it took."""
+    """Everything that a run ends with, without times."""
     rows = json.loads((run / "results.json").read_text())
     weights = {
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -47,7 +47,7 @@ def outcome(run: Path) -> dict[str, object]:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """The process and its workers, as a machine that loses power would."""
+    """Kill the process and its workers at once, as a power failure would."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_a_search_and_the_updates_beside_it(finished_run: Path, tmp_
     )
 
     def beside() -> bool:
-        """Whether an update has begun, and the search of the second round too."""
+        """Whether an update of the first round and the search of the second are both under way."""
         if not (out / "metrics.jsonl").exists():
             return False
         return {"round-1-rft", "collect-2"} <= {row["stage"] for row in Run.open(out).metrics()}

@@ -1,4 +1,4 @@
-"""A worker that goes from batch to batch holds nothing of the batches behind it."""
+"""A worker that goes from batch to batch keeps no objects of finished batches."""
 
 import gc
 from pathlib import Path
@@ -36,9 +36,9 @@ def test_a_finished_batch_is_let_go(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
     save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer, ValueHead(16)), tmp_path / "toy")
     config = load_config(None, SETTINGS)
-    others = alive(Node)  # of earlier tests
+    others = alive(Node)  # left over from other tests
     held: list[tuple[int, int]] = []
-    for batch in range(3):  # the first one loads the policy
+    for batch in range(3):  # the first batch loads the policy
         job = BatchJob(config, tmp_path / "toy", COLLECTED, batch, [2 * batch, 2 * batch + 1], tmp_path)
         assert search_batch(job, lambda event: None).budget.environment_steps > 4
         evaluate_batch(BatchJob(config, tmp_path / "toy", "toy", batch, [2 * batch], None, "test"), lambda event: None)

@@ -1,4 +1,4 @@
-"""The example of an environment of one's own: what it says it is, and that an agent is trained in it."""
+"""The example environment of a user does what it says, and an agent can be trained in it."""
 
 import inspect
 import sys

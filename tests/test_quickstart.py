@@ -1,4 +1,4 @@
-"""The whole path on a small scale: two commands' worth of work, once, then what a user does with the run."""
+"""The whole path on a small scale: one run by two commands, and what a user then does with it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def collected(run: Path) -> str:
 
 @pytest.fixture(scope="module")
 def run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, since one of the tests below trains in it."""
+    """A copy of the finished run, because a test below trains in it."""
     return shutil.copytree(finished_run, tmp_path_factory.mktemp("quickstart") / "run")
 
 

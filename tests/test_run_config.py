@@ -278,7 +278,7 @@ def test_every_recipe_is_read(path: Path) -> None:
     "path", [path for path in RECIPES if path.parent.name == "baselines"], ids=lambda path: path.stem
 )
 def test_every_baseline_may_spend_as_much_as_the_tree_search(path: Path) -> None:
-    """On a task, on all of them, and on evaluation."""
+    """On each task, on all tasks, and in the evaluation."""
     ours, theirs = load_config(path.parent.parent / "adapt.toml"), load_config(path)
     for name in ("environment_steps", "generated_tokens"):
         assert getattr(theirs.search.limits, name) == getattr(ours.search.limits, name)
@@ -316,7 +316,7 @@ def test_an_adapter_or_a_teacher_wants_a_world_model_that_is_trained() -> None:
 
 
 def test_the_documented_settings_are_those_of_the_code() -> None:
-    """Write them anew by ``treeagent settings --markdown``."""
+    """If this fails, run ``treeagent settings --markdown``."""
     page = (RECIPES[0].parents[1] / "docs" / "settings.md").read_text()
     assert page.partition("<!-- tables -->\n")[2].strip() == settings_markdown().strip()
 
@@ -324,7 +324,7 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
 def test_every_setting_is_explained_and_listed_once() -> None:
     keys = [key for key, _, _ in known_settings()]
     assert len(set(keys)) == len(keys) and set(flat_settings(RunConfig())) - set(keys) <= {
-        *("policy.lora", "world.lora", "world.teacher", "rewards.judge"),  # tables that are absent
+        *("policy.lora", "world.lora", "world.teacher", "rewards.judge"),  # optional tables that are not set
         *(key for key in flat_settings(RunConfig()) if key.startswith("environment.options")),
     }
     assert not [row.key for row in settings_rows() if not row.text.endswith((".", "?"))]

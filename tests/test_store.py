@@ -31,7 +31,7 @@ from treeagent.types import UserError
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    # a line break and a quote inside text are what would break a format of lines
+    # line breaks and quotes inside a text could break a line-based format
     | st.text() | st.just('\n"\u2028'),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
@@ -208,7 +208,7 @@ def noise(megabytes: float) -> Iterator[dict[str, str]]:
 
 def test_a_full_disk_is_named_and_nothing_partial_stays(tmp_path: Path) -> None:
     kept = write_shard(tmp_path, "collect", 0, [{"n": 1}])
-    # A device that is always full stands in for the disk behind the temporary file.
+    # A device that is always full takes the place of the disk under the temporary file.
     (tmp_path / f".collect-00001.jsonl.zst.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(StoreError, match=r"collect-00001\.jsonl\.zst: No space left on device: free some space"):
         write_shard(tmp_path, "collect", 1, noise(1))
@@ -251,7 +251,7 @@ def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monke
     assert (folder / "weights").read_text() == "new" and not partial.exists()
     name = partial.name
     assert sorted(synced[:-1]) == [name, f"{name}/head", f"{name}/head/weights", f"{name}/weights"]
-    assert synced[-1] == "."  # the rename
+    assert synced[-1] == "."  # syncing the folder makes the rename durable
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two doors, twice: an environment of four ends, and world models of it whose every word is known."""
+"""Two doors, opened twice: an environment with four ends, and world models of it with scripted answers."""
 
 import json
 import random
@@ -17,12 +17,12 @@ from treeagent.world_model.wording import Answer, Wording
 
 WORDING = Wording(instructions="", reasoning=False)
 PRIZES: Mapping[str, float] = {"ll": 0.0, "lr": 0.5, "rl": 0.0, "rr": 1.0}
-"""What the ends pay, by the doors taken."""
+"""Rewards of the ends, by the doors taken."""
 
 
 class Doors(Env):
-    """Actions are ``l`` and ``r``; the second one ends the task. In the dark there is a third door, and the prize is
-    behind the right ones alone."""
+    """Actions are ``l`` and ``r``; the second one ends the task. "In the dark" there are three doors to open, and only
+    "rrr" has the prize."""
 
     snapshot_kind: Literal["exact", "replay", "none"] = "exact"
 
@@ -70,7 +70,7 @@ class Doors(Env):
 
 @dataclass(frozen=True)
 class Opener:
-    """Goes right, unless it errs."""
+    """Takes the right door, unless it errs."""
 
     noise: float
 
@@ -79,7 +79,7 @@ class Opener:
 
 
 def doors(prompt: str) -> int:
-    """How many are to be taken."""
+    """The number of doors to take."""
     return 3 if "in the dark" in prompt else 2
 
 
@@ -89,7 +89,7 @@ def seen(taken: str) -> str:
 
 @dataclass
 class Teller:
-    """Answers by the doors taken: ``prize`` tells what an end pays, ``sight`` what is seen."""
+    """Answers by the doors taken: ``prize`` gives the reward of an end, ``sight`` the observation."""
 
     prize: Callable[[str], float] = lambda taken: PRIZES.get(taken, float(taken == "rrr"))
     sight: Callable[[str], str] = seen
@@ -113,14 +113,14 @@ class Teller:
 
 
 class Served(Protocol):
-    """Who speaks behind a server."""
+    """The replies behind a server."""
 
     def reply(self, system: str, user: str) -> str: ...
 
 
 @contextmanager
 def served(teller: Served) -> Iterator[str]:
-    """The address of a server that speaks the OpenAI protocol and replies as ``teller`` does."""
+    """The URL of a server with the OpenAI protocol that replies as ``teller`` does."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -163,7 +163,7 @@ def teller_model(teller: Teller) -> ExperienceModel:
 
 @dataclass(frozen=True)
 class BothDoors:
-    """Draws the two actions, a token each."""
+    """Proposes both actions, with one token each."""
 
     logprobs: tuple[float, float] = (-0.7, -0.7)
     grammar: ReAct = field(default_factory=ReAct)

@@ -15,12 +15,12 @@ from treeagent.store import write_atomic
 
 TEMPLATES = Path(__file__).parent
 PAGES = ("search", "learning", "imagination", "engine")
-"""A page a question, in the order of the index."""
+"""One page per question, in the order of the index."""
 _BEGIN, _END = "<!-- results:begin -->\n", "<!-- results:end -->"
 
 
 def made(results: Path = RESULTS) -> dict[str, bytes]:
-    """All files of the pages by their paths below docs/."""
+    """All files of the pages, by their paths below docs/."""
     files: dict[str, bytes] = {}
     titles: dict[str, tuple[str, str]] = {}
     for name in PAGES:
@@ -33,7 +33,7 @@ def made(results: Path = RESULTS) -> dict[str, bytes]:
 
 
 def with_block(readme: str, results: Path = RESULTS) -> str:
-    """README with its block of results made anew; as it is where no quickstart was measured."""
+    """README with its block of results regenerated; unchanged if no quickstart was measured."""
     found = read(results / "quickstart.json")
     if found is None:
         return readme
@@ -56,13 +56,13 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
     def figure(
         found: Result, axis: str, of: str = "", arms: Sequence[str] = (), mark: float | None = None, log: bool = False
     ) -> str:
-        """Draw a figure beside the page, and return the link to it."""
+        """Draw a figure next to the page. Returns the link to it."""
         path = re.sub(r"\W+", "-", f"{page} {found.name} {of}".strip()) + ".svg"
         files[f"results/{path}"] = dots(axis, tables.figure_estimates(found, of, arms), mark, log)
         return f"![{found.question} {axis}]({path})"
 
     def curve_figure(found: Result, across: str, grid: tables.Grid) -> str:
-        """Draw success over what the panels' numbers are, and return the link to the figure."""
+        """Draw success as curves, with one panel per entry of ``grid``. Returns the link to the figure."""
         path = re.sub(r"\W+", "-", f"{page} {found.name}") + ".svg"
         files[f"results/{path}"] = curves("success, %", across, grid)
         return f"![{found.question}]({path})"
@@ -76,14 +76,14 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
         "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,
     }  # fmt: skip
     text = environment.get_template(template).render(more)
-    text = re.sub("\n(#+ )", r"\n\n\1", text)  # a heading stands alone, whatever tag is before it
+    text = re.sub("\n(#+ )", r"\n\n\1", text)  # an empty line before each heading, even after a Jinja tag
     lines = [line.rstrip() for line in text.splitlines()]
     kept = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
     return "\n".join(kept).strip() + "\n"
 
 
 def write(files: Mapping[str, bytes], docs: Path) -> None:
-    """Write the pages, and remove figures that they no longer have."""
+    """Write the pages, and remove figures that are no longer used."""
     (docs / "results").mkdir(exist_ok=True)
     for path in (docs / "results").iterdir():
         if f"results/{path.name}" not in files:

@@ -1,4 +1,4 @@
-"""Two kinds of figures, of means with 95 % intervals over seeds. The same data give the same bytes."""
+"""Two kinds of figures, of means with 95 % intervals over seeds. Equal data give equal bytes."""
 
 import io
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from benchmarks.estimates import Estimate
 
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: small files, short differences
+    "svg.fonttype": "none",  # keeps text as text, for small files and short diffs
     "svg.hashsalt": "treeagent",
     "text.parse_math": False,
     "font.size": 9,
@@ -20,12 +20,12 @@ _STYLE: dict[Any, Any] = {
 
 
 def dots(axis: str, arms: Mapping[str, Estimate], mark: float | None = None, logarithmic: bool = False) -> bytes:
-    """An SVG file.
+    """Draw one line per arm, as an SVG file.
 
     Args:
         axis: what the numbers are, with their unit.
         mark: where to draw a vertical line, such as 0 for no difference.
-        logarithmic: of factors.
+        logarithmic: whether the axis is logarithmic, for ratios.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 0.7 + 0.28 * len(arms)), layout="constrained")
@@ -45,12 +45,12 @@ def dots(axis: str, arms: Mapping[str, Estimate], mark: float | None = None, log
 
 
 def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[float, Estimate]]]) -> bytes:
-    """An SVG file with a panel beside the other, each with a line for every arm.
+    """Draw panels side by side, each with a curve for every arm, as an SVG file.
 
     Args:
-        axis: what the numbers are, with their unit.
-        across: what the numbers that they are drawn over are.
-        panels: by title and arm, the estimates by these numbers.
+        axis: label of the vertical axis, with its unit.
+        across: label of the horizontal axis.
+        panels: title -> arm -> position on the horizontal axis -> estimate.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")

@@ -29,12 +29,12 @@ def sweep_sizes(result: Result) -> list[str]:
 
 
 def horizon(result: Result, size: str) -> float:
-    """H: how many actions the planner takes at a size on average, "finish" included, to one decimal."""
+    """H: the mean number of actions that the planner takes at a size, including "finish", to one decimal."""
     return round(statistics.fmean(row.figures["horizon"] for row in result.rows if f", {size}, " in row.arm), 1)
 
 
 def step_chance(result: Result, size: str, tokens: str) -> float:
-    """q = p^(1/H), the chance of a right action at each of H decisions, p being the mean share of sampled episodes that
+    """q = p^(1/H), the chance of a right action at each of H decisions. p is the mean share of sampled episodes that
     succeed."""
     rows = _rows(result, _CONTROL, size, tokens)
     share, steps = (statistics.fmean(row.figures[name] for row in rows) for name in ("p", "horizon"))
@@ -42,8 +42,8 @@ def step_chance(result: Result, size: str, tokens: str) -> float:
 
 
 def sweep_table(result: Result, tokens: str) -> str:
-    """A line a size: horizon, p, q and the crossing that it predicts, what V tells of siblings, the success of each way
-    of searching, and how often a success was found."""
+    """A table with a line per size: horizon, p, q and the crossing that q predicts, AUC of V among siblings, success of
+    each search method, and how often a success was found."""
     ways = _everywhere(result, tokens)
     lines = []
     for size in sweep_sizes(result):
@@ -59,7 +59,7 @@ def sweep_table(result: Result, tokens: str) -> str:
 
 
 def limits_table(result: Result, tokens: str) -> str:
-    """A line a size and another limit: what the searches had solved when they had spent so much."""
+    """A table with a line per size and limit: the success of each search method after it had spent that much."""
     ways = [way for way in _everywhere(result, tokens) if way != "greedy"]
     lines = []
     for size in sweep_sizes(result):
@@ -71,13 +71,12 @@ def limits_table(result: Result, tokens: str) -> str:
 
 
 def predicted_crossing(result: Result, tokens: str, size: str) -> float:
-    """The horizon H at which the limit pays for one success of independent samples: q^H T / (t H) = 1, T being the
-    limit of tokens and t the tokens of an action, with q and t as measured at one size. Before it sampling succeeds,
-    and beyond it its success falls like q^H.
-    """
+    """The horizon H at which the token limit pays for one success of independent samples: q^H T / (t H) = 1. T is the
+    token limit and t the tokens per action; q and t are measured at one size. Up to this horizon sampling succeeds, and
+    beyond it its success falls like q^H."""
     q, rows = step_chance(result, size, tokens), _rows(result, _CONTROL, size, tokens)
     actions = rows[0].figures["tokens"] / statistics.fmean(row.generated_tokens / row.environment_steps for row in rows)
-    low, high = 0.0, actions  # of which q^high · actions / high, at most 1, is the chance of a single sample
+    low, high = 0.0, actions  # at ``high`` the limit pays for one sample, which succeeds with probability q^high ≤ 1
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (middle, high) if q**middle * actions > middle else (low, middle)
@@ -94,7 +93,7 @@ def more_at(result: Result, tokens: str) -> list[str]:
 
 
 def crossing_words(result: Result, tokens: str) -> str:
-    """At which horizons tree search solves more, and what q at the shortest one predicts."""
+    """Sentences that say at which horizons tree search solves more, and what q at the shortest horizon predicts."""
     sizes, more = sweep_sizes(result), more_at(result, tokens)
     solved = {way: {size: mean(result, f"{way}, {size}, {tokens}") for size in more} for way in (_SEARCH, _CONTROL)}
     ahead = " and ".join(
@@ -114,7 +113,7 @@ def crossing_words(result: Result, tokens: str) -> str:
 
 
 def _everywhere(result: Result, tokens: str) -> list[str]:
-    """The ways that were measured at every size."""
+    """The search methods that were measured at every size."""
     ways = dict.fromkeys(arm.split(", ")[0] for arm in result.arms)
     return [way for way in ways if has(result, *(f"{way}, {size}, {tokens}" for size in sweep_sizes(result)))]
 

@@ -25,7 +25,7 @@ def decimal(value: float, digits: int = 1) -> str:
 
 
 def short(value: float) -> str:
-    """A number to three significant digits, or whole where it is larger."""
+    """A number with three significant digits; rounded to a whole number from 100 on."""
     if abs(value) >= 100 or value == int(value):
         return decimal(value, 0)
     return f"{value:#.3g}".rstrip(".").replace("-", "−") if abs(value) >= 1e-3 else f"{value:.1e}".replace("-", "−")
@@ -59,12 +59,12 @@ def success_table(
     whole: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """A line an arm: success, its paired difference from a control, and costs.
+    """A table with a line per arm: success, its paired difference from a control, and costs.
 
     Args:
         arms: by default all that played.
-        whole: costs are those of the whole run, not of a task.
-        more: headings of further columns, with the figures that they show by seed, in %.
+        whole: whether costs are those of the whole run instead of those of a task.
+        more: further columns: their headings, with the names of the figures that they show by seed, in %.
     """
     head = ["", "success, %", "by seed"]
     head += [f"against {control}, points"] if control else []
@@ -88,11 +88,11 @@ def success_table(
 
 
 Grid = Mapping[str, Mapping[str, Mapping[float, Estimate]]]
-"""Success in % by panel of a figure, way of searching and what the panel is drawn over."""
+"""Success in %: panel of a figure -> search method -> position on the horizontal axis -> estimate."""
 
 
 def horizons(result: Result) -> Grid:
-    """The rows of ``benchmarks.horizon``: success in % by noise, way of searching and number of decisions."""
+    """The rows of ``benchmarks.horizon``: success in % by noise, search method and number of decisions."""
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}
     for arm in result.arms:
         rows = list(result.of(arm).values())
@@ -104,8 +104,8 @@ def horizons(result: Result) -> Grid:
 
 
 def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]]) -> str:
-    """A line a way of searching, a column a number of decisions; at last what independent samples would solve with a
-    perfect judge."""
+    """A table with a line per search method and a column per number of decisions. The last line is what independent
+    samples would solve with a perfect judge."""
     heights = sorted({height for points in panel.values() for height in points})
     lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
     lines.append(["independent samples, computed", *(decimal(sampled(result, height), 0) for height in heights)])
@@ -113,8 +113,8 @@ def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]])
 
 
 def rounds_table(result: Result) -> str:
-    """A line a recipe: the points of success that each round adds to the round before, the first one to the start,
-    paired by seed."""
+    """A table with a line per recipe: the points of success that each round adds to the round before, paired by seed.
+    The first round is compared with the start."""
     recipes = [arm for arm in played_arms(result) if arm != "before"]
     last = max(_rounds(row)[-1][0] for arm in recipes for row in result.of(arm).values())
     lines = []
@@ -138,7 +138,7 @@ def _rounds(row: Row) -> list[tuple[int, float]]:
 
 
 def gain_ratio(result: Result, arm: str, control: str, before: str = "before") -> str:
-    """How many times the control's gain over ``before`` an arm gains, by the means over their common seeds."""
+    """The gain of an arm over ``before`` divided by the gain of a control, by the means over their common seeds."""
     seeds = result.of(arm).keys() & result.of(control).keys()
     gains = (
         statistics.fmean(percent(result.of(each)[seed]) - percent(result.of(before)[seed]) for seed in seeds)
@@ -148,7 +148,7 @@ def gain_ratio(result: Result, arm: str, control: str, before: str = "before") -
 
 
 def budgets(result: Result) -> Grid:
-    """The rows of ``benchmarks.budgets``: success in % by policy, way of searching and tokens."""
+    """The rows of ``benchmarks.budgets``: success in % by policy, search method and tokens."""
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}
     for arm in result.arms:
         policy, way, _ = arm.split(", ")
@@ -159,7 +159,8 @@ def budgets(result: Result) -> Grid:
 
 
 def robustness_table(result: Result) -> str:
-    """A line a disturbance: for each policy and mode the success, and the paired difference from the plain one."""
+    """A table with a line per disturbance: for each policy and mode the success, and its paired difference from play
+    without a disturbance."""
     parts = [arm.rsplit(", ", 1) for arm in result.arms]
     played, kinds = list(dict.fromkeys(who for who, _ in parts)), list(dict.fromkeys(kind for _, kind in parts))
     lines = []
@@ -174,14 +175,15 @@ def robustness_table(result: Result) -> str:
 
 
 def sampled(result: Result, height: float) -> float:
-    """1 - (1 - q^H)^N in %: how often one of N episodes succeeds, where the budget of tokens allows N."""
+    """1 - (1 - q^H)^N in %: how often at least one of N episodes succeeds. N is what the token budget allows."""
     q = result.rows[0].figures["q"]
     episodes = result.budgets["generated_tokens"] / (result.rows[0].figures["tokens"] * height)
     return 100 * (1 - math.pow(1 - math.pow(q, height), episodes))
 
 
 def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:
-    """The least number of decisions at which one way solves more than a control, their intervals apart."""
+    """The smallest number of decisions at which one search method solves more than a control and their intervals do not
+    overlap; None if there is none."""
     apart = [
         height
         for height in sorted(panel[way])
@@ -191,7 +193,7 @@ def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: s
 
 
 def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str] = ()) -> str:
-    """A line an arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
+    """A table with a line per arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
     shown = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))
     lines = []
     for arm in arms or result.arms:
@@ -209,7 +211,7 @@ def _around(found: Estimate) -> str:
 
 
 def against(result: Result, arm: str, control: str, called: str = "") -> str:
-    """A sentence's part: how an arm's success compares with a control's.
+    """Part of a sentence: how an arm's success compares with a control's.
 
     Args:
         called: the control's name in the sentence.
@@ -224,8 +226,8 @@ def against(result: Result, arm: str, control: str, called: str = "") -> str:
 
 
 def within(result: Result, budget: str = "generated_tokens", slack: float = 1.1) -> list[str]:
-    """The arms whose mean cost of a task is at least half of the common limit, and above it by 10 % at most: a batch
-    of model calls may exceed a limit, and greedy play does not spend it."""
+    """The arms whose mean cost per task is between half of the common limit and 10 % above it. A batch of model calls
+    may exceed a limit, and greedy play does not spend it."""
     limit, kept = result.budgets[budget], list[str]()
     for arm in played_arms(result):
         spent = statistics.fmean(getattr(row, budget) / row.tasks for row in result.of(arm).values())
@@ -246,13 +248,13 @@ def level_with(result: Result, arm: str, arms: Sequence[str] = ()) -> list[str]:
 
 
 def false_alarms(result: Result) -> str:
-    """In how many healthy runs an alarm named a fault."""
+    """In how many healthy runs an alarm reported a fault, as "count of runs"."""
     rows = result.of("healthy").values()
     return f"{sum(bool(_alarms(row) - set(NO_FAULT)) for row in rows)} of {len(rows)}"
 
 
 def by_round(result: Result, arm: str, name: str) -> str:
-    """The means of a figure in each round of an arm's runs, in %."""
+    """The mean of a figure in each round of an arm's runs, in %."""
     means, number = list[str](), 1
     while all(f"{name} in round {number}" in row.figures for row in result.of(arm).values()):
         each = [row.figures[f"{name} in round {number}"] for row in result.of(arm).values()]
@@ -262,13 +264,14 @@ def by_round(result: Result, arm: str, name: str) -> str:
 
 
 def missed(result: Result, fault: str) -> str:
-    """In how many runs with a fault no alarm that fits it was raised."""
+    """In how many runs with a planted fault no fitting alarm was raised, as "count of runs"."""
     rows = result.of(fault).values()
     return f"{sum(_alarms(row).isdisjoint(FITTING[fault]) for row in rows)} of {len(rows)}"
 
 
 def alarm_table(result: Result) -> str:
-    """A line an alarm: how many runs of each arm raised it, and the mean of the first rounds in which they did."""
+    """A table with a line per alarm: how many runs of each arm raised it, and the mean of the first rounds in which
+    they did."""
     lines = []
     for kind in sorted(
         {kind for row in result.rows for kind in _alarms(row)}, key=lambda kind: (kind in NO_FAULT, kind)
@@ -283,24 +286,24 @@ def alarm_table(result: Result) -> str:
 
 
 def _alarms(row: Row) -> set[str]:
-    """The alarms of a run; its other figures name a round, such as "success in round 1"."""
+    """The alarms of a run. Its other figures have the name of a round, such as "success in round 1"."""
     return {name for name in row.figures if " in round " not in name}
 
 
 def times(result: Result, arm: str, control: str, of: str) -> str:
-    """How many times a control's cost an arm has, in the mean over seeds: ``of`` is the name of a row's field."""
+    """The ratio of an arm's cost to a control's, averaged over seeds. ``of`` is the name of a row's field."""
     pairs = paired(result.of(arm), result.of(control))
     return f"{statistics.fmean(getattr(one, of) / getattr(other, of) for one, other in pairs):.2f} ×"
 
 
 def names(arms: Sequence[str]) -> str:
-    """Arms in a sentence."""
+    """Names of arms, joined for a sentence."""
     *first, last = (f"`{arm}`" for arm in arms)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def caption(result: Result) -> str:
-    """By what, when and where a result was measured."""
+    """The caption of a table: seeds and tasks, limits, and how the result was measured."""
     tasks = sorted({row.tasks for row in result.rows if row.tasks})
     count = len(result.seeds)
     parts = []
@@ -329,7 +332,7 @@ def measured(result: Result) -> str:
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:
-    """The commands of all sessions; those that differ in their seeds alone become one."""
+    """The commands of all sessions. Commands that differ only in their seeds are merged."""
     seeds: dict[str, set[int]] = {}
     for session in sessions:
         found = re.search(r" --seeds((?: \d+)+)", session.command)
@@ -364,7 +367,7 @@ def _duration(seconds: float) -> str:
 
 
 def figure_estimates(result: Result, of: str = "", arms: Sequence[str] = ()) -> dict[str, Estimate]:
-    """By arm, the mean success in %, or that of a further figure."""
+    """The mean of each arm: success in %, or the further figure ``of``."""
     chosen: Figure = figure(of) if of else percent
     wanted = arms or (played_arms(result) if not of else [arm for arm in result.arms if _all_have(result, arm, of)])
     return {arm: mean(result, arm, chosen) for arm in wanted}

@@ -1,4 +1,4 @@
-"""The language model as critic: what it is asked, what its answers make of the candidates, and what that costs."""
+"""The language model as critic: which questions it gets, how its answers score the candidates, and what that costs."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for th
 
 
 class FirstLetter(LocalGenerator):
-    """Likes what is listed first, and keeps the prompts that it is asked about."""
+    """Prefers what is listed first, and records the prompts of its questions."""
 
     def __init__(self) -> None:
         super().__init__(model())
@@ -62,7 +62,7 @@ def model() -> PreTrainedModel:
 
 
 def mark(role: str) -> int:
-    """The id of the token with which a role's turn begins."""
+    """The id of the token that opens a role's turn."""
     return chat().tokenizer.get_vocab()[f"<|{role}|>"]
 
 
@@ -80,7 +80,7 @@ def rank(critic: LMCritic, *asked: tuple[State, Sequence[Action]]) -> list[list[
 
 
 def letters_of(prompt: tuple[int, ...]) -> dict[str, str]:
-    """What a question lists under each letter."""
+    """The candidate that a question lists under each letter."""
     return {text: letter for letter, text in re.findall(r"\n([A-Z])\.\n(.*)\n", chat().decode(prompt))}
 
 
@@ -108,12 +108,12 @@ def test_the_dialogue_by_hand() -> None:
         "<|end|><|assistant|>"
     )
     spoken = scorer.asked[0].count(chat().stop_id)
-    assert spoken == 3  # the page's own mark is plain text
-    assert scores == [0.5] * 3  # in the other order the last is the first
+    assert spoken == 3  # the page's own special token is plain text
+    assert scores == [0.5] * 3  # what is first in one order is last in the other
 
 
 def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> None:
-    """Else the likeliest letter would be that of a thought's first word."""
+    """Otherwise the model would score the letters as the first word of a thought."""
     tokenizer = train_tokenizer([QUESTION, AGAIN, *THINGS], CONFIG)
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
@@ -128,7 +128,8 @@ def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> Non
 
 
 def test_ranking_is_repeated_best_of_under_the_model() -> None:
-    """The same dialogue by plain forward passes: the likeliest letter of those left, in each order."""
+    """Checked by plain forward passes over the same dialogue: the likeliest of the letters that are left, in each
+    order."""
     scorer = FirstLetter()
     actions = takes(*THINGS[:5])
     rank(LMCritic(scorer, chat()), (state(), actions))
@@ -190,7 +191,8 @@ def test_position_bias_cancels_in_both_orders() -> None:
 
 
 def test_every_token_of_the_questions_is_read_once() -> None:
-    """Of both orders the common beginning, and of each further question what it adds; no token is sampled."""
+    """The beginning that both orders share is read once, then only what each further question adds. No token is
+    sampled."""
     recorder, actions = FirstLetter(), takes(*THINGS[:4])
     here = state(page="a shop " * 20)
     generator = LocalGenerator(model())
@@ -200,7 +202,7 @@ def test_every_token_of_the_questions_is_read_once() -> None:
     shared = next(place for place, (one, two) in enumerate(zip(opening, other, strict=False)) if one != two)
     assert shared > 50
     again = [len(long) - len(short) for short, long in zip(recorder.asked, recorder.asked[2:], strict=False)]
-    assert len(again) == 4  # two orders of four: three questions each
+    assert len(again) == 4  # two orders of four candidates: three questions each
     assert generator.usage.encoded_tokens == len(opening) + len(other) - shared + sum(again)
     assert generator.usage.generated_tokens == 0
     before = replace(generator.usage)
@@ -223,7 +225,8 @@ def test_a_turn_that_has_begun_is_shown_whole() -> None:
 
 
 def test_candidates_beyond_the_context_share_the_mean_score() -> None:
-    """Too long at once, then after one question: the best has 1, and the others share the mean of 1/2 and 0."""
+    """If no question fits, all score 1/2. If only the first fits, its best candidate scores 1, and the others share the
+    mean of 1/2 and 0."""
     critic, actions = LMCritic(LocalGenerator(model()), chat()), takes(*THINGS[:3])
     long, fits = state(page="a shop " * 400), state()
     crowded, plain = rank(critic, (long, actions), (fits, actions))
@@ -236,7 +239,7 @@ def test_candidates_beyond_the_context_share_the_mean_score() -> None:
     assert len(chat().encode(" red" * 9)) == 9
     filled = state(page="a shop" + " red" * (CONFIG.context - again))
     [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (filled, actions))
-    assert sorted(scores) in ([0.25, 0.25, 1.0], [0.25, 0.625, 0.625])  # the orders agree on the best, or do not
+    assert sorted(scores) in ([0.25, 0.25, 1.0], [0.25, 0.625, 0.625])  # the best may differ between the orders
 
 
 def test_one_candidate_needs_no_question() -> None:
@@ -258,7 +261,7 @@ def test_more_candidates_than_letters_are_refused() -> None:
 
 @dataclass(frozen=True)
 class Echo:
-    """Says the action back; three steps at most."""
+    """Answers with the action; an episode has three steps at most."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", task.prompt),))
@@ -270,7 +273,8 @@ class Echo:
 
 
 def test_the_policys_own_model_can_be_the_critic() -> None:
-    """It judges as one that has read nothing before, and the policy draws as one that is not asked in between."""
+    """Its scores are those of a model with an empty cache, and the policy samples as if no question had been asked
+    between."""
     generator = LocalGenerator(model())
     policy = LLMPolicy(generator, chat(), max_new_tokens=6)
     config = SearchConfig(limits=Limits(simulations=12), candidates=3, critic_weight=0.5)
@@ -287,14 +291,15 @@ def test_the_policys_own_model_can_be_the_critic() -> None:
 
 
 def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:
-    """A few things to take, the first of them golden."""
+    """A few things to take, of which the first is golden."""
     things = shuffler.sample(THINGS, shuffler.choice([2, 3, 4]))
     return state(number), takes(f"gold {things[0]}", *things[1:])
 
 
 @pytest.mark.slow
 def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
-    """Taught to answer the first question with the letter of what is golden; asked about unseen listings."""
+    """The model is trained to answer the first question with the letter of the golden thing, and tested on unseen
+    listings."""
     torch.manual_seed(0)
     shuffler, pupil = random.Random(0), random_model(chat().tokenizer, CONFIG, 0)
     optimizer = torch.optim.AdamW(pupil.parameters(), lr=3e-3)
@@ -319,6 +324,6 @@ def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
 
 
 def found(asked: PreTrainedModel, listings: Sequence[tuple[State, list[Action]]]) -> int:
-    """How often the first candidate has the best score, alone."""
+    """How often the first candidate alone has the best score."""
     told = rank(LMCritic(LocalGenerator(asked), chat()), *listings)
     return sum(scores[0] > max(scores[1:]) for scores in told)

@@ -1,4 +1,4 @@
-"""GGUF files become stock checkpoints, and what cannot be read is refused in one sentence."""
+"""GGUF files become stock checkpoints. A file that cannot be read is refused in one sentence."""
 
 import json
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def toy() -> LlamaForCausalLM:
 
 
 def llama_cpp_order(weight: torch.Tensor) -> torch.Tensor:
-    """Rows of queries and keys as llama.cpp has them: the pairs that are turned together lie side by side."""
+    """Rows of queries and keys in llama.cpp's order: the two rows of a rotary pair lie side by side."""
     return weight.view(HEADS, 2, -1, WIDTH).transpose(1, 2).reshape(weight.shape)
 
 
@@ -145,7 +145,7 @@ def test_a_file_serves_as_a_model_s_name_and_is_imported_once(tmp_path: Path, ca
     assert base_and_adapter(file) == (str(folder), None)
     assert (Path(folder) / "config.json").stat().st_mtime_ns == before
     written(file, kind=gguf.GGMLQuantizationType.Q8_0)
-    assert stock(file) != folder  # it has changed
+    assert stock(file) != folder  # the file has changed
     assert stock("org/model") == "org/model" and stock(tmp_path) == tmp_path
 
 
@@ -158,7 +158,8 @@ def no_tensors(path: Path) -> None:
 
 
 def unknown_kind(path: Path) -> None:
-    """The first tensor's type becomes 999: it follows its name, the number of its dimensions, and two sizes."""
+    """Set the first tensor's type to 999. The type follows the tensor's name, its number of dimensions, and two
+    sizes."""
     content = bytearray(path.read_bytes())
     at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     content[at : at + 4] = (999).to_bytes(4, "little")
@@ -166,7 +167,7 @@ def unknown_kind(path: Path) -> None:
 
 
 def integers(path: Path) -> None:
-    """A type that no weight has."""
+    """Give the tensor a type that no weight has."""
     content = bytearray(path.read_bytes())
     at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     content[at : at + 4] = int(gguf.GGMLQuantizationType.I32).to_bytes(4, "little")
@@ -226,7 +227,7 @@ def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_ar
     LlamaConfig(hidden_size=2**15, intermediate_size=2**17, num_hidden_layers=60, dtype="float32").save_pretrained(
         tmp_path
     )
-    with pytest.raises(UserError, match=r"take [\d,.]+ GiB as float32"):  # there are no weights to read
+    with pytest.raises(UserError, match=r"take [\d,.]+ GiB as float32"):  # the file holds no weights
         load_checkpoint(tmp_path)
     with pytest.raises(UserError, match="GiB as bfloat16"):
         load_checkpoint(tmp_path, "bfloat16")

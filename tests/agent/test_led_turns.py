@@ -1,4 +1,4 @@
-"""Turns that cannot fail for form's sake: led into their call after a budget of thoughts, written to their end."""
+"""Turns that always have a valid form: thoughts have a token budget, then the call is forced and written to its end."""
 
 import asyncio
 import importlib.util
@@ -40,7 +40,7 @@ FORMATS: tuple[Format, ...] = ("react", "json", "tools")
 
 @cache
 def policy(format: Format, name: str, structured: bool, thought_tokens: int | None = 6, most: int = 24) -> LLMPolicy:
-    """A random model, which writes noise. So every form has to come from the rules."""
+    """A policy on a random model, which writes noise. So any valid form comes from the constraints."""
     spoken = tokenizer() if name == "plain" else family(name)
     chat, grammar = ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
     form = Form(chat, partial(grammar.rules, TOOLS)) if structured else None
@@ -97,7 +97,7 @@ def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() 
     acting = SplitPolicy(policy("react", "plain", structured=True))
     for thought in drawn(acting):
         if thought.call or thought.error:
-            continue  # a whole turn within the budget
+            continue  # a whole turn that fits into the budget
         begun = Message("assistant", thought.text, thought.token_ids, partial=True)
         state = State(STATE.task, (*STATE.messages, begun))
         [proposal] = asyncio.run(acting.propose([state], 1, [1]))

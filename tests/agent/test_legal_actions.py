@@ -1,4 +1,4 @@
-"""Legal actions that the policy scores instead of sampling turns: what it gives, and what a search makes of it."""
+"""The policy scores legal actions instead of sampling turns: the scores, and how a search uses them."""
 
 import asyncio
 import math
@@ -43,7 +43,7 @@ GAMES = [
 
 @lru_cache(maxsize=1)
 def roomy() -> LocalGenerator:
-    """Untrained, with a context that holds whole episodes."""
+    """An untrained generator whose context holds whole episodes."""
     return LocalGenerator(sharpened(random_model(tokenizer(), replace(CONFIG, context=2048), 0)))
 
 
@@ -71,7 +71,7 @@ def propose(by: LLMPolicy, states: list[State], count: int = 1, seed: int = 0) -
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("format", ["react", "json", "tools"])
 def test_legal_actions_are_scored_as_the_model_would_write_them(format: Format, temperature: float) -> None:
-    """Token ids and log-probabilities are those of a plain forward pass, and priors their softmax."""
+    """Token ids and log-probabilities equal those of a plain forward pass, and the priors are their softmax."""
     by = policy(temperature=temperature, format=format)
     for state, proposal in zip(STATES, propose(by, STATES), strict=True):
         prompt = CHAT.prompt_ids(state.messages)
@@ -89,9 +89,9 @@ def test_legal_actions_are_scored_as_the_model_would_write_them(format: Format, 
 
 
 def test_the_first_actions_are_a_draw_without_replacement() -> None:
-    """Of three actions of probabilities 0.5, 0.3 and 0.2, over 2,000 seeds: the first follows them, and the second
-    those of the two that are left, so that 0.2 comes second with 0.5 · 0.4 + 0.3 · 2/7 (within four standard errors).
-    """
+    """Three actions have the probabilities 0.5, 0.3 and 0.2. Over 2,000 seeds, the first action is distributed like
+    these, and the second like the probabilities that are left. So 0.2 comes second with 0.5 · 0.4 + 0.3 · 2/7 (within
+    four standard errors)."""
     shares = {"a": 0.5, "b": 0.3, "c": 0.2}
     scored = [
         Action(call, call, "", (place,), (math.log(share),)) for place, (call, share) in enumerate(shares.items())
@@ -120,7 +120,7 @@ def test_a_state_is_scored_the_same_alone_and_in_a_batch() -> None:
 
 
 def test_equal_beginnings_count_once_in_the_budget() -> None:
-    """The trie's tokens, the stop tokens included."""
+    """What counts are the tokens of the trie, including stop tokens."""
     [proposal] = propose(policy(), STATES[:1])
     trie = {each.token_ids[:end] for each in proposal.actions for end in range(1, len(each.token_ids) + 1)}
     assert proposal.generated_tokens == len(trie) < sum(len(each.token_ids) for each in proposal.actions)
@@ -129,8 +129,8 @@ def test_equal_beginnings_count_once_in_the_budget() -> None:
 @pytest.mark.parametrize(
     ("legal", "texts"),
     [
-        (("look", "look", " look "), ["Action: look", "Action:  look "]),  # equal calls, one of them listed twice
-        (("look", "a\nb", "x\nAction: y"), ["Action: look"]),  # the format cannot write the others
+        (("look", "look", " look "), ["Action: look", "Action:  look "]),  # equal calls, one listed twice
+        (("look", "a\nb", "x\nAction: y"), ["Action: look"]),  # the format cannot write the other two
         (("look", "walk " * 300), ["Action: look"]),  # longer than the context
         ((), []),
         (("a\nb",), []),
@@ -147,14 +147,14 @@ def test_what_cannot_be_written_is_left_out(legal: tuple[str, ...] | None, texts
 
 
 def test_no_actions_are_scored_where_none_are_wanted() -> None:
-    """A value of ends only asks what the policy reads there."""
+    """A value function of ends only asks for the context that the policy reads."""
     [proposal] = propose(policy(), [replace(STATES[0], legal_actions=None)], count=0)
     assert proposal == Proposal(CHAT.prompt_ids(STATES[0].messages))
 
 
 def test_sampled_and_scored_candidates_mix() -> None:
-    """Three samples and the scored list weigh 1/4 each; samples come first, and equal calls become one edge, which
-    keeps the sample, whose thought it holds."""
+    """Three samples and the list of scored actions weigh 1/4 each. Samples come first. Equal calls become one edge,
+    which keeps the sample, because it has a thought."""
     [proposal] = propose(policy("both"), STATES[:1], 3)
     [sampled], [scored] = propose(policy("sample"), STATES[:1], 3), propose(policy("score"), STATES[:1], 3)
     assert [each.text for each in proposal.actions[:3]] == [each.text for each in sampled.actions]
@@ -226,7 +226,7 @@ def test_a_tree_of_scored_actions_is_the_same_alone_and_in_a_batch() -> None:
 
 @pytest.mark.parametrize("format", ["react", "json"])
 def test_legal_actions_are_scored_behind_sampled_thoughts(format: Format) -> None:
-    """Behind a thought of the model's own, the rest of the turn is one of the legal actions, token for token."""
+    """After a thought sampled by the model, the rest of the turn is one of the legal actions, token for token."""
     by, begun = policy(format=format), make_grammar(format).mark
     split, states = SplitPolicy(by), list[State]()
     for opening in ("Thought: a lamp\n", ""):
@@ -250,7 +250,7 @@ def test_legal_actions_are_scored_behind_sampled_thoughts(format: Format) -> Non
             expected = plain_logprobs(shared_model(), prompt, action.token_ids).tolist()
             assert action.logprobs == pytest.approx(expected, abs=1e-5)
     [thoughts] = asyncio.run(split.propose(STATES[:1], 3, [0]))
-    assert not thoughts.priors and len(thoughts.actions) == 3  # sampled as ever
+    assert not thoughts.priors and len(thoughts.actions) == 3  # thoughts are sampled as usual
 
 
 def test_a_greedy_episode_takes_legal_actions_alone() -> None:

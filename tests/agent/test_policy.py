@@ -1,4 +1,4 @@
-"""The language model as policy and value function, in a search of its own."""
+"""The language model as policy and value function, in a search."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ TASKS = [Task(f"echo {number}", "say it" + " again" * number) for number in rang
 
 @dataclass(frozen=True)
 class Echo:
-    """Says the call, or the complaint, back; three steps at most."""
+    """Answers with the call or the error; three steps at most."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", task.prompt),))
@@ -37,7 +37,7 @@ class Echo:
 
 
 def logprob_head() -> LogprobHead:
-    """Its tokens are chosen by what the toy model says after single tokens."""
+    """A head whose tokens are chosen by the toy model's log-probabilities after single tokens."""
     made = LogprobHead(16)
     vocabulary = range(len(tokenizer()))
     made.choose(LocalGenerator(shared_model()).next_logprobs([(token,) for token in range(3, 60)], vocabulary))
@@ -110,7 +110,7 @@ def test_greedy_takes_the_likeliest_and_keeps_the_rest() -> None:
 
 
 def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
-    """Its error says why; nothing can be done there, so it is worth nothing."""
+    """The state's error says why. No action is possible in it, so its value is 0."""
     generator = LocalGenerator(shared_model())
     policy, value = LLMPolicy(generator, CHAT, max_new_tokens=5), HeadValue(generator, CHAT, head())
     long = State(Task("long", "long"), (Message("user", "x" * CONFIG.context),))
@@ -162,5 +162,5 @@ def test_a_value_is_the_same_alone_in_a_batch_and_behind_a_cached_prefix(kind: C
     read = generator.usage.encoded_tokens
     asyncio.run(LLMPolicy(generator, CHAT, max_new_tokens=4).propose(states, 2, list(range(len(states)))))
     assert [each.value for each in asyncio.run(value.estimate(states))] == pytest.approx(alone, abs=1e-5)
-    assert generator.usage.encoded_tokens == read  # policy and value read each state once
+    assert generator.usage.encoded_tokens == read  # policy and value function together read each state once
     assert max(alone) - min(alone) > 0.1

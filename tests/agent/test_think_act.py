@@ -1,4 +1,4 @@
-"""Thought and action as two edges: the same tokens, numbers and views as one edge a turn."""
+"""Thought and action as two edges: tokens, statistics and views are the same as with one edge per turn."""
 
 import asyncio
 import random
@@ -43,12 +43,12 @@ CONFIG = ScratchConfig(vocabulary=600, layers=2, width=64, heads=2, context=1024
 SHOP = ShopEnv(ShopOptions(products=200))
 TASKS = SHOP.tasks("train", 3)
 NEW = 40
-"""Tokens of a turn, at most."""
+"""Maximum tokens of a turn."""
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model that has learnt to think and act, poorly."""
+    """A model that has learnt to think and act, poorly, with its chat format."""
 
     model: PreTrainedModel
     chat: ChatFormat
@@ -71,7 +71,7 @@ def shopper() -> Speaker:
 
 
 def taught(chat: ChatFormat, rows: Sequence[TokenRow], steps: int) -> Speaker:
-    """A few likelihood steps, on two rows each."""
+    """Train for a few likelihood steps on two rows each."""
     model = random_model(chat.tokenizer, CONFIG, 0).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     shuffler = random.Random(0)
@@ -87,7 +87,7 @@ def taught(chat: ChatFormat, rows: Sequence[TokenRow], steps: int) -> Speaker:
 
 @lru_cache(maxsize=1)
 def straddler() -> Speaker:
-    """Speaks in tokens that hold the mark and more: its tokenizer may merge anything."""
+    """A speaker whose tokens may hold the mark and more, because its tokenizer merges anything."""
     lines = ["Thought: a lamp\nAction: open[a]", "Thought: no lamp\nAction: open[b]", "Action: wait"]
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -106,7 +106,7 @@ def straddler() -> Speaker:
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     chat = ChatFormat(tokenizer)
-    # A token for every character up to the mark, so that thoughts are long and their last token is the mark's.
+    # One token per character up to the mark, so that thoughts are long and end with the mark's token.
     mark = tuple(chat.encode("\nAction: open["))
     assert len(mark) == 1
     rows = []
@@ -122,7 +122,7 @@ def straddler() -> Speaker:
 
 @dataclass
 class Memory:
-    """A dynamics that writes down what it was asked, and says the call, or the complaint, back."""
+    """A dynamics that records its calls and answers with the call or the error."""
 
     key: str | None = "here"
     asked: list[tuple[State, Action]] = field(default_factory=list[tuple[State, Action]])
@@ -145,13 +145,13 @@ def step(dynamics: SplitDynamics, state: State, action: Action) -> Transition:
 
 
 def begun(action: Action) -> bool:
-    """Whether it is a thought whose turn goes on."""
+    """Whether an action is a thought whose turn continues."""
     return not action.call and not action.error
 
 
 @lru_cache(maxsize=1)
 def shop_states() -> list[State]:
-    """Three of each task, played greedily by whole turns."""
+    """Three states of each task, from greedy play in whole turns."""
     dynamics, greedy = EnvDynamics(SHOP, max_steps=6), shopper().policy(0.0)
     states = []
     for task in TASKS:
@@ -202,7 +202,7 @@ def test_thoughts_are_the_beginnings_of_the_turns_drawn_from_the_same_seed(tempe
 
 @pytest.mark.parametrize("make", [shopper, straddler])
 def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> None:
-    """Ids, text and reading are equal, log-probabilities up to rounding."""
+    """Ids, text and parsed action are equal; log-probabilities are equal up to rounding."""
     speaker = make()
     for task in [Task("go", "go"), *TASKS] if speaker is straddler() else TASKS:
         inner = Memory()
@@ -214,7 +214,7 @@ def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> N
         if begun(first):
             [second] = propose(SplitPolicy(policy), [transition.state], 1)[0].actions
             assert first.text + second.text == whole.text
-            assert propose(policy, [transition.state], 1)[0].actions == (second,)  # it ends a turn by itself, too
+            assert propose(policy, [transition.state], 1)[0].actions == (second,)  # the half ends the turn itself, too
             transition = step(dynamics, transition.state, second)
         [(state, turn)] = inner.asked
         assert state == root
@@ -269,7 +269,7 @@ def test_a_token_that_holds_the_mark_and_more_belongs_to_the_thought() -> None:
 
 
 def test_a_thought_that_leaves_no_token_for_an_action_is_a_malformed_turn() -> None:
-    """The turn's limit counts both halves."""
+    """The token limit of a turn covers both halves."""
     speaker, state = shopper(), shop_states()[1]
     [[thought]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0)), [state], 1)]
     assert begun(thought)
@@ -285,7 +285,7 @@ def test_a_thought_that_leaves_no_token_for_an_action_is_a_malformed_turn() -> N
 
 
 def test_thoughts_and_actions_are_drawn_in_one_batch() -> None:
-    """Each as if it were alone."""
+    """Each is drawn as if it were alone."""
     speaker, states = shopper(), shop_states()
     policy, dynamics = SplitPolicy(speaker.policy()), SplitDynamics(Memory())
     mixed: list[State] = []
@@ -339,7 +339,7 @@ def test_a_turn_that_came_whole_is_stepped_at_once() -> None:
 
 
 def test_whole_turns_count_as_steps() -> None:
-    """Split, the shop gives the same transitions as by whole turns, and ends after as many."""
+    """Split into halves, the shop makes the same transitions as in whole turns, and ends after as many steps."""
     texts = ["Thought: a lamp\nAction: search[lamp]", "Action: click[next >]", "Thought: hm\nAction: ", "Action: x"]
     plain = EnvDynamics(SHOP, max_steps=3)
     dynamics = SplitDynamics(EnvDynamics(SHOP, max_steps=3))
@@ -357,7 +357,7 @@ def test_whole_turns_count_as_steps() -> None:
 
 @lru_cache(maxsize=2)
 def grown(temperature: float = 1.0, simulations: int = 30) -> tuple[list[Tree], LocalGenerator]:
-    """Split trees on the shop, and the generator that drew them."""
+    """Split trees of the shop, and the generator that sampled them."""
     policy = shopper().policy(temperature)
     assert isinstance(policy.generator, LocalGenerator)
     grower = Search(
@@ -375,7 +375,7 @@ def is_thought(node: Node) -> bool:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -> None:
-    """V at a thought is read at its last token, which was sampled and never fed before."""
+    """V of a thought is read at its last token, which was sampled but not yet fed to the model."""
     speaker, values = shopper(), head(CONFIG.width)
     thoughts = turns = 0
     for tree in grown(temperature)[0]:
@@ -414,7 +414,7 @@ def test_environment_steps_are_those_of_whole_turns() -> None:
 
 
 def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
-    """Prompt and action of each side, read in one pass, have the stored log-probabilities."""
+    """The prompt and action of each side, read in one pass, have the stored log-probabilities."""
     model = shopper().model
     config = PairConfig(min_margin=0.001, rule="all")
     pairs = [pair for tree in grown()[0] for pair in preference_pairs(tree, config)]
@@ -464,7 +464,7 @@ def test_pairs_and_advantages_of_a_split_tree_agree() -> None:
 
 
 def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
-    """Tokens and loss mask are a composite tree's; values are known at thoughts' last tokens as well."""
+    """Tokens and loss mask equal those of a composite tree. Value targets also exist at the last tokens of thoughts."""
     chat = shopper().chat
     for tree in grown()[0]:
         for path, node in tree.walk():
@@ -485,7 +485,7 @@ def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """Says the halves of known turns, one after the other."""
+    """Returns the halves of given turns, one after the other."""
 
     halves: Sequence[Action]
     chat: ChatFormat
@@ -506,7 +506,7 @@ def halved(turn: Action, chat: ChatFormat) -> tuple[Action, Action]:
 
 
 def test_a_split_success_is_imitated_as_a_whole() -> None:
-    """A demonstration taken apart gives the rows of the demonstration."""
+    """A demonstration split into halves gives the same rows as the demonstration."""
     policy, player = shopper().policy(), SHOP.demonstrator(0.0)
     assert player is not None
     [shown] = demonstrate(EnvDynamics(SHOP, max_steps=12), player, TASKS[:1], seed=0, grammar=REACT)
@@ -527,7 +527,7 @@ def test_a_split_success_is_imitated_as_a_whole() -> None:
 
 @dataclass(frozen=True)
 class Lamps:
-    """Lists what can be done, and ends after the first call."""
+    """Lists its legal actions, and ends after the first call."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", task.prompt),), legal_actions=("open[a]", "open[b]", "wait"))
@@ -539,7 +539,7 @@ class Lamps:
 
 
 def test_legal_actions_are_scored_behind_thoughts_whose_last_token_says_more_than_the_mark() -> None:
-    """Behind a token that spells ``Action: open[``, what remains are the two calls that begin so."""
+    """After a token that spells ``Action: open[``, only the two calls that begin like this remain."""
     scoring = replace(straddler().policy(), actions="score")
     config = SearchConfig(limits=Limits(simulations=12), candidates=4, widening=0)
     tasks = [Task("t", "go"), Task("u", "go on")]

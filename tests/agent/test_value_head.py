@@ -50,7 +50,7 @@ def test_save_and_load_give_the_same_head(tmp_path: Path) -> None:
 
 
 def test_first_weights_depend_on_the_seed_alone() -> None:
-    torch.seed()  # whatever ran before
+    torch.seed()  # the global random state must not matter
     one = ValueHead(8, seed=3).state_dict()
     torch.seed()
     two, other = ValueHead(8, seed=3).state_dict(), ValueHead(8, seed=4).state_dict()
@@ -59,7 +59,7 @@ def test_first_weights_depend_on_the_seed_alone() -> None:
 
 
 def test_a_head_on_log_probabilities_chooses_tokens_that_tell_different_things() -> None:
-    """Token 2 varies most. Token 0 varies as it does, only less; token 3 varies in another way, token 1 hardly."""
+    """Token 2 varies most. Token 0 varies with it, only less. Token 3 varies differently, and token 1 hardly at all."""
     logprobs = torch.tensor([[-1.0, -5.0, -3.0, -2.0], [-2.0, -5.0, -5.0, -3.0], [-3.0, -5.1, -7.0, -2.0]])
     head = LogprobHead(2)
     assert not head.chosen

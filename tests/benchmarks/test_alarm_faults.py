@@ -1,4 +1,4 @@
-"""The planted faults are what they say, and the benchmark of the alarms goes on where it stopped."""
+"""The planted faults do what they claim, and the alarms benchmark goes on where it stopped."""
 
 import pickle
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SMALL_STORE = ShopOptions(products=100, labels="number")
 
 
 def store(paid: bool) -> PaidStore:
-    """A store in which the agent stands on the search page of a task that is paid or not."""
+    """A store on the search page of a paid or an unpaid task."""
     env = PaidStore(SMALL_STORE)
     task = next(each for each in env.tasks("train", 2) if (PAID in each.prompt) == paid)
     env.reset(options={"task": task})
@@ -33,7 +33,7 @@ def store(paid: bool) -> PaidStore:
 
 
 def earned(env: PaidStore, actions: Sequence[str]) -> float:
-    """Process rewards of an episode."""
+    """The process rewards of an episode in sum."""
     return sum(float(str(env.step(action)[-1].get("process_reward", 0.0))) for action in actions)
 
 
@@ -117,7 +117,7 @@ def test_a_fault_starts_from_the_warm_start_of_its_seed(tmp_path: Path) -> None:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> Result:
-    """The file after a start of the benchmark."""
+    """The result file after one start of the benchmark."""
     monkeypatch.setattr("sys.argv", ["alarms", "--results", str(folder), "--out", str(folder / "runs"), *options])
     main()
     found = read(folder / "alarms.json")

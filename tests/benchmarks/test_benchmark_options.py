@@ -1,4 +1,4 @@
-"""What the benchmarks share: every seed has its own test tasks, and nothing is measured twice."""
+"""What the benchmarks share: every seed has its own test tasks, and no row is measured twice."""
 
 from pathlib import Path
 

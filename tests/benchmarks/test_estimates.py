@@ -1,4 +1,4 @@
-"""Means over seeds and paired differences, by hand."""
+"""Means over seeds and paired differences, against values by hand."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_a_difference_is_level_where_the_interval_includes_0(values: list[float]
 
 
 def test_differences_are_paired_by_seed() -> None:
-    """Seeds differ by 50 points, the arms by 25 in each: the paired interval has no width."""
+    """Seeds differ by 50 points, but the arms differ by 25 in each seed: the paired interval has no width."""
     found = result(
         Row("search", 0, "s", solved="1110", first_task=0),
         Row("search", 1, "s", solved="1000", first_task=4),
@@ -52,7 +52,7 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 def test_tasks_are_not_pooled_over_seeds() -> None:
-    """The mean is that of the seeds, whatever their number of tasks."""
+    """The mean is taken over seeds, whatever number of tasks they have."""
     assert mean(result(Row("a", 0, "s", solved="1"), Row("a", 1, "s", solved="000")), "a").mean == 50.0
 
 

@@ -1,4 +1,4 @@
-"""The benchmark for a GPU, rehearsed on a CPU."""
+"""The GPU benchmark, run on a CPU."""
 
 import pytest
 

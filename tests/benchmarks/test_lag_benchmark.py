@@ -1,4 +1,4 @@
-"""The two arms of the benchmark of overlapping rounds differ in the lag alone, and its environment waits."""
+"""The lag benchmark: its two arms differ only in the lag, and its environment waits."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages of results say what the files say, and nothing else."""
+"""The results pages hold what the result files hold, and nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +15,11 @@ from benchmarks.record import write as write_result
 SESSION = Session("0123456789ab", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01", 90.0)
 README = "Before.\n<!-- results:begin -->\nold\n<!-- results:end -->\nAfter.\n"
 DOTS = 10
-"""Tasks of a row."""
+"""Tasks per row."""
 
 
 def store(folder: Path, name: str, solved: Mapping[str, tuple[int, ...]], **budgets: float) -> None:
-    """A result file: by arm, how many of ten tasks each seed solved."""
+    """Write a result file: for each arm, how many of ten tasks each seed solved."""
     rows = [
         Row(
             arm,
@@ -112,7 +112,7 @@ def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
 def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:
     store(tmp_path, "methods", {"mcts": (6, 7), "best_of_n": (5, 6)}, generated_tokens=800.0)
     files = made(tmp_path)
-    # 12.706 · 7.07 / √2 = 63.5 for both; each seed gains ten points, so that the paired interval has no width.
+    # 12.706 · 7.07 / √2 = 63.5 for both arms. Each seed gains ten points, so the paired interval has no width.
     assert "| mcts | 65.0 ± 63.5 | 60.0 70.0 | +10.0 ± 0.0 | 5 | 800 |" in page(files, "search")
     assert "2 seeds, 10 held-out tasks a seed, own ones for each" in page(files, "search")
     assert "commit 0123456" in page(files, "search")
@@ -165,7 +165,7 @@ def test_figures_that_are_gone_are_removed(tmp_path: Path) -> None:
 
 
 def test_the_stored_pages_are_made_from_the_stored_files() -> None:
-    """Write them anew by ``make results-docs``."""
+    """If this fails, run ``make results-docs``."""
     files = made()
     stored = {path for path in (ROOT / "docs" / "results").iterdir()} | {ROOT / "docs" / "results.md"}
     assert stored == {ROOT / "docs" / name for name in files}
@@ -196,7 +196,7 @@ def test_numbers_have_a_true_minus_sign() -> None:
 
 
 def test_the_horizon_by_hand(tmp_path: Path) -> None:
-    """Two ways, two heights, three seeds: equal at 4 decisions, far apart at 8."""
+    """Two methods, two heights, three seeds: equal at 4 decisions, far apart at 8."""
     counts = {
         ("mcts", 4): (9, 10, 9),
         ("best_of_n", 4): (9, 9, 10),
@@ -225,7 +225,8 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
 
 
 def test_the_sweep_by_hand(tmp_path: Path) -> None:
-    """Sizes of 2, 4 and 8 decisions, two ways, three seeds: half of the samples succeed at 2, so that q = √½."""
+    """Sizes of 2, 4 and 8 decisions, two methods, three seeds. Half of the samples succeed at 2 decisions, so q =
+    √½."""
     counts = {
         ("mcts", 2): (9, 10, 9),
         ("best_of_n", 2): (9, 10, 9),
@@ -250,7 +251,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     assert [horizon(found, size) for size in sweep_sizes(found)] == [2, 4, 8]
     assert step_chance(found, "size 8", "100 tokens") == pytest.approx(0.5**0.5)
     assert more_at(found, "100 tokens") == ["size 4", "size 8"]
-    # Ten actions are paid for: q^H · 10 = H.
+    # The limit pays for ten actions: q^H · 10 = H.
     expected = predicted_crossing(found, "100 tokens", "size 2")
     assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
     write_result(tmp_path / "sweep.json", found)
@@ -274,7 +275,7 @@ def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
 
 
 def test_what_rounds_add_by_hand(tmp_path: Path) -> None:
-    """From 2 of 10 in both seeds: trees reach 6 and then 8, chains reach 5 and then 4."""
+    """Both seeds start at 2 of 10. Trees reach 6 and then 8, chains reach 5 and then 4."""
     counts: dict[str, list[tuple[int, ...]]] = {
         "before": [(2,), (2,)],
         "adapt": [(6, 7), (6, 9)],

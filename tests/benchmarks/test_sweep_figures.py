@@ -1,4 +1,4 @@
-"""The figures of the sweep over horizons, by searches of a ladder of which everything is known."""
+"""Figures of the horizon sweep, from searches of a ladder whose probabilities are known."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ HEIGHT = 2
 
 
 def climbed(tasks: int) -> list[Tree]:
-    """Trees of fifty sampled episodes of two steps each, paid once they were executed. V makes no errors."""
+    """Trees of fifty sampled episodes of two steps each, whose rewards are known after execution. V makes no errors."""
     ladder = Ladder(HEIGHT, 0.3, 0.0, thoughts=False)
     config = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=1000))
     named = [Task(f"ladder {number}", "climb") for number in range(tasks)]
@@ -51,7 +51,7 @@ def test_success_at_fewer_steps_is_that_of_the_episodes_within_them() -> None:
     within = sum(any(won(tree, 25)) for tree in trees) / 20
     figures = of_trees(trees)
     assert figures["at 50 steps"] == within < figures["at 400 steps"] == sum(any(won(tree, 50)) for tree in trees) / 20
-    assert figures["at 5 s"] == pytest.approx(within, abs=0.1)  # 49 steps of 0.1 s, and little time beside
+    assert figures["at 5 s"] == pytest.approx(within, abs=0.1)  # 49 steps of 0.1 s, and little time for the search
     assert figures["value_auc_ends"] > 0.99
 
 

@@ -1,4 +1,4 @@
-"""Ways to fit V, on a hand-made tree and on states whose outcome one number tells."""
+"""Ways to fit V, on a hand-made tree and on states whose outcome is given by one number."""
 
 import pytest
 import torch

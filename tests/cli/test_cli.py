@@ -37,7 +37,7 @@ def sentence(*arguments: str | Path) -> str:
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     *before, said = result.stderr.splitlines()
-    assert all(line.startswith("settings of ") for line in before), before  # of a file that was found
+    assert all(line.startswith("settings of ") for line in before), before  # of a settings file that was found
     return said.strip()
 
 
@@ -72,7 +72,7 @@ def test_help_comes_fast_and_loads_nothing_heavy() -> None:
     )
     before = os.times()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    after = os.times()  # of the processor: other tests share the machine
+    after = os.times()  # CPU time, because other tests share the machine
     assert after.children_user + after.children_system - before.children_user - before.children_system < 3
     assert result.stdout.splitlines()[-1] == "[]"
     assert all(command in result.stdout for command in COMMANDS)
@@ -86,7 +86,7 @@ def test_every_command_explains_itself_by_an_example(command: str) -> None:
 
 
 def test_help_loses_no_word_to_markup() -> None:
-    """Rich takes a word in brackets for markup and drops it without a warning."""
+    """Rich treats a word in brackets as markup and drops it without a warning."""
     group = cast(TyperGroup, get_command(app))
     commands: dict[tuple[str, ...], Any] = {(name,): command for name, command in group.commands.items()}
     world = cast(TyperGroup, group.commands["world"])
@@ -108,7 +108,7 @@ def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 FEW = ("warm_start.tasks=33", "collect.tasks=33", "update.validation_tasks=33", "evaluate.tasks=33")
-"""All that each split of the example environment holds."""
+"""As many tasks as each split of the example environment has."""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_too_few_tasks_are_told_before_anything_is_done(
 
 
 class Sliced(Example):
-    """Gives fewer tasks than were asked for, and raises nothing, as a slice of a list does."""
+    """Returns fewer tasks than were asked for without raising, as a slice of a list does."""
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return super().tasks(split, 33)[start : start + count]
@@ -189,7 +189,7 @@ def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: py
     hosted = ("policy.generator=remote", "policy.text_only=true", "evaluate.tasks=34")
     settings = ("environment.name=treeagent.envs.example:Example", *hosted)
     said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
-    assert "evaluate.tasks" in said and "34" in said  # asked for last
+    assert "evaluate.tasks" in said and "34" in said  # checked last
     assert "openai/model" in sentence("eval", "openai/model", "--out", tmp_path / "run")
 
 
@@ -314,7 +314,7 @@ def test_show_prints_a_digest_only(run: Path) -> None:
     ("rewards", "success"), [((0.5, 0.5), "100.0 %"), ((1.0, -0.2), "0.0 %"), ((0.9, 0.0), "0.0 %")]
 )
 def test_show_counts_as_success_what_learning_does(tmp_path: Path, rewards: Sequence[float], success: str) -> None:
-    """The return of a finished path, not a step's reward."""
+    """A path counts by its return, not by the reward of a step."""
     tree = sample_tree()
     for (path, _), reward in zip(list(tree.walk())[1:], rewards, strict=True):
         path[-1].reward = reward

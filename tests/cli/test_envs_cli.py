@@ -1,4 +1,4 @@
-"""``treeagent envs`` as it is called, and each rule that its check adds, broken by one small environment."""
+"""``treeagent envs`` from the command line. Each rule of its check is broken by one small environment."""
 
 import os
 import random
@@ -94,7 +94,7 @@ class Echo(Text):
 
 
 class Worn(Quiz):
-    """Gives in when asked often enough."""
+    """Accepts any answer after enough questions."""
 
     asked = 0
 
@@ -119,7 +119,7 @@ class Twice(Text):
 
 
 class Hurried(Text):
-    """Worth less the later it is, as MiniWoB's tasks are."""
+    """Pays less with time, as MiniWoB's tasks do."""
 
     began = 0.0
 
@@ -134,7 +134,7 @@ class Hurried(Text):
 
 
 class Steady(Hurried):
-    """By a clock that cannot be put forward."""
+    """Pays by a clock that its check cannot move forward."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -159,7 +159,7 @@ class Telling(Quiz):
 
 
 class Moody(Text):
-    """Each instance has a mood of its own, which no seed sets."""
+    """Each instance shows a number of its own, which no seed sets."""
 
     made = 0
 
@@ -172,7 +172,7 @@ class Moody(Text):
 
 
 class Fated(Text):
-    """Its copied random state is never replaced."""
+    """A restored snapshot goes on with its copied random state, whatever ``reseed`` says."""
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = True
@@ -198,7 +198,7 @@ class Fated(Text):
 
 
 class Forgetful(Quiz):
-    """Its snapshots are numbers, and a reset takes away what they stand for."""
+    """Its snapshots are numbers, and a reset deletes what they refer to."""
 
     snapshot_kind: SnapshotKind = "exact"
     snapshot_portable = False
@@ -218,7 +218,7 @@ class Forgetful(Quiz):
 
 
 class Absent(Quiz):
-    """Its snapshots hold all but the task, whose number its answers tell."""
+    """Its snapshots hold everything except the task, and its answers show the task's number."""
 
     snapshot_kind: SnapshotKind = "exact"
 

@@ -1,4 +1,4 @@
-"""Small environments that fail on demand, a policy and processes to watch them by, and a long run of them."""
+"""Small environments that fail on demand, helpers that observe their processes, and a long run of faulty episodes."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ FAULTS = ("sleep", "hog", "exit", "leave", "crash", "garbage", "no number", "no 
 
 
 def stairs_task(number: int, fault: str = "", at: str = "step") -> Task:
-    """Three steps up are a success; the fault strikes at the second stair, or at ``at``."""
+    """Climbing three steps up is a success. The fault occurs at the second stair, or at ``at``."""
     return Task(f"stairs-{number}", "climb", seed=number, data={"fault": fault, "at": at})
 
 
@@ -40,13 +40,13 @@ class Lock:
 
 
 class Stairs(Env):
-    """``up`` and ``down`` three stairs; info tells the process."""
+    """``up`` and ``down`` three stairs. The info of a step holds the process id."""
 
     snapshot_kind: SnapshotKind = "exact"
 
     def __init__(self, snapshots: str = "plain") -> None:
-        """``snapshots``: plain, locked (cannot be pickled), bound (mean nothing to another process) or none; or the
-        environment is never made."""
+        """``snapshots`` is "plain", "locked" (cannot be pickled), "bound" (means nothing to another process), "none" or
+        "never made", for which the constructor hangs."""
         if snapshots == "never made":
             time.sleep(1000)
         self.snapshots = snapshots
@@ -128,7 +128,7 @@ class Climber:
 
 
 def fail(task: Task) -> StepResult:
-    """What each fault does."""
+    """Do what the task's fault says."""
     answer = ("stair 2", 0.0, False, False, dict[str, object]())
     match task.data["fault"]:
         case "sleep":
@@ -136,7 +136,7 @@ def fail(task: Task) -> StepResult:
             while True:
                 time.sleep(1000)
         case "hog":
-            re.match(r"(a+)+$", "a" * 100 + "b")  # holds the interpreter's lock for ages
+            re.match(r"(a+)+$", "a" * 100 + "b")  # blocks while holding the GIL
         case "exit":
             print("out of\nstairs", file=sys.stderr, flush=True)
             os._exit(3)
@@ -164,7 +164,7 @@ def fail(task: Task) -> StepResult:
 
 
 class Dice(Env):
-    """``roll`` adds to a hidden total; what shows is the roll. A snapshot copies the generator."""
+    """``roll`` adds to a hidden total and shows the roll. A snapshot copies the random generator."""
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = True
@@ -198,7 +198,7 @@ class Dice(Env):
 
 
 class WordsPolicy:
-    """Proposes every word once, in order, all equally likely."""
+    """Proposes every word once, in order, with equal probabilities."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -209,14 +209,14 @@ class WordsPolicy:
 
 
 def children(parent: int | None = None) -> list[int]:
-    """Processes that ``parent``, by default this process, has started and that still run; without the one that
-    multiprocessing keeps for itself from its first use on."""
+    """Running processes that ``parent`` has started, by default this process. The resource tracker of multiprocessing
+    is left out."""
     found = list[int]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
             tracker = b"resource_tracker" in (stat.parent / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if int(its_parent) == (parent or os.getpid()) and state != "Z" and not tracker:
             found.append(int(stat.parent.name))
@@ -224,7 +224,7 @@ def children(parent: int | None = None) -> list[int]:
 
 
 def runs(process: int) -> bool:
-    """False for a process that has ended but that nobody has asked about yet."""
+    """Whether a process runs. A zombie, which has ended but was not waited for, does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -241,10 +241,10 @@ def gone(process: int, seconds: float = 10.0) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process holds."""
+    """Resources that this process holds."""
 
     resident: int
-    """Bytes of memory."""
+    """Resident memory in bytes."""
     descriptors: int
     processes: int
 
@@ -260,24 +260,25 @@ def resident_bytes(process: int | str = "self") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Endured:
-    """What came of many episodes in a worker, some of them with a fault."""
+    """The outcome of many episodes in a worker, some of them with a fault."""
 
     faults: Mapping[str, int]
-    """Episodes by what was injected; "" are the sound ones."""
+    """Number of episodes by injected fault; "" stands for none."""
     solved: int
     lost: tuple[str, ...]
-    """Sound episodes that failed, and faults that passed unnoticed, in words."""
+    """Episodes without a fault that failed, and faults that went unnoticed, as messages."""
     stuck: int
-    """Episodes that took longer than the limit of a call and a start."""
+    """Number of episodes that took longer than a call and a start may take."""
     starts: int
-    """Processes started."""
+    """Number of processes started."""
     warm: Held
-    """After a fifth of the episodes, 200 at most."""
+    """Resources held after a fifth of the episodes, 200 at most."""
     after: Held
 
 
 def fault_of(number: int) -> str:
-    """Of the episodes 2 in 100 fail at once, 1 in 1,000 hangs and 1 in 200 is slow, which is no failure."""
+    """The fault of an episode: 2 in 100 fail at once, 1 in 1,000 hangs, and 1 in 200 is slow, which is not a
+    failure."""
     if number % 1000 == 500:
         return "hog" if number % 2000 == 500 else "sleep"
     if number % 200 == 11:
@@ -289,7 +290,7 @@ def fault_of(number: int) -> str:
 def endure(
     episodes: int, *, seconds: float = math.inf, call_seconds: float = 5.0, start_seconds: float = 60.0
 ) -> Endured:
-    """Climb the stairs so many times in a worker, or until ``seconds`` have passed, with faults in the mix."""
+    """Climb the stairs ``episodes`` times in a worker, or until ``seconds`` have passed, with injected faults."""
     env = WorkerEnv(STAIRS, call_seconds=call_seconds, start_seconds=start_seconds)
     dynamics = EnvDynamics(env, max_steps=6)
     solved = stuck = 0
@@ -307,7 +308,7 @@ def endure(
         sound, began, failure = fault_of(number) in ("", "slow"), time.monotonic(), ""
         try:
             success = asyncio.run(climbed(number))
-        except Exception as error:  # the episode boundary
+        except Exception as error:  # an episode may fail in any way
             success, failure = False, repr(error)
         solved += success
         if success != sound:

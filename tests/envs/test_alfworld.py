@@ -1,5 +1,5 @@
-"""ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that hold anywhere, files of its own writer, and the
-demonstrator."""
+"""ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that any instance restores, files made by its own
+writer, and the demonstrator."""
 
 import copy
 import json
@@ -44,7 +44,8 @@ def begin(env: AlfworldEnv, index: int = 0) -> str:
 
 
 def words(text: str) -> list[str]:
-    """ALFWorld lists things in the order of Python's hashes, which another process has otherwise."""
+    """The words of a text, sorted: ALFWorld lists things in the order of Python's hashes, which differs between
+    processes."""
     return sorted(re.findall(r"\w+", text.split("\nCommands: ")[0]))
 
 
@@ -71,7 +72,7 @@ def test_it_plays_as_alfworld_itself_does(env: AlfworldEnv, index: int) -> None:
     assert words(f"Welcome to TextWorld, ALFRED! {opening}") == words(state.feedback)
     for number in range(25):
         assert env.legal_actions() == sorted(" ".join(each.split()) for each in state.admissible_commands)
-        # Elsewhere and back again: what was done there must leave no trace.
+        # Go elsewhere and back again: what was done there must leave no trace.
         here = env.snapshot()
         env.restore(start)
         env.step(rng.choice(env.legal_actions()))
@@ -83,7 +84,7 @@ def test_it_plays_as_alfworld_itself_does(env: AlfworldEnv, index: int) -> None:
         assert (reward, terminated) == (float(state.won), done)
         if done:
             break
-    sys.argv = line  # which theirs has overwritten
+    sys.argv = line  # ALFWorld has overwritten it
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,7 +186,7 @@ def test_the_games_of_a_batch_stay_loaded() -> None:
 
 
 def test_writing_texts_changes_no_name(env: AlfworldEnv) -> None:
-    """As one that is not copied for every symbol of a text must not be."""
+    """The names are not copied for every symbol of a text, so writing texts must not change them."""
     begin(env, 2)
     infos, rng = env._game._infos, random.Random(2)
     before = copy.deepcopy(infos)

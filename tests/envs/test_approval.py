@@ -1,4 +1,5 @@
-"""Calls that wait for a person: no answer means no, an answer holds, and search asks once for one call at one state."""
+"""Calls that wait for a person's approval: no answer means no, answers are kept, and search asks once per call and
+state."""
 
 import asyncio
 import threading
@@ -30,7 +31,7 @@ def held(folder: Path, seconds: float = 20.0, call: str = "^up$") -> ShieldedEnv
 
 
 def answering(folder: Path, decide: Callable[[Request], bool], count: int) -> threading.Thread:
-    """A person at another terminal, who answers this many requests."""
+    """A person at another terminal who answers ``count`` requests."""
 
     def work() -> None:
         left, ends = count, time.monotonic() + 20
@@ -53,7 +54,7 @@ def test_no_answer_means_no_and_the_answer_of_a_late_person_does_not_count(tmp_p
     [asked] = (tmp_path / "asked").glob("*.ask.json")
     assert not answer(tmp_path / "asked", asked.name.split(".")[0], Answer(True, "ada"))
     assert env.step("up")[0] == first
-    assert env.step("down")[0] == "stair -1"  # which needs no approval
+    assert env.step("down")[0] == "stair -1"  # a call that needs no approval
 
 
 def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
@@ -63,13 +64,13 @@ def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
     assert env.step("up")[0] == "stair 1"
     assert env.step("up")[0] == FORBIDDEN + "ada said no: too high"
     person.join()
-    again = held(tmp_path, seconds=0.01)  # as in a run that is resumed: the answers are kept
+    again = held(tmp_path, seconds=0.01)  # as in a resumed run: the answers are kept
     again.reset(options={"task": stairs_task(1)})
     assert [again.step("up")[0], again.step("up")[0]] == ["stair 1", FORBIDDEN + "ada said no: too high"]
 
 
 def test_instances_that_ask_the_same_at_once_all_get_the_answer(tmp_path: Path) -> None:
-    """As those of ``environment.parallel`` do, in threads of one process."""
+    """As the instances of ``environment.parallel`` do, in threads of one process."""
     with ThreadPoolExecutor(4) as instances:
         for place in range(10):
             request, together = Request("stairs-1", "climb", str(place), "stair 0", "up"), threading.Barrier(4)
@@ -83,7 +84,7 @@ def ask_behind(together: threading.Barrier, folder: Path, request: Request) -> s
 
 
 def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:
-    """A person lets the agent go up from the ground alone; every path is replayed from the start."""
+    """The person only approves going up from the ground; every path is replayed from the start."""
     env = ShieldedEnv(Stairs("none"), approve=Approve(("^up$",), str(tmp_path), 20))
     person = answering(tmp_path, lambda request: request.observation == "stair 0", 4)
     search = Search(

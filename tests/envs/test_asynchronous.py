@@ -17,7 +17,7 @@ NAME = f"{__name__}:Lift"
 
 
 class Lift(AsyncEnv):
-    """``Stairs`` by coroutines. The task of fault ``hang`` waits at its second floor."""
+    """``Stairs`` as coroutines. The task of fault ``hang`` waits at its second floor."""
 
     snapshot_kind: SnapshotKind = "exact"
     open: ClassVar[int] = 0

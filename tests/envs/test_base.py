@@ -1,4 +1,4 @@
-"""Forks, the conformance check and ``make_env``, on small environments that each break one rule."""
+"""Forks, the conformance check and ``make_env``, on small environments that each violate one rule."""
 
 import math
 import random
@@ -20,7 +20,7 @@ TASK = Task("count-0", "reach three", seed=5, data={"answer": "seven"})
 
 
 class Counter(Env):
-    """Say ``up`` or ``down``; three is the goal. Replay only."""
+    """Say ``up`` or ``down``; three is the goal. It has no snapshots, only replay."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
@@ -68,7 +68,7 @@ class Forgetful(ExactCounter):
 
 
 class HalfDone(ExactCounter):
-    """Moves, and then fails, where asked to."""
+    """Moves and then raises, if asked to."""
 
     def step(self, action: str | ToolCall) -> StepResult:
         result = super().step("up" if action == "trip" else action)
@@ -82,7 +82,7 @@ class HalfDoneReplay(HalfDone):
 
 
 class Handed(ExactCounter):
-    """A snapshot is a key into this instance."""
+    """A snapshot is a key that only this instance can look up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Handed(ExactCounter):
 
 
 class Drifting(Counter):
-    """Every reset starts one higher."""
+    """Every reset starts one place higher."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -208,7 +208,7 @@ class GivesUpHappily(Counter):
 
 
 class Slippery(ExactCounter):
-    """Moves one or two, by its own generator, which a snapshot copies."""
+    """Moves one or two, by its own random generator, which a snapshot copies."""
 
     stochastic = True
 
@@ -369,7 +369,7 @@ WALK = (3, 0, 4, 1, 5, 4, 0, 2)
 
 
 def walked(fork: Forkable) -> tuple[list[Mark], list[str]]:
-    """Marks of six places, each a step up from the one before, and what a step up from some of them reads."""
+    """Marks of six places, each a step up from the one before, and the observations of a step up from some of them."""
     fork.reset(TASK)
     marks = [fork.mark()]
     for _ in range(5):
@@ -383,7 +383,7 @@ def walked(fork: Forkable) -> tuple[list[Mark], list[str]]:
 
 
 def test_a_snapshot_that_was_given_up_is_replayed_from_the_nearest_before_it() -> None:
-    # A counter's snapshot pickles to 5 bytes, so that two of them fit.
+    # A counter's snapshot pickles to 5 bytes, so two of them fit into the budget.
     assert snapshot_size(3) == 5
     fork = Forkable(ExactCounter(), snapshots=Snapshots(14))
     assert walked(fork)[1] == [f"at {place + 1}" for place in WALK]
@@ -408,7 +408,7 @@ def test_without_room_every_way_back_is_a_replay_and_with_room_none() -> None:
     st.integers(0, 40),
 )
 def test_every_budget_leads_to_the_same_places(moves: list[tuple[int, str, bool]], budget: int) -> None:
-    """Each move goes to a mark made before, or to the root of a new tree, and steps on from there."""
+    """Each move goes to an earlier mark or to the root of a new tree, and then takes a step."""
     fork = Forkable(ExactCounter(), snapshots=Snapshots(budget))
     marks, expected = list[Mark](), list[int]()
     for choice, action, anew in [(0, "up", True), *moves]:
@@ -456,7 +456,7 @@ def test_a_snapshot_larger_than_the_budget_drives_out_no_other() -> None:
     for action in ("up", "up", "up", "up"):
         fork.step(action)
         marks.append(fork.mark())
-    # 0 + 100 + 200 fit, 300 drives out the first three, 400 does not fit at all.
+    # 0 + 100 + 200 fit, 300 evicts the first three, and 400 does not fit at all.
     assert fork.evicted_snapshots == 3 + 1
     fork.goto(marks[3])
     assert fork.replayed_steps == 0
@@ -526,7 +526,8 @@ def test_what_cannot_be_pickled_counts_for_a_mebibyte() -> None:
 
 
 def rolled(fork: Forkable, plan: Sequence[tuple[int, int]]) -> dict[int, list[str]]:
-    """What each tree reads that a plan of (tree, place to go to) grows; place 0 is the root, the others as made."""
+    """The observations of each tree under a plan of (tree, place to go to). Place 0 is the root, the others are
+    numbered as they are made."""
     marks, read = dict[int, list[Mark]](), dict[int, list[str]]()
     for tree, place in plan:
         if tree not in marks:
@@ -554,7 +555,7 @@ def test_luck_differs_between_visits_paths_tasks_and_seeds() -> None:
     read = {tree: [int(observation.split()[1]) for observation in observations] for tree, observations in seen.items()}
     first, second = read[1][:3], read[1][3:]
     assert len({*first, *read[2]}) == 5, "three visits of one root, two of another"
-    # The same path each time: twice from what the first visit led to, once from what the second did.
+    # The same path each time: twice from the state after the first visit, once from the state after the second.
     assert len({second[0] - first[0], second[1] - first[1], second[2] - first[0]}) == 3
     assert rolled(Forkable(Slippery()), plan) == seen
     assert rolled(Forkable(Slippery(), seed=1), plan)[1] != seen[1]

@@ -1,4 +1,4 @@
-"""How a text calls a tool, and that an environment with tools gets the same calls in every format."""
+"""How a text calls a tool, and that an environment with tools receives the same calls in every format."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ def test_a_text_is_what_the_only_tool_is_called_with_if_that_takes_one_text(text
     act = text_tool("act", "Act.", "command")
     assert as_call(text, (act,)) == ToolCall("act", {"command": command})
     assert as_call(text, (act, text_tool("look", "Look."))) == (text if "act[" not in text else as_call(text, (act,)))
-    assert as_call("go north", (GUESS,)) == "go north"  # it takes a number
+    assert as_call("go north", (GUESS,)) == "go north"  # the tool takes a number
 
 
 def test_without_tools_every_text_stays_a_text() -> None:
@@ -79,7 +79,7 @@ def test_a_call_that_does_not_fit_its_schema_has_a_reason(text: str) -> None:
 
 
 class Strict(Env):
-    """Add two numbers. It understands tool calls alone, and no texts."""
+    """Add two numbers. It accepts tool calls only, no texts."""
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [Task(f"sum-{split}-{each}", f"{each} + 1", split, each) for each in range(start, start + count)]
@@ -148,7 +148,7 @@ def test_a_replay_makes_the_calls_that_were_first_made() -> None:
 
 
 class TwoLines(Strict):
-    """Its demonstrator writes a call over two lines, which the react format cannot."""
+    """Its demonstrator writes a call over two lines, which the react format cannot express."""
 
     def demonstrator(self, noise: float) -> "TwoLineAdder":
         return TwoLineAdder(self)
@@ -168,7 +168,7 @@ class Locked(Strict):
 
 
 class Mute(Strict):
-    """Nothing can be played in it."""
+    """No action is possible in it."""
 
     def demonstrator(self, noise: float) -> None:  # type: ignore[override]
         return None
@@ -187,7 +187,7 @@ def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() ->
 
 
 class Unlisted(Strict):
-    """Understands a call that none of its tools makes."""
+    """Accepts a call that none of its tools makes."""
 
     def tools(self) -> Sequence[ToolSpec]:
         return (text_tool("other", "Do something else.", "what"), text_tool("end", "End."))

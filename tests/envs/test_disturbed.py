@@ -21,7 +21,7 @@ def shop() -> ShopEnv:
 
 
 def begun(env: Env, place: int = 0) -> tuple[Task, str]:
-    """A task of an environment, and how its episode opens."""
+    """A task of an environment, and the opening of its episode."""
     [task] = env.tasks("test", 1, place)
     return task, env.reset(seed=task.seed, options={"task": task})[0]
 
@@ -49,7 +49,7 @@ def test_a_demonstrator_succeeds_as_it_did(kind: Disturbance) -> None:
 
 
 class Told(ShopEnv):
-    """A store that remembers the task it was given."""
+    """A store that records the task it was given."""
 
     given: Task | None = None
 

@@ -1,4 +1,4 @@
-"""``EnvDynamics`` on the shop, with its snapshots and without."""
+"""``EnvDynamics`` on the shop, with and without its snapshots."""
 
 import asyncio
 import dataclasses
@@ -41,7 +41,7 @@ def step(dynamics: Dynamics, state: State, action: Action) -> Transition:
 
 
 def demonstrated(task: Task, noise: float = 0.0, seed: int = 0) -> list[str]:
-    """The calls of one demonstration, at most 15."""
+    """The calls of one demonstration, 15 at most."""
     SHOP.reset(options={"task": task})
     player, rng, calls = SHOP.demonstrator(noise), random.Random(seed), list[str]()
     assert player is not None
@@ -182,7 +182,7 @@ def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str
 
 def test_an_environment_that_fails_at_a_known_place_is_led_back_there() -> None:
     class Forgetful(Stairs):
-        """Its second key costs it its place."""
+        """Asking it for a second key changes its state."""
 
         keys = 0
 
@@ -243,7 +243,7 @@ def test_planning_does_not_know_the_luck_of_the_execution() -> None:
 @pytest.mark.parametrize("index", range(4))
 def test_a_hidden_reward_shows_nowhere(index: int) -> None:
     task = SHOP.tasks("test", 4)[index]
-    # The same calls under true and flipped labels: one buys rightly, the other wrongly.
+    # The same calls under true and flipped labels: one buys the right product, the other the wrong one.
     flipped = dataclasses.replace(
         task, data={**task.data, "attributes": ["nothing"], "options": ["none"], "price_limit": 1.0, "nouns": ["no"]}
     )

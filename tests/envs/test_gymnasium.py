@@ -1,4 +1,4 @@
-"""Gymnasium's environments behind our contract: real ones, wrapped ones, and ones whose copies lie."""
+"""Gymnasium's environments behind treeagent's contract: real ones, wrapped ones, and ones whose copies are wrong."""
 
 import pickle
 import random
@@ -28,7 +28,7 @@ def lake(slippery: bool = False, rows: Sequence[str] = LAKE) -> FrozenLakeEnv:
 
 
 def walked(env: FrozenLakeEnv, noise: float, seed: int) -> float:
-    """The verdict on a demonstrator's episode."""
+    """The verdict on an episode of the demonstrator."""
     player, rng = env.demonstrator(noise), random.Random(seed)
     for _ in range(40):
         if env.step(player.act(rng)[1])[2]:
@@ -37,7 +37,7 @@ def walked(env: FrozenLakeEnv, noise: float, seed: int) -> float:
 
 
 class Corridor(gymnasium.Env[int, int]):  # type: ignore[name-defined, misc]
-    """Three steps to the right."""
+    """Takes three steps to the right."""
 
     place = 0
 
@@ -52,11 +52,11 @@ class Corridor(gymnasium.Env[int, int]):  # type: ignore[name-defined, misc]
 
 
 class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined, misc]
-    """Pickles as its arguments: a copy stands at the start again."""
+    """Is pickled as its constructor arguments, so a copy is back at the start."""
 
 
 class Closing(Corridor):
-    """A game that ends with its first step, and that does not start again once it was closed."""
+    """A game that ends with its first step and does not start again after it was closed."""
 
     closed = False
 

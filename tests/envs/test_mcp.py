@@ -23,13 +23,13 @@ READ = ("find", "read")
 
 
 def notes() -> McpEnv:
-    """What a user would write to name it as "module:notes"."""
+    """A function as users write it, to name it as "module:notes"."""
     return from_mcp(COMMAND, tasks=TASKS, tools=READ, seconds=120)
 
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[McpEnv]:
-    """A server takes seconds to start."""
+    """One server for the module, because a server takes seconds to start."""
     made = notes()
     yield made
     made.close()
@@ -97,7 +97,7 @@ def test_a_pool_has_a_server_for_each_instance_and_grows_the_same_trees(env: Mcp
 def test_only_read_only_and_idempotent_tools_are_replayed() -> None:
     repeatable = from_mcp(COMMAND, tasks=TASKS, tools=["find", "write"], seconds=120)
     assert repeatable.snapshot_kind == "replay"
-    for _ in range(2):  # another server each time: what was written is gone
+    for _ in range(2):  # another server each time, so what was written is gone
         repeatable.reset()
         assert repeatable.step('write {"name": "a", "text": "b"}')[0] == "1 written"
     repeatable.close()

@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[MiniWoBEnv]:
-    """A browser takes seconds to start."""
+    """One browser for the module, because a browser takes seconds to start."""
     env = MiniWoBEnv()
     yield env
     env.close()
@@ -162,7 +162,7 @@ def test_branches_equal_replays(browser: MiniWoBEnv, page: str) -> None:
 
 
 def test_time_plays_no_part(browser: MiniWoBEnv) -> None:
-    """The page's own reward is 1 - t / 10 s, and after 10 s it has ended."""
+    """The page's own reward is 1 - t / 10 s, and the page ends after 10 s."""
     env = opened(browser, "click-button", 4)
     env._driver.execute_script("core.ept0 -= 9000")
     assert env.step(env.demonstrator(0.0).act(random.Random(0))[1])[1] == 1.0

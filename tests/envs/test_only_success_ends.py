@@ -1,4 +1,4 @@
-"""Where nothing but a success ends an episode, environments declare it, and the check finds out who does not."""
+"""Environments declare if only a success ends an episode, and the check detects a missing declaration."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -34,7 +34,7 @@ class ToldPit(Pit):
 
 
 def test_episodes_are_counted_by_how_they_ended() -> None:
-    """Three demonstrations and three random episodes: the climber that always errs never ends."""
+    """Three demonstrations and three random episodes. The climber that always errs never ends its episode."""
     ends = check_env(Stairs(), stairs_task(1)).ends
     assert ends.failed == 0 and ends.solved >= 1 and ends.unended >= 1
     assert ends.solved + ends.unended == 6
@@ -46,8 +46,8 @@ def test_episodes_are_counted_by_how_they_ended() -> None:
     [
         (Ends(3, 0, 2), True),
         (Ends(3, 1, 2), False),
-        (Ends(3, 0, 0), False),  # nothing has failed yet
-        (Ends(0, 0, 2), False),  # nothing has ended yet
+        (Ends(3, 0, 0), False),  # no episode has failed
+        (Ends(0, 0, 2), False),  # no episode has ended
     ],
 )
 def test_what_counts_as_evidence(ends: Ends, only: bool) -> None:

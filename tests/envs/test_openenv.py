@@ -1,4 +1,4 @@
-"""Real OpenEnv servers over WebSocket: one of ours, and one that knows nothing of us."""
+"""Real OpenEnv servers over WebSocket: one of treeagent's, and one without its extensions."""
 
 import gc
 import os

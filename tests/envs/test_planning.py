@@ -32,7 +32,7 @@ DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
 SWAP = [*BLOCKS, "goal on b a"]
 
-# Every construct of ADL that is understood: a lamp whose switch is shut away, and a conditional effect for all lamps.
+# Uses every supported construct of ADL: a lamp whose switch is shut away, and a conditional effect for all lamps.
 LAMPS = """
 (define (domain lamps)
   (:requirements :adl)
@@ -75,7 +75,7 @@ def generated(name: str, size: int, count: int) -> Iterator[Problem]:
 
 
 def demonstrated(env: Env) -> str:
-    """The call of a demonstrator that does not err."""
+    """The call of a demonstrator that makes no mistakes."""
     player = env.demonstrator(0.0)
     assert player is not None
     return player.act(random.Random(0))[1]
@@ -119,7 +119,7 @@ def test_blocks_played_by_hand() -> None:
     env.step(ToolCall("act", {"command": "put-down a"}))
     assert env.step("  Pick-Up  b ")[0] == "a is on the table, you hold b"
     assert env.step("stack b a") == ("a is on the table, b is on a", 0.0, False, False, {})
-    assert env.verify() == 0.0  # the goal holds, but only an end is judged
+    assert env.verify() == 0.0  # the goal holds, but only an ended episode is judged
     assert env.step("finish") == ("finished", 1.0, True, False, {})
     assert (env.verify(), env.legal_actions()) == (1.0, [])
     over = "the task is finished"
@@ -186,7 +186,7 @@ def test_the_prompt_has_the_goal_the_fixed_facts_and_the_actions() -> None:
 def test_every_construct_of_adl_does_what_pddl_says() -> None:
     problem = read_problem(LAMPS, DUSK)
     one, two, power, is_open = ("lit", "one"), ("lit", "two"), ("power",), ("open",)
-    # The attic is dark, so that nobody enters it before the switch is open; a room is not entered from itself.
+    # The attic is dark, so nobody enters it before the switch is open. A room cannot be entered from itself.
     assert sorted(problem.steps) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
     state: State = frozenset([one])
     assert problem.start == state
@@ -228,7 +228,7 @@ def test_a_generated_problem_is_the_one_that_the_library_reads_from_its_pddl(nam
 
 
 def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() -> None:
-    """3^n arrangements (Hinz et al. 2013), of which none is further from another than 2^n - 1 moves."""
+    """There are 3^n arrangements (Hinz et al. 2013), and no two are more than 2^n - 1 moves apart."""
     for problem in generated("hanoi", 4, 3):
         found = distances(problem, problem.start)
         assert len(found) == 81
@@ -275,7 +275,7 @@ def test_a_range_of_sizes_draws_them_all_and_shares_no_problem_across_splits_wit
     for size in (3, 4, 5):
         held_out = PlanningEnv(PlanningOptions(size=size)).tasks("test", 20)
         assert seen.isdisjoint(tuple(problem_lines(task)) for task in held_out)
-    # A range of a single size has the tasks of that size.
+    # A range of one size has the tasks of that size.
     assert PlanningEnv(PlanningOptions(size=(4, 4))).tasks("test", 5) == PlanningEnv().tasks("test", 5)
     settings = load_config(None, ["environment.name=planning", "environment.options.size=[3, 5]"]).environment
     assert make_env(settings.name, settings.options).tasks("train", 60) == train
@@ -329,7 +329,7 @@ def test_without_noise_the_demonstrator_wins_and_with_noise_it_does_not_always(n
 
 @pytest.mark.slow
 def test_two_processes_demonstrate_alike() -> None:
-    """Sets of texts have another order in each."""
+    """Iteration order of sets of strings differs between processes."""
     code = (
         "import random\n"
         "from treeagent.envs import make_env\n"
@@ -425,7 +425,7 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     options = f"environment.options={{domain_file='{folder}/domain.pddl', problems={split}}}"
     env = make_env("planning", load_config(None, [options]).environment.options)
     assert [each.id for each in env.tasks("test", 2)] == ["blocks-test-p05", "blocks-test-p01"]
-    assert check_tasks(env, 5) == []  # also where a split is empty
+    assert check_tasks(env, 5) == []  # also if a split is empty
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_foreign_values_are_refused() -> None:
 
 
 def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a package of the same layout, which pip could have installed without its requirements."""
+    """Tested with a package of the same layout, as if pip had installed it without its requirements."""
     folder = tmp_path / "pddlgym" / "pddl"
     folder.mkdir(parents=True)
     for name, count in (("towers", 4), ("towers_test", 2)):

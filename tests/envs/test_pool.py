@@ -1,4 +1,4 @@
-"""Several instances of an environment side by side: the trees of one instance, in less time."""
+"""Several instances of an environment in parallel grow the trees of one instance in less time."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from treeagent.types import Task, ToolCall
 
 MOVES = WordsPolicy("up", "down", "jump")
 CLIMBS = [stairs_task(0), stairs_task(1, "raise"), *map(stairs_task, range(2, 5)), stairs_task(0), stairs_task(6)]
-"""One of which fails at its second stair, and one is there twice."""
+"""Tasks to climb. One fails at its second stair, and one is there twice."""
 
 
 def grow(
@@ -49,7 +49,7 @@ def grow(
 
 
 def told(trees: Sequence[Tree]) -> list[dict[str, Any]]:
-    """All that a shard keeps of trees, but the time that they took."""
+    """Everything that a shard stores of trees, except the times."""
     records = [to_record(tree) for tree in trees]
     for record in records:
         record["budget"].pop("seconds")
@@ -103,7 +103,7 @@ def test_each_worker_process_serves_its_own_tasks() -> None:
 
 
 class Meeting(Stairs):
-    """No step goes on before ``many`` are under way."""
+    """No step returns before ``many`` steps are under way."""
 
     meeting = threading.Barrier(4)
 
@@ -121,7 +121,7 @@ def test_the_steps_of_a_batch_overlap(kind: str) -> None:
 
 
 class Watched(Stairs):
-    """Notes the threads of its life and whether it was closed."""
+    """Records the threads that use it and whether it was closed."""
 
     made: "list[Watched]"
 
@@ -176,7 +176,7 @@ def test_an_instance_that_cannot_be_made_costs_its_trees_only() -> None:
 
 
 class Hanging(Stairs):
-    """The task of fault ``hang`` waits at its first step until somebody interrupts."""
+    """The task of fault ``hang`` waits at its first step until it is interrupted."""
 
     ended = 0
 
@@ -205,18 +205,18 @@ def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(
     make = partial(Hanging, kind)
     sound = told(grow(make(), [tasks[0], *tasks[2:]], simulations=2, leaves=1))
     with EnvPool(make(), make, 3) as pool:
-        # A step waits for two others, which is no fault of its own.
+        # A step waits for two others, which must not count as its own time.
         trees = grow(pool, tasks, simulations=2, leaves=1, step_seconds=0.4)
     assert trees[1].error == "TimeoutError"
     assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
-    # Where any instance will do, the others may have finished all trees before one is needed in its place.
+    # If any instance will do, the others may have finished all trees before a replacement is needed.
     assert Hanging.ended == 4 or (kind == "plain" and Hanging.ended == 3)
 
 
 def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:
     class Slow(Stairs):
         def __init__(self) -> None:
-            time.sleep(0.5)  # nor is making it
+            time.sleep(0.5)  # making an instance must not count, either
             super().__init__("none")
 
         def step(self, action: str | ToolCall) -> StepResult:

@@ -23,7 +23,7 @@ def env() -> PythonEnv:
 
 
 def said(code: str, **limits: float) -> str:
-    """What the code printed, and why it was ended."""
+    """The output of the code, and why it was ended."""
     run = Sandbox(**limits).run(code)  # type: ignore[arg-type]
     return f"{run.output.strip()} {run.error}".strip()
 

@@ -162,7 +162,7 @@ def test_the_best_passage_comes_first_and_ties_in_order() -> None:
     assert [each.id for each in index.search("painting", 5)] == ["2", "3"]
     assert [each.id for each in index.search("painting", 1)] == ["2"]
     assert index.search("zebra", 5) == []
-    # A query of nothing but stop words is looked for as it is.
+    # A query that consists of stop words is searched as it is.
     assert [each.id for each in index.search("and", 5)] == ["0"]
 
 

@@ -1,4 +1,4 @@
-"""Calls that never reach the environment, and budgets of what is read."""
+"""Calls that are blocked before the environment, and budgets for observations."""
 
 import asyncio
 from functools import lru_cache
@@ -32,7 +32,7 @@ def shop() -> ShopEnv:
 
 
 def no_boots(call: str | ToolCall) -> str | None:
-    """A predicate as a user would write it."""
+    """A predicate as users write it."""
     boots = isinstance(call, ToolCall) and call.name == "search" and "boot" in str(call.arguments["query"])
     return "no boots here" if boots else None
 
@@ -42,7 +42,7 @@ def undecided(call: str | ToolCall) -> bool:
 
 
 def climb(env: Env, *calls: str | ToolCall) -> list[str]:
-    """What stairs say to each call of one episode."""
+    """The observations of the stairs after each call of one episode."""
     env.reset(options={"task": stairs_task(1)})
     return [env.step(call)[0] for call in calls]
 
@@ -168,7 +168,7 @@ def test_an_observation_is_cut_at_a_character_and_says_so(text: str, limit: int)
 
 
 def test_an_episode_that_has_read_too_much_is_truncated() -> None:
-    env = ShieldedEnv(Stairs(), NO_DOWN, episode_bytes=14)  # "stair 0" and another such
+    env = ShieldedEnv(Stairs(), NO_DOWN, episode_bytes=14)  # room for "stair 0" and one more observation of that length
     env.reset(options={"task": stairs_task(1)})
     assert [env.step("up")[2:4] for _ in range(3)] == [(False, False), (False, True), (True, False)]
     env.reset(options={"task": stairs_task(1)})

@@ -1,4 +1,4 @@
-"""The generated store: pages, both grammars, snapshots, search and tasks."""
+"""The generated store: pages, both call formats, snapshots, search and tasks."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def do(call: str | ToolCall, env: ShopEnv = ENV) -> str:
 
 
 def clicks() -> list[str]:
-    """Every click that the current page answers."""
+    """Every click that the current page accepts."""
     session, buttons = ENV.visit, list[str]()
     if session.page == "results":
         buttons += session.listed(ENV.options)
@@ -211,7 +211,7 @@ def test_tasks_are_plentiful_disjoint_and_solvable(difficulty: int) -> None:
             assert all(word in task.prompt for word in (*goal.attributes, *goal.options, goal.type))
             assert f"under ${goal.price_limit:.0f}" in task.prompt
         products[split] = {goal.product_id for goal in goals}
-        # Wording apart: the requirements themselves are what must not come back.
+        # Compare requirements without their wording: no requirement may occur in two splits.
         requirements[split] = {
             repr((goal.type, sorted(goal.attributes), sorted(goal.options), goal.price_limit)) for goal in goals
         }

@@ -1,4 +1,4 @@
-"""WebShop's reward, by hand."""
+"""WebShop's reward, against values by hand."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ RIGHT = (("color", "brown"), ("size", "10"))
         (replace(BOOT, price=61), RIGHT, 4 / 5),
         (replace(BOOT, attributes=("leather", "padded")), RIGHT, 4 / 5),
         (replace(BOOT, attributes=(), price=99), (), 0.0),
-        # Another type of the same department without a common noun is worth nothing, by WebShop's rule.
+        # By WebShop's rule, another type of the same department without a common noun is worth nothing.
         (replace(BOOT, type="sandal", nouns=frozenset({"sandal"})), RIGHT, 0.0),
     ],
 )

@@ -21,12 +21,12 @@ def begun(rows: list[str], **options: object) -> SokobanEnv:
 
 
 def row(env: SokobanEnv, move: str) -> str:
-    """The uppermost row inside after a move, without spaces."""
+    """The uppermost inner row after a move, without spaces."""
     return env.step(move)[0].replace(" ", "").split("\n")[1]
 
 
 def fewest_moves(place: Place) -> int | None:
-    """By breadth-first search, without a bound."""
+    """The least number of moves to solve a room, by breadth-first search without a bound."""
     depths, queue = {place: 0}, deque([place])
     while queue:
         here = queue.popleft()

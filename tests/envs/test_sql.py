@@ -1,4 +1,4 @@
-"""The SQL analyst: what its verifier accepts, what its databases refuse, and the contract."""
+"""The SQL analyst: which answers its verifier accepts, what its databases refuse, and the contract."""
 
 import random
 import time
@@ -53,7 +53,7 @@ def test_no_cheap_answer_is_right(index: int) -> None:
     asked, place = env.key, env.snapshot()
     main, event = asked.schema.table, asked.schema.event
     _, rows = asked.database().query(asked.gold)
-    # The very rows of the answer, written out: right here and wrong on the siblings.
+    # A query that writes out the rows of the answer: right here, and wrong on the sibling databases.
     constants = " UNION ALL ".join(f"SELECT {', '.join(map(repr, row))}" for row in rows)
     for sql in (
         "",

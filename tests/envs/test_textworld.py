@@ -1,4 +1,5 @@
-"""TextWorld's games: parity with TextWorld's own wrappers, exact snapshots anywhere, the cache and the demonstrator."""
+"""TextWorld's games: parity with TextWorld's own wrappers, exact snapshots in any instance, the cache and the
+demonstrator."""
 
 import json
 import os
@@ -32,7 +33,7 @@ KINDS: tuple[Kind, ...] = ("cooking", "coin_collector", "treasure_hunter", "cust
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Games compiled once for this module."""
+    """A folder with games, compiled once for this module."""
     return str(tmp_path_factory.mktemp("textworld"))
 
 
@@ -60,7 +61,7 @@ def solve(env: TextWorldEnv) -> list[str]:
 
 
 def wander(env: TextWorldEnv, rng: random.Random, steps: int) -> list[object]:
-    """What happens in up to ``steps`` commands, most of them admissible, some not understood."""
+    """What happens during up to ``steps`` commands, most of them admissible, some not understood."""
     seen: list[object] = []
     for _ in range(steps):
         commands = [*env.legal_actions(), "take", "dance"]
@@ -117,7 +118,7 @@ def test_it_plays_as_textworld_itself_does(cache: str, kind: Kind) -> None:
 def test_branches_equal_replays_in_any_order_across_games(
     cache: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # One game in memory at a time: every change of game loads another.
+    # One game in memory at a time, so that every change of game loads another.
     monkeypatch.setattr(env_module, "LOADED", 1)
     env, rng = make(cache), random.Random(0)
     places = []
@@ -162,7 +163,7 @@ def test_a_snapshot_is_good_in_another_process(cache: str, env: TextWorldEnv, tm
     )
     seen = set()
     for hash_seed in ("1", "2"):
-        # TextWorld keeps facts in sets; their order must not show.
+        # TextWorld keeps facts in sets; their order must not affect the output.
         run = subprocess.run(
             [sys.executable, "-c", code, str(place)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -271,7 +272,7 @@ def test_winning_and_losing(env: TextWorldEnv) -> None:
         solution = env.solution()
         assert solution is not None
         env.step(solution[0])
-    # The only ingredient: who eats it now will never cook it.
+    # It is the only ingredient: an agent that eats it now can never cook it.
     eat = next(command for command in env.legal_actions() if command.startswith("eat "))
     observation, reward, terminated, _, info = env.step(eat)
     assert observation.endswith("*** You lost! ***")

@@ -1,4 +1,4 @@
-"""The toolbox: pipelines of the wanted length, references that lead to the answer, and the contract."""
+"""The toolbox: pipelines of the requested length, references that lead to the answer, and the contract."""
 
 import random
 
@@ -28,7 +28,7 @@ def begun(question: list[object], noted: bool = False) -> ToolboxEnv:
 
 
 def test_a_pipeline_by_hand() -> None:
-    """The floor of the room of the team of mira, plus tom's badge: 10 + 17. Two calls are due at first."""
+    """The floor of the room of mira's team plus tom's badge: 10 + 17. The reference begins with two calls."""
     env = begun(["add", ["floor_of", ["room_of", ["team_of", "mira"]]], ["badge_of", "tom"]])
     due = [ToolCall("team_of", {"person": "mira"}), ToolCall("badge_of", {"person": "tom"})]
     assert env.reference() == due

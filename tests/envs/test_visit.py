@@ -1,4 +1,4 @@
-"""What the environments of one frozen visit share: the contract, their players, and what they refuse."""
+"""What environments of one frozen visit share: the contract, their demonstrators, and what they refuse."""
 
 import os
 import random

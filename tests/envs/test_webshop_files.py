@@ -66,7 +66,7 @@ INSTRUCTIONS: dict[str, object] = {
 
 
 def written(folder: Path, **files: object) -> dict[str, object]:
-    """Options that name the files written."""
+    """Write the files. Returns the options that name them."""
     options: dict[str, object] = {}
     for name, content in files.items():
         path = folder / f"{name}.json"
@@ -136,7 +136,7 @@ def test_fuzzy_matching(tmp_path: Path) -> None:
     assert rule.option(lamp, "color", "black", ("matte black",))
     assert not rule.option(lamp, "size", "black", ("matte black",))
     assert purchase_reward(lamp, (), goal, rule) == pytest.approx(2 / 3)
-    # Two chosen options that both match one wanted cannot pass for more than one.
+    # Two chosen options that both match one wanted option count as one.
     both = (("color", "matte black"), ("finish", "black matte"))
     assert purchase_reward(lamp, both, goal, rule) == 1.0
 

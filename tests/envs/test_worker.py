@@ -1,4 +1,4 @@
-"""``WorkerEnv``: all that an environment offers, from a process whose faults cost one task."""
+"""``WorkerEnv``: everything that an environment offers, from a process whose faults cost one task."""
 
 import asyncio
 import gc
@@ -296,7 +296,7 @@ def test_a_kill_in_mid_episode_costs_the_call_it_meets(stairs: WorkerEnv) -> Non
     (process,) = children()
     os.kill(process, signal.SIGKILL)
     assert gone(process)
-    # Between two calls it costs nothing at all.
+    # Between two calls a restore costs nothing.
     stairs.restore(place)
     assert stairs.step("up")[0] == "stair 2"
     assert stairs.starts == 3
@@ -422,7 +422,7 @@ def test_a_thousand_resets_leave_nothing_behind() -> None:
     for _ in range(3):
         env = WorkerEnv(STAIRS)
         start(env, stairs_task(1))
-        # No close: the last reference is enough.
+        # No close: dropping the last reference is enough.
     del env
     assert children() == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -435,7 +435,7 @@ def search(env: Env, tasks: Sequence[Task], policy: Policy | None = None) -> lis
 
 
 def grown(tree: Tree) -> list[object]:
-    """All that a tree says, but for the time and the steps it took."""
+    """Everything in a tree except its time and the steps it took."""
     return [
         (
             [edge.action.text for edge in path],

@@ -12,7 +12,7 @@ from treeagent.search.node import Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
 
-# TRL itself uses names that transformers has deprecated.
+# TRL uses names that transformers has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*deprecated:FutureWarning")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "learn_from_trees.py"
 

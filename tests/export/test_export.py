@@ -1,4 +1,5 @@
-"""Exported trees: what a row holds, what the datasets library and TRL make of it, and what no kill can break."""
+"""Exported trees: what a row holds, how the datasets library and TRL read it, and that a kill leaves no broken
+export."""
 
 import os
 import random
@@ -44,7 +45,7 @@ Score = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
 
 
 def tenths(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-    """Every token has the log-probability -1/10."""
+    """Log-probabilities in which every token has -1/10."""
     return [-0.1] * len(ids)
 
 
@@ -59,7 +60,7 @@ def act(
     value_sum: float,
     reward: float | None = None,
 ) -> Edge:
-    """Plant an action at the end of a path, and what the environment answers; with a reward it ends the task."""
+    """Add an action at the end of a path, with the environment's answer. With a reward it ends the task."""
     node = path[-1].child if path else tree.root
     assert node is not None
     ids = chat.encode_action(text)
@@ -71,7 +72,7 @@ def act(
 
 
 def shop_tree(chat: ChatFormat, number: int, split: Split = "train", score: Score = tenths) -> Tree:
-    """Two searches, Q 3/4 and 0; after the better one a purchase that wins and one that loses."""
+    """Two searches with Q 3/4 and 0. After the better one come two purchases, of which one wins and one loses."""
     task = Task(f"{split}-{number}", f"Buy kettle {number}.", split, data={"answer": "secret"})
     messages = (Message("system", "You are in a shop."), Message("user", task.prompt))
     tree = Tree(task, number, Node(State(task, messages), context_ids=chat.context_ids(messages)))
@@ -210,7 +211,7 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     origins = {
         name: [row["origin"] for row in VIEWS[name].rows(tree, run.config)] for name in ("sft", "values", "advantages")
     }
-    assert origins == {  # of the tree's three ends the second was imagined
+    assert origins == {  # of the tree's three ends, the second was imagined
         "sft": ["real"],
         "values": ["real", "imagined"],
         "advantages": ["real", "imagined", "real"],
@@ -220,7 +221,8 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
 
 
 def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    """Four visits and one at the root. Behind it the purchase that loses is imagined, and not to be learned."""
+    """The root has targets from four visits and one. Behind it the losing purchase is imagined, so it must not be
+    learned."""
     tree = shop_tree(chat, 7)
     run = make_run(tmp_path / "run", [[tree]])
     config = load_config(None, [*SETTINGS, "update.targets.kind=visits"])
@@ -319,7 +321,8 @@ def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat
 
 
 def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) -> None:
-    """Where they are nodes of their own: a pair of thoughts breaks off, a pair of actions goes on with the thought."""
+    """Thought and action are nodes of their own. A pair of thoughts stops after the thought; a pair of actions
+    continues the turn after the thought."""
     task = Task("split", "Go.")
     messages = (Message("user", task.prompt),)
     root = Node(State(task, messages), context_ids=chat.context_ids(messages))
@@ -345,7 +348,7 @@ def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) 
 
 
 def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatFormat, run: Run) -> None:
-    """One row a segment: the page that was read before is a note behind the later prompt."""
+    """One row per segment of prompt. In the later prompt, the earlier page is replaced by a note."""
     messages = (Message("user", "Buy tea."),)
     task = Task("long", "Buy tea.")
     tree = Tree(task, 0, Node(State(task, messages), context_ids=chat.context_ids(messages)))
@@ -375,12 +378,12 @@ def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatForma
     prompts = [row["prompt_ids"] for row in VIEWS["advantages"].rows(tree, run.config)]
     assert prompts == [chat.prompt_ids(read)] * 2
     steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config)]
-    assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # the world answered in full
+    assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # transitions keep the observations in full
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_an_empty_list_in_the_first_rows_settles_no_type(chat: ChatFormat, tmp_path: Path, format: Format) -> None:
-    """A first shard in which no prompt has a token, as its root was never read."""
+    """In the first shard no prompt has a token, because the roots were never read."""
     unread = [shop_tree(chat, number) for number in range(3)]
     for tree in unread:
         tree.root.context_ids = ()
@@ -428,7 +431,7 @@ def test_a_finished_export_is_not_redone_and_takes_in_new_trees(run: Run, chat: 
     assert write(run, out) == rows
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
     assert len(load(out, "pairs")) == 8
-    write_shard(run.trees, "collect-2", 0, [to_record(shop_tree(chat, 5))])  # another round's
+    write_shard(run.trees, "collect-2", 0, [to_record(shop_tree(chat, 5))])  # from another round
     write_shard(run.trees, "evaluate-dpo-mcts", 0, [to_record(shop_tree(chat, 6))])
     assert write(run, out)["pairs"] == rows["pairs"] + 2
     assert (out / "pairs" / "train-2-00000.parquet").exists()
@@ -454,11 +457,11 @@ for _ in sys.stdin:
         export(run.config, run, QuietProgress(), list(USUAL), "parquet", Path(sys.argv[2]))
         os._exit(0)
 """
-"""Begins the export in a process of its own for every line it reads, and tells its number."""
+"""Starts the export in a forked process for each line that it reads, and prints the process id."""
 
 
 def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, tmp_path: Path) -> None:
-    """The datasets library knows a cached dataset by its folder's last name, its header, and nothing else."""
+    """The datasets library identifies a cached dataset only by its folder's last name and its header."""
     for number in (1, 2):
         run = make_run(tmp_path / f"run-{number}", [[shop_tree(chat, number)]])
         write(run, tmp_path / str(number) / "out", "sft")
@@ -496,7 +499,7 @@ def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: P
 
 
 def test_memory_does_not_grow_with_the_number_of_trees(chat: ChatFormat, tmp_path: Path) -> None:
-    """Of 100 kB each, which zstd cannot make much smaller; all of them would take 16 MB."""
+    """The trees have 100 kB each, which zstd compresses little; all of them together would take 16 MB."""
     peaks = []
     for count in (20, 160):
         trees = [shop_tree(chat, number) for number in range(count)]
@@ -598,8 +601,8 @@ def trained(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
-    """A folder with a tiny model in ``model`` and, in ``data``, an export of trees whose log-probabilities are its,
-    those of their first actions lowered by a parameter."""
+    """A folder with a tiny model in ``model`` and an export of trees in ``data``. Stored log-probabilities are those of
+    the model; a parameter lowers those of the first actions."""
     lowered = getattr(request, "param", 0.0)
     model = random_model(tokenizer, SCRATCH, 0)
     model.save_pretrained(tmp_path / "model")
@@ -625,7 +628,7 @@ def trained(
 
 
 def first_loss(trained: Path, block: int) -> float:
-    """Run a block of code of docs/export.md on the export; the loss of its first step."""
+    """The loss of the first step when a block of code of docs/export.md runs on the export."""
     code = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[block]
     small = "use_cpu=True, bf16=False, gradient_checkpointing=None, disable_tqdm=True, logging_steps=1, max_steps=1"
     code = re.sub(r"(?m)^(SFTTrainer|DPOTrainer)\((.*)\)\.train\(\)$", r"trainer = \1(\2)\ntrainer.train()", code)
@@ -635,7 +638,7 @@ def first_loss(trained: Path, block: int) -> float:
 
 
 def test_trl_imitates_exported_rows_as_documented(trained: Path) -> None:
-    """The loss is the mean over the policy's own tokens of the whole batch, and of no other token."""
+    """The loss is the mean over the policy's own tokens of the whole batch, and over no other token."""
     rows = load(trained / "data", "sft")
     model = AutoModelForCausalLM.from_pretrained(trained / "model").requires_grad_(False)
     total, count = 0.0, 0
@@ -652,8 +655,8 @@ def test_trl_imitates_exported_rows_as_documented(trained: Path) -> None:
     ("trained", "block", "loss"), [(0.0, 1, 0.693147), (0.0, 2, 0.693147), (10.0, 2, 0.313262)], indirect=["trained"]
 )
 def test_trl_prefers_exported_pairs_as_documented(trained: Path, block: int, loss: float) -> None:
-    """On texts the model is its own reference: -log σ(0). On ids the stored log-probabilities are: -log σ(0) where they
-    are the model's own, -log σ(1) where those of the chosen side are lower by 10, β being 0.1."""
+    """On texts the reference is the model itself: -log σ(0). On ids the reference is the stored log-probabilities: -log
+    σ(0) if they are the model's own, and -log σ(1) if those of the chosen side are lower by 10, with β = 0.1."""
     assert first_loss(trained, block) == pytest.approx(loss, abs=1e-4)
 
 

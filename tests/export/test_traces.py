@@ -1,4 +1,4 @@
-"""Traces out and transcripts in: what goes out comes back, and what other programs wrote is read."""
+"""Traces out and transcripts in: an export can be imported again, and files of other programs are read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,7 @@ def written(path: Path, *rows: object) -> Path:
 
 
 def steps(tree: Tree) -> list[tuple[object, str, list[str]]]:
-    """Call, thought and answers of each step of a tree of one path."""
+    """The call, thought and answers of each step of a tree with a single path."""
     found, before = list[tuple[object, str, list[str]]](), len(tree.root.state.messages)
     for path, node in tree.walk():
         if path:
@@ -97,7 +97,7 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
 
 
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
-    """Values as strings of JSON or as OTLP's own lists; the last call's answer stands in the tool's span alone."""
+    """Values are JSON strings or OTLP's own lists. The answer to the last call is only in the tool's span."""
     say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]
     short = span(1, operation__name="chat", input__messages=OTLP_MESSAGES[:1], output__messages=OTLP_MESSAGES[1:2])
     whole = span(
@@ -143,7 +143,7 @@ def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path)
 
 
 def forked_tree() -> Tree:
-    """Two searched turns at the root, of which one goes on; token ids count up."""
+    """Two searched turns at the root, of which one continues. Token ids count up."""
     task = Task("fork", "go")
 
     def node(parent: Node | None, text: str, answer: str, *ids: int, **kind: Any) -> Node:

@@ -81,7 +81,7 @@ WINDOW = 8
 VOCABULARY = 64
 
 _SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
-# Weights so large that predictions are far from uniform, under which a wrong mask would go unnoticed.
+# Weights so large that predictions are far from uniform. With small weights a wrong mask would go unnoticed.
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -96,7 +96,7 @@ _SHAPE: dict[str, Any] = {
 _OLD: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "initializer_range": 0.3, **_SPECIAL}
 _HEADS: dict[str, Any] = {"head_dim": 16, "sliding_window": WINDOW}
 _MIXED = ["sliding_attention", "full_attention"]
-# With tied embeddings so small a Gemma says its last token again and again.
+# With tied embeddings a Gemma of this size repeats its last token again and again.
 _GEMMA: dict[str, Any] = {**_HEADS, "tie_word_embeddings": False}
 _EXPERTS: dict[str, Any] = {"num_local_experts": 2, "num_experts_per_tok": 1}
 _LATENT: dict[str, Any] = {
@@ -115,7 +115,7 @@ _LATENT: dict[str, Any] = {
 
 
 def composite() -> PreTrainedModel:
-    """Its configuration is one of parts, and names no hidden_size itself."""
+    """A configuration made of parts, without a hidden_size of its own."""
     torch.manual_seed(0)
     text = Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)
     vision = SiglipVisionConfig(
@@ -161,7 +161,7 @@ _NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2,
 
 
 def opt() -> PreTrainedModel:
-    """Its language-model head reads the decoder inside what transformers calls the base model."""
+    """Its language-model head reads the decoder, which is inside what transformers calls the base model."""
     shape = OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -209,7 +209,7 @@ FULL: dict[str, Callable[[], PreTrainedModel]] = {
     "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**_SHAPE)),
     "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**_SHAPE, sliding_window=None)),
 }
-"""Models whose layers see all of the past."""
+"""Models in which every layer sees the whole past."""
 
 
 UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
@@ -246,7 +246,7 @@ def made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
 
 @contextmanager
 def narrowed(model: PreTrainedModel, size: int) -> Iterator[None]:
-    """Within the block each window of the model has this size."""
+    """Within the block, every attention window of the model has this size."""
     parts = [part for part in base_model(model).modules() if isinstance(part, PreTrainedModel)]
     configs = {id(config): config for part in parts for config in (part.config, part.config.get_text_config())}
     sizes = [
@@ -267,4 +267,4 @@ def narrowed(model: PreTrainedModel, size: int) -> Iterator[None]:
 SOME_WINDOWED = [
     name if name in ("mistral", "gemma3") else pytest.param(name, marks=pytest.mark.slow) for name in WINDOWED
 ]
-"""One with a window in every layer and one that mixes; the others are tested with the slow suite."""
+"""One with a window in every layer, and one that mixes. The others run with the slow suite."""

@@ -1,5 +1,5 @@
-"""The OpenAI protocol over our own generator, with the extensions of vLLM or SGLang, and the ways in which servers
-fail."""
+"""The OpenAI protocol over treeagent's own generator, with the extensions of vLLM or SGLang, and the ways in which
+servers fail."""
 
 import json
 import socket
@@ -24,10 +24,10 @@ from treeagent.types import Message
 
 Body = dict[str, Any]
 Fault = int | str | float | Body
-"""A status, a body, seconds to wait, or the error of a status 400."""
+"""An HTTP status, a body, seconds to wait, or the error message of a status 400."""
 
 _LOADING = threading.Lock()
-"""Two threads of a process may not load models at once: transformers forgets to tie the output layer."""
+"""Two threads of a process must not load models at once: transformers then forgets to tie the output layer."""
 
 BRING = (
     *(sys.executable, "-S", "-c"),
@@ -35,12 +35,12 @@ BRING = (
     "said = json.dumps({'lora_path': sys.argv[2]}).encode()\n"
     "web.urlopen(web.Request(sys.argv[1] + '/reload', said))",
 )
-"""A command that has a server load a checkpoint. The server's url and the checkpoint follow."""
+"""A command that makes a server load a checkpoint. The server's URL and the checkpoint are appended."""
 
 
 @dataclass
 class OpenAIServer:
-    """What it serves, and how it misbehaves."""
+    """What the server serves, and how it misbehaves."""
 
     generator: LocalGenerator
     chat: ChatFormat
@@ -48,31 +48,31 @@ class OpenAIServer:
     context: int
     token_ids: bool = True
     raw_logprobs: bool = False
-    """Without the temperature, as vLLM's are by default."""
+    """Whether log-probabilities ignore the temperature, as vLLM's do by default."""
     most_choices: int = 1 << 30
-    """In one answer."""
+    """The most choices in one answer."""
     loads_adapters: bool = False
-    """It has vLLM's ``load_lora_adapter``."""
+    """Whether it has vLLM's ``load_lora_adapter``."""
     adapters: dict[str, LocalGenerator] = field(default_factory=dict[str, LocalGenerator])
-    """Loaded so far, by name."""
+    """Adapters loaded so far, by name."""
     answers_as: str | None = ""
-    """The name that its answers give: "" for the one asked for, None for none at all."""
+    """The model name in its answers: "" repeats the name in the request, None leaves it out."""
     loaded: list[str] = field(default_factory=list[str])
-    """Folders of the checkpoints that it was told to load."""
+    """Folders of the checkpoints that it was asked to load."""
     sglang: bool = False
-    """It names tokens by their text and knows no ``logprob_token_ids``."""
+    """Whether it names tokens by their text and does not know ``logprob_token_ids``."""
     structured: bool = False
-    """It knows vLLM's ``structured_outputs``."""
+    """Whether it knows vLLM's ``structured_outputs``."""
     key: str = ""
-    """The one that it accepts; empty for any."""
+    """The API key that it accepts; empty for any."""
     fault: Callable[[Body], "Fault | None"] = lambda body: None
-    """Instead of the answer."""
+    """Returns a fault to send instead of the answer, or None."""
     asked: list[Body] = field(default_factory=list[Body])
     in_flight: int = 0
     most_in_flight: int = 0
     url: str = ""
     kill: Callable[[], None] = lambda: None
-    """Ends it at once, answers under way included."""
+    """Ends the server at once, including answers under way."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def completions(self, body: Body) -> Body:
@@ -96,7 +96,8 @@ class OpenAIServer:
         return [whole, *({"id": name, "object": "model", "parent": self.model} for name in self.adapters)]
 
     def load(self, folder: str, name: str | None = None) -> None:
-        """Serve the model in ``folder`` in place of the last, or the adapter there beside it under a ``name``."""
+        """Serve the model in ``folder`` instead of the last one. With a ``name``, serve the adapter in it beside the
+        model."""
         with _LOADING:
             made = LocalGenerator(load_checkpoint(folder).model.eval())
         self.loaded.append(folder)
@@ -147,7 +148,7 @@ class OpenAIServer:
         return str(self.chat.tokenizer.decode([token])) if self.sglang else f"token_id:{token}"
 
     def _top(self, prompt: tuple[int, ...], temperature: float, body: Body) -> dict[str, float]:
-        """Of the first token."""
+        """Log-probabilities of the first token: those of the likeliest tokens, or of the requested ones."""
         logits = self._served(body).next_logprobs([prompt], range(len(self.chat.tokenizer)))[0]
         logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
         likeliest = logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
@@ -170,7 +171,7 @@ def _usage(prompt: tuple[int, ...], drawn: list[Sample]) -> Body:
 
 @contextmanager
 def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
-    """Serve at a free port, or at ``port``."""
+    """Serve on a free port, or on ``port``."""
     open_sockets = set[socket.socket]()
 
     class Handler(BaseHTTPRequestHandler):
@@ -195,7 +196,7 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
                 server.asked.append(body)
                 server.in_flight += 1
                 server.most_in_flight = max(server.in_flight, server.most_in_flight)
-            # SGLang's word; vLLM takes 0 for -1, but takes -1 too.
+            # SGLang takes -1 for no limit. vLLM takes 0 for that, but also -1.
             fault = 400 if server.sglang and body.get("top_k") == 0 else server.fault(body)
             if isinstance(fault, float):
                 time.sleep(fault)
@@ -229,7 +230,7 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as http:
-        # A client that has given up waiting is no news.
+        # A client that gave up waiting must not be reported.
         http.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
         server.url = f"http://127.0.0.1:{http.server_port}/v1"
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})

@@ -1,4 +1,4 @@
-"""The tiny tokenizer dressed as one of today's model families: its special tokens, and a template in its style."""
+"""The tiny tokenizer with the special tokens and a template in the style of one of today's model families."""
 
 import copy
 from functools import cache
@@ -22,14 +22,14 @@ STOPS = {
     "gemma": "<end_of_turn>",
     "deepseek": "<｜end▁of▁sentence｜>",
 }
-"""By which a model of the family ends its turns."""
+"""The token with which a model of each family ends its turns."""
 
 
 def with_template(template: str, marks: list[str], begin: str | None, end: str) -> PreTrainedTokenizerFast:
     dressed = copy.deepcopy(tokenizer())
     dressed.add_special_tokens({"additional_special_tokens": marks}, replace_extra_special_tokens=False)
     dressed.add_special_tokens({"eos_token": end} if begin is None else {"eos_token": end, "bos_token": begin})
-    dressed.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])  # not special, as Qwen has them
+    dressed.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])  # not special tokens, as in Qwen
     dressed.chat_template = template
     return dressed
 

@@ -1,4 +1,5 @@
-"""Long histories under a budget of tokens: what is left out, and that trees hold the prompts that were read."""
+"""Long histories under a token budget: which observations are left out, and that trees hold the prompts that were
+read."""
 
 import asyncio
 from collections.abc import Sequence
@@ -51,7 +52,8 @@ def note(text: str) -> Message:
 
 
 def test_the_oldest_observations_are_left_out_by_hand() -> None:
-    """Up to the budget nothing; one token less, and what must go for half of it goes. The newest stays."""
+    """At the budget nothing is left out. With one token less, the oldest observations are left out until half the
+    budget suffices. The newest observation stays."""
     assert ChatFormat(tokenizer(), context_tokens=length(*TALK)).read(TALK).messages == TALK
     reading = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1).read(TALK)
     assert (reading.left_out, reading.error) == ((2, 4), "")
@@ -62,7 +64,7 @@ def test_the_oldest_observations_are_left_out_by_hand() -> None:
 
 
 def test_no_more_is_left_out_than_half_the_budget_wants() -> None:
-    """Without the oldest, what is left is half of the budget, or one token more than that."""
+    """Without the oldest observation, the rest has half the budget's tokens, or half a token more."""
     oldest, next_one, newest = seen("z" * 300), seen("q" * 100), seen("w" * 60)
     talk = (seen("go"), said("a"), oldest, said("b"), next_one, said("c"), newest)
     rest = length(*talk[:2], note(oldest.content), *talk[3:])
@@ -87,18 +89,18 @@ def test_a_prompt_goes_on_from_one_that_was_cut_until_the_next_cut() -> None:
         else:
             assert prompt == WHOLE.prompt_ids(before.messages) + talk[-2].token_ids + added
     assert len(cuts) >= 2 and set(cuts[0]) < set(cuts[1])
-    assert all(talk[place].content.startswith("y") for place in cuts[-1])  # the note is longer than the others
+    assert all(talk[place].content.startswith("y") for place in cuts[-1])  # the note would be longer than the others
 
 
 def test_what_cannot_be_left_out_is_refused() -> None:
-    """The opening, the agent's turns and the newest observation stay."""
+    """The opening, the agent's turns and the newest observation always stay."""
     for talk in ((seen("x" * BUDGET),), (seen("go"), said("a"), seen("x" * BUDGET)), (seen("go"), said("x" * BUDGET))):
         reading = CHAT.read(talk)
         assert reading.error.startswith(f"the prompt has {length(*talk)} tokens with its old observations left out, bu")
         assert f"may have {BUDGET}: " in reading.error
         assert (reading.left_out, CHAT.added_ids(reading)) == ((), ())
     later = (seen("go"), said("a"), seen("x" * BUDGET), said("b"), seen("now"))
-    assert CHAT.read(later).error == CHAT.read(later[:3]).error  # nobody has come this far
+    assert CHAT.read(later).error == CHAT.read(later[:3]).error  # this point cannot be reached
 
 
 texts = st.builds(lambda word, times: word * times, st.sampled_from(["lamp", "w", "\n-", "é"]), st.integers(1, 60))
@@ -125,7 +127,7 @@ def test_no_prompt_exceeds_the_budget_and_each_goes_on_or_starts_anew(messages: 
         standing = reading.left_out or standing
         assert reading.messages == as_read(told, standing)
         assert length(*reading.messages) <= most
-        assert set(standing) <= set(range(2, end - 2, 2))  # observations, but for the newest
+        assert set(standing) <= set(range(2, end - 2, 2))  # observations except the newest
         if reading.left_out:
             before = as_read(told, chat_standing(chat, told[:-2]))
             assert length(*before) > most
@@ -136,14 +138,14 @@ def test_no_prompt_exceeds_the_budget_and_each_goes_on_or_starts_anew(messages: 
 
 
 def chat_standing(chat: ChatFormat, messages: tuple[Message, ...]) -> tuple[int, ...]:
-    """What is left out of a conversation, whether it was this or an earlier observation that made it so."""
+    """The places that are left out of a conversation, because of its newest observation or of an earlier one."""
     read = chat.read(messages).messages
     return tuple(place for place, message in enumerate(messages) if read[place] != message)
 
 
 @dataclass(frozen=True)
 class Talk:
-    """Answers at some length, which depends on what was said; six steps at most."""
+    """Answers with long texts that depend on the action; six steps at most."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (seen(task.prompt),))
@@ -156,7 +158,7 @@ class Talk:
 
 
 class Recorder(LocalGenerator):
-    """Keeps what it was asked and what it said."""
+    """Records its prompts and samples."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(shared_model(), **settings)
@@ -205,7 +207,7 @@ def test_a_tree_holds_the_prompts_that_were_read(config: dict[str, Any]) -> None
         for path, node in tree.walk():
             prompt = tree.prompt_ids(path)
             if not node.context_ids and not node.state.messages[-1].partial:
-                continue  # never read: refused, or the inside of a chain
+                continue  # never read: a refused call, or an inner node of a chain
             begun = len(node.state.messages[-1].token_ids) if node.state.messages[-1].partial else 0
             assert len(prompt) <= BUDGET + begun
             assert prompt == WHOLE.prompt_ids(CHAT.read(node.state.messages).messages)
@@ -234,7 +236,7 @@ def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
 
 
 def test_without_a_budget_nothing_is_left_out_and_under_an_ample_one_nothing_changes() -> None:
-    """To the bit, whichever way the turns are read."""
+    """Trees are equal to the bit, in each way of reading the turns."""
     plain = [to_record(tree) for tree in grow(TASKS, LocalGenerator(shared_model()), WHOLE)]
     ample = [
         to_record(tree)
@@ -261,7 +263,7 @@ def test_a_state_that_cannot_be_read_costs_itself_alone() -> None:
 
 @dataclass
 class Asked(LocalGenerator):
-    """Keeps the critic's questions."""
+    """Records the critic's questions."""
 
     prompts: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
 

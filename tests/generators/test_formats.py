@@ -1,4 +1,5 @@
-"""JSON actions and native tool calls: what is written is read again, what is malformed or ambiguous carries why."""
+"""JSON actions and native tool calls: written calls are parsed again, and malformed or ambiguous ones carry an
+error."""
 
 import asyncio
 import json
@@ -142,7 +143,7 @@ def test_malformed_json_actions(text: str, reason: str) -> None:
 
 
 def test_what_a_call_holds_can_be_kept_with_its_tree() -> None:
-    """The widest integers, a whole pair of surrogates, and nesting up to the limit."""
+    """The widest integers, a whole surrogate pair, and nesting up to the limit."""
     how = {"x": [2**63, -(2**63), 1e308, "\U0001f600", nested(97)]}
     action = JSON.read(written(when=True, which="a", how=how))
     assert action.call == ToolCall("a", how)
@@ -241,7 +242,7 @@ def actions(trees: list[Tree]) -> list[Action]:
 
 @pytest.mark.parametrize("grammar", STRUCTURED, ids=repr)
 def test_demonstrations_go_the_same_in_every_format(grammar: Grammar) -> None:
-    """Text calls that name a tool become calls of it; others are said as they are."""
+    """Text calls that name a tool become calls of that tool; others are written as they are."""
     for env in (SHOP, SQL, LAKE):
         trees, plain = shown(env, grammar), shown(env, ReAct())
         for one, other in zip(trees, plain, strict=True):

@@ -1,4 +1,4 @@
-"""ReAct text: what is written is read again, what is malformed carries its reason."""
+"""ReAct text: written turns are parsed again, and malformed ones carry the reason."""
 
 import pytest
 from hypothesis import given
@@ -86,7 +86,7 @@ def test_an_action_begins_where_a_line_starts_with_its_mark(text: str, begins: b
 
 @given(thoughts, steps, st.data())
 def test_a_turn_begins_its_action_once(thought: str, call: str, data: st.DataObject) -> None:
-    """At the mark, and from there on."""
+    """``begins_action`` is true from the mark on."""
     text = REACT.write(thought, call)
     end = data.draw(st.integers(0, len(text)))
     assert REACT.begins_action(text[:end]) == (end >= len(text) - len(f" {call}"))

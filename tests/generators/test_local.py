@@ -1,4 +1,4 @@
-"""Sampling with shared prefixes against the plain forward pass, and what goes through the model."""
+"""Sampling with shared prefixes against the plain forward pass, and which tokens go through the model."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 NEVER = -1
-"""A stop id that no model samples."""
+"""A stop id that the model never samples."""
 
 
 def ids(seed: int, length: int, vocabulary: int = 200) -> tuple[int, ...]:
@@ -57,7 +57,8 @@ def assert_plain(
     drawn: Sequence[Sequence[Sample]],
     temperature: float = 1.0,
 ) -> None:
-    """Every reported log-probability is the plain forward pass's, which itself is far from uniform."""
+    """Assert that every reported log-probability is that of the plain forward pass, and that the model is far from
+    uniform."""
     for prompt, samples in zip(prompts, drawn, strict=True):
         for sample in samples:
             assert len(sample.token_ids) == len(sample.logprobs)
@@ -72,7 +73,7 @@ def same(one: Sequence[Sample], two: Sequence[Sample]) -> None:
 
 
 def test_the_toy_model_reads_its_prompt() -> None:
-    """Else the comparisons below would pass with any mask and any position."""
+    """Otherwise the comparisons below would pass with any mask and any position."""
     model, prompt = shared_model(), ids(1, 9)
     for spoilt in ((6, *prompt[1:]), (*prompt[:4], prompt[5], prompt[4], *prompt[6:]), prompt[1:]):
         difference = plain_logprobs(model, prompt, ids(5, 4)) - plain_logprobs(model, spoilt, ids(5, 4))
@@ -110,7 +111,7 @@ def test_a_batch_of_hits_and_misses_of_many_depths() -> None:
 def test_the_stop_token_ends_a_sample_and_is_kept() -> None:
     model = shared_model()
     free = draw(LocalGenerator(model), PROMPTS, 4, new=12)
-    stop = free[1][2].token_ids[5]  # somebody's sixth token
+    stop = free[1][2].token_ids[5]  # the sixth token of one of the samples
     stopped = draw(LocalGenerator(model), PROMPTS, 4, new=12, stop_id=stop)
     lengths = set()
     for whole, cut in zip(
@@ -125,7 +126,7 @@ def test_the_stop_token_ends_a_sample_and_is_kept() -> None:
 
 
 def test_a_sample_ends_at_its_pause() -> None:
-    """At the second odd token, where the prompt has that pause; other prompts and draws stay as they are."""
+    """It ends at its second odd token, if its prompt has that pause. Other prompts and draws are unchanged."""
     model = shared_model()
     asked: list[tuple[int, ...]] = []
 
@@ -153,7 +154,7 @@ def test_a_sample_ends_at_its_pause() -> None:
         before = generator.usage.encoded_tokens
         read = (*prompt, *sample.token_ids)
         torch.testing.assert_close(generator.hidden([read])[0], plain_hidden(model, read), atol=1e-4, rtol=1e-4)
-        assert generator.usage.encoded_tokens - before == 1  # its last token, which was never fed
+        assert generator.usage.encoded_tokens - before == 1  # its last token, which was sampled but not fed
 
 
 def test_a_pause_and_the_stop_token_end_a_sample_at_whichever_comes_first() -> None:
@@ -187,7 +188,8 @@ def test_a_sample_ends_where_the_context_does() -> None:
 
 
 def test_rounding_draws_no_token_of_no_probability() -> None:
-    """0.999...9, which is 1 in single precision, lies below the whole mass, whatever that is rounded to."""
+    """The draw 0.999...9 rounds to 1 in single precision, but must lie below the total mass, however that is
+    rounded."""
     logits, draws = (
         torch.tensor([[3.0, 1.0, 2.0, -torch.inf, -torch.inf]]),
         torch.tensor([1 - 2**-53], dtype=torch.float64),
@@ -240,7 +242,7 @@ def test_the_draw_depends_on_its_own_seed_alone() -> None:
 
 
 def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
-    """Here full is more than two rows; the draws stay those of the whole batch."""
+    """Here the GPU is full at more than two rows. The draws are those of the whole batch."""
     model = make_model()
     expected = draw(LocalGenerator(model), PROMPTS, 3, SEEDS)
 
@@ -258,7 +260,7 @@ def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
     assert len(told) == 1
     for one, two in zip(drawn, expected, strict=True):
         same(one, two)
-    draw(generator, PROMPTS, 3, SEEDS)  # warns no more
+    draw(generator, PROMPTS, 3, SEEDS)  # there is no second warning
     handle.remove()
     generator = LocalGenerator(model, max_rows=2)
     model.register_forward_pre_hook(full(0), with_kwargs=True)
@@ -287,7 +289,7 @@ def test_samples_follow_the_distribution() -> None:
 
 
 def test_no_token_is_read_twice_along_a_path() -> None:
-    """A step costs its observation and the action's last token, which was sampled but never fed."""
+    """A step costs its observation and the last token of the action, which was sampled but not fed."""
     generator = LocalGenerator(shared_model())
     prompt, generated = PROMPTS[1], 0
     draw(generator, [prompt], 3, [0])
@@ -328,7 +330,7 @@ def segment(cache: PrefixCache, parent: Segment | None, *token_ids: int, read: b
 
 
 def test_the_longer_of_two_siblings_is_found() -> None:
-    """Where one sibling's tokens begin another's."""
+    """The tokens of one sibling are the beginning of another's."""
     cache = PrefixCache(1 << 20)
     root = segment(cache, None, 1, 2)
     short, long = segment(cache, root, 3), segment(cache, root, 3, 4, 5)
@@ -368,7 +370,7 @@ def test_the_oldest_leaf_is_dropped_first() -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 20_000, 60_000])
 def test_eviction_changes_nothing_but_the_cost(cache_bytes: int) -> None:
-    """A growing tree of prompts, drawn in any order, in a cache that cannot hold it."""
+    """A growing tree of prompts, sampled in any order, with a cache that cannot hold it."""
     model = shared_model()
     small, large = LocalGenerator(model, cache_bytes=cache_bytes), LocalGenerator(model)
     shuffler, prompts = random.Random(7), list(PROMPTS)
@@ -406,7 +408,7 @@ def test_forget_after_the_weights_have_changed() -> None:
 
 
 def test_a_cached_segment_holds_its_own_numbers_alone() -> None:
-    """A view would keep its whole batch alive, and the cache would not know."""
+    """A view would keep the memory of its whole batch, which the cache would not count."""
     generator = LocalGenerator(shared_model())
     draw(generator, PROMPTS)
     segments = list(generator.cache._order.values())

@@ -57,7 +57,7 @@ def whole(folder: Path, seed: int) -> Path:
 
 
 def adapted(folder: Path, shift: float) -> Path:
-    """An adapter of the model that the servers have."""
+    """Save an adapter of the model that the servers have."""
     base = save_checkpoint(Checkpoint(BASE, tokenizer()), folder.parent / "toy")
     model = with_adapter(load_checkpoint(base).model, LoraConfig(rank=2), 0)
     with torch.no_grad():
@@ -85,7 +85,7 @@ def test_servers_load_an_adapter_that_they_lack(two: tuple[OpenAIServer, OpenAIS
         for _ in range(2):
             generator = RemoteGenerator(pool(one, other), str(folder), 1.0, adapter=folder, versioned=True)
             assert draw(generator) == expected
-        assert generator.context == CONFIG.context  # that of its base
+        assert generator.context == CONFIG.context  # the context of its base model
         assert [each.model for each in generator.servers] == [adapter_name(folder)] * 2
         assert one.loaded == other.loaded and len(one.loaded) == number
     assert expected != draw(LocalGenerator(BASE))
@@ -121,7 +121,7 @@ def test_an_answer_must_name_its_version_where_weights_change(
 
 def test_a_command_brings_a_checkpoint_to_each_server(two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path) -> None:
     first, second = whole(tmp_path / "a" / "round-1", 1), whole(tmp_path / "b" / "round-1", 2)
-    for folder in (first, second):  # of one name: only the folder tells them apart
+    for folder in (first, second):  # they have the same name: only the folder tells them apart
         assert reload(pool(*two), str(folder), [*BRING, "{url}", "{checkpoint}"]) == []
         expected = draw(LocalGenerator(load_checkpoint(folder).model.eval()))
         assert draw(RemoteGenerator(pool(*two), str(folder), 1.0, versioned=True)) == expected

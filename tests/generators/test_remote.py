@@ -1,4 +1,4 @@
-"""A server's samples against the model that it serves, and what becomes of a server that fails."""
+"""A server's samples against the model that it serves, and the handling of servers that fail."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ CHAT = ChatFormat(tokenizer())
 PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 23, 1, 14)]
 SEEDS = [10, 11, 12, 13]
 NEVER = len(tokenizer()) - 1
-"""A stop id that the tests' draws do not meet."""
+"""A stop id that these tests never sample."""
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenA
     here = LocalGenerator(shared_model()).score(PROMPTS, candidates, temperature)
     asked = len(server.asked)
     same(sampled(generator.score(PROMPTS, candidates, temperature)), here)
-    assert len(server.asked) - asked == 4 + 2 + 0 + 3  # a request for each distinct beginning
+    assert len(server.asked) - asked == 4 + 2 + 0 + 3  # one request for each distinct beginning
 
 
 def test_a_prompt_whose_scores_fail_costs_itself_alone(server: OpenAIServer) -> None:
@@ -132,7 +132,7 @@ def test_a_server_that_scores_nothing_is_refused_at_the_start(server: OpenAIServ
 
 
 def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
-    """Whatever the checkpoint's generation_config.json says."""
+    """The request overrides the checkpoint's generation_config.json."""
     draw(remote(server), temperature=0.7)
     for body in server.asked:
         assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
@@ -199,7 +199,7 @@ def test_a_server_that_gives_few_replies_at_a_time_is_asked_again(server: OpenAI
 
 
 def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
-    """Each fault for one request, then no more."""
+    """Return each fault for one request, then none."""
     return lambda body: faults.pop() if faults else None
 
 
@@ -224,7 +224,7 @@ def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
     ],
 )
 def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int | str | float, said: str) -> None:
-    """It becomes the error of a proposal, which is data."""
+    """The fault becomes the error of a proposal, which is data."""
     generator = RemoteGenerator(config(server), "toy", 1.0)
     if isinstance(fault, float):
         [only] = generator.servers
@@ -274,7 +274,7 @@ def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: p
 
 
 def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
-    """Else a run would go on with the weights of the round before."""
+    """Otherwise a run would go on with the weights of the round before."""
     server.model = "runs/shop/checkpoints/base"
     [served] = RemoteGenerator(config(server), "other/place/base", 1.0).servers
     assert served.model == "runs/shop/checkpoints/base"
@@ -286,19 +286,19 @@ def test_log_probabilities_without_the_temperature_are_refused(server: OpenAISer
     server.raw_logprobs = True
     with pytest.raises(UserError, match=r"temperature 0\.7 .*--logprobs-mode processed_logprobs"):
         remote(server, 0.7)
-    assert draw(remote(server, 1.0))  # where both are the same
+    assert draw(remote(server, 1.0))  # both names are equal
 
 
 def unsupported(
     parameter: str, said: str, code: str | None = "unsupported_parameter", param: str | None = None
 ) -> Body:
-    """As OpenAI says it; other servers name neither code nor parameter."""
+    """The error as OpenAI words it. Other servers set neither code nor parameter."""
     named = f"Unsupported parameter: '{parameter}' {said}"
     return {"message": named, "type": "invalid_request_error", "param": param, "code": code}
 
 
 def thinking(body: Body) -> Fault | None:
-    """What OpenAI's models that think refuse."""
+    """Refuse what OpenAI's reasoning models refuse."""
     if "max_tokens" in body:
         return unsupported("max_tokens", "is not supported. Use 'max_completion_tokens' instead.", param="max_tokens")
     if body.get("temperature", 1) != 1:
@@ -308,7 +308,7 @@ def thinking(body: Body) -> Fault | None:
 
 
 def untold(body: Body) -> Fault | None:
-    """The same of a server that says it in words alone."""
+    """Refuse the same, naming the parameter only in the message."""
     if "max_tokens" in body:
         return unsupported("max_tokens", "is not known to this endpoint", None)
     return unsupported("temperature", "must be left out", None) if "temperature" in body else None
@@ -321,12 +321,12 @@ ASKED = [[Message("user", "a b")], [Message("user", "b")]]
 def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_otherwise(
     server: OpenAIServer, fault: Callable[[Body], Fault | None]
 ) -> None:
-    """What is refused once is remembered; with one request in flight a server refuses each of them once."""
+    """A refused parameter is remembered. With one request in flight, a server refuses each of them once."""
     chat = RemoteChat(replace(config(server), concurrency=1), "toy")
     expected = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
     server.fault, before = fault, len(server.asked)
     drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
-    assert drawn == [expected] * 3  # this server's own temperature is 1
+    assert drawn == [expected] * 3  # the server's own temperature is 1
     refused = [body for body in server.asked[before:] if fault(body)]
     assert len(refused) == 2 and len(server.asked) - before == 6 + 2
     assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
@@ -363,7 +363,7 @@ def test_what_a_server_does_not_take_of_one_prompt_costs_that_prompt(server: Ope
 
 
 class TwoTurns:
-    """Whatever is said."""
+    """Answers "b" to every action; an episode has two turns."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", "a"),))
@@ -422,7 +422,7 @@ SHOP = ["environment.options={products=200,difficulty=1}", "environment.max_step
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[tuple[OpenAIServer, Path, RunConfig]]:
-    """A server of a model that has room for the shop, its checkpoint, and the settings of a run on it."""
+    """A server of a model whose context holds the shop, its checkpoint, and the settings of a run on it."""
     shape = replace(CONFIG, context=4096)
     network = random_model(tokenizer(), shape, 0).eval()
     save_checkpoint(Checkpoint(network, tokenizer(), ValueHead(shape.width)), tmp_path / "toy")
@@ -454,7 +454,7 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(
 
 
 def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    """A state whose request fails costs itself alone; a server without ``logprob_token_ids`` is refused at once."""
+    """A state whose request fails costs only itself. A server without ``logprob_token_ids`` is refused at once."""
     server, checkpoint, config = shop
     give_logprob_head(checkpoint, server)
     here, there = (
@@ -490,7 +490,7 @@ def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[Ope
 
 
 def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
-    """Replace the checkpoint's value head."""
+    """Replace the checkpoint's value head by one on log-probabilities."""
     head, loaded = LogprobHead(16), load_checkpoint(checkpoint)
     head.choose(server.generator.next_logprobs([(token,) for token in range(3, 60)], range(len(tokenizer()))))
     torch.nn.init.normal_(head.output.weight)
@@ -533,12 +533,12 @@ def test_a_hosted_model_reads_instructions_and_shots_as_messages(shop: tuple[Ope
 
 
 def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
-    """As docs/model.md says. No hub knows the model, and it does not take what models took before it."""
+    """As docs/model.md describes it. The model is on no hub, and it refuses parameters that older models accept."""
     server.model, out = "gpt-5-mini", tmp_path / "hosted"
     settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
     settings += ["policy.model=openai/gpt-5-mini", 'evaluate.modes=["greedy"]', "workers=1"]
     settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
-    settings += ["environment.max_steps=2", "policy.instructions="]  # the toy's context would not hold them
+    settings += ["environment.max_steps=2", "policy.instructions="]  # the toy model's context would not hold them
     command = ["eval", "openai/gpt-5-mini", "--out", str(out), *settings]
     server.fault = lambda body: {"message": "out of order"}
     failed = CliRunner().invoke(app, command)

@@ -1,4 +1,4 @@
-"""Given continuations that are scored in one pass, against the plain forward pass."""
+"""Scores of given continuations, all in one pass, against the plain forward pass."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ CANDIDATES: list[list[tuple[int, ...]]] = [
     [],
     [(9, 8, 7, 6, 5), (9, 8, 7, 6, 5), (9, 8)],
 ]
-"""They share beginnings, one is the beginning of another, and one prompt has none."""
+"""Some share beginnings, one is the beginning of another, and one prompt has no candidates."""
 
 
 def plain(model: PreTrainedModel, temperature: float = 1.0) -> list[list[list[float]]]:
@@ -30,7 +30,7 @@ def plain(model: PreTrainedModel, temperature: float = 1.0) -> list[list[list[fl
 
 
 def test_each_beginning_is_named_once() -> None:
-    """Worked out by hand: a is followed by b and c, and only the longest candidate goes on behind a b."""
+    """By hand: 1 is followed by 2 and 3, and only the longest candidate goes on after 1, 2."""
     assert beginnings([(1, 2), (1, 3), (1, 2, 4), (1, 2)]) == {(): [1], (1,): [2, 3], (1, 2): [4]}
     assert beginnings([]) == {(): []}
     told = {(): {1: -0.5}, (1,): {2: -1.0, 3: -2.0}}
@@ -40,7 +40,7 @@ def test_each_beginning_is_named_once() -> None:
 @pytest.mark.parametrize("make", [shared_model, make_grouped_model])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_scores_are_the_plain_forward_passs(make: Callable[[], PreTrainedModel], temperature: float) -> None:
-    """To 1e-5, also behind prefixes that the cache holds already."""
+    """To 1e-5, also after prefixes that are in the cache."""
     model = make()
     prompts = [tuple(token % 59 + 5 for token in prompt) for prompt in PROMPTS]
     generator = LocalGenerator(model)
@@ -54,7 +54,7 @@ def test_scores_are_the_plain_forward_passs(make: Callable[[], PreTrainedModel],
 
 
 def test_a_score_is_the_log_probability_that_a_sample_has() -> None:
-    """At the sampling temperature, so that sampled and scored candidates can stand side by side."""
+    """At the sampling temperature, so that sampled and scored candidates are comparable."""
     generator = LocalGenerator(shared_model())
     drawn = draw(generator, PROMPTS, 4, SEEDS, temperature=0.7)
     scored = generator.score(PROMPTS, [[each.token_ids for each in samples] for samples in drawn], 0.7)
@@ -66,7 +66,8 @@ def test_a_score_is_the_log_probability_that_a_sample_has() -> None:
 def test_every_beginning_goes_through_the_model_once() -> None:
     generator = LocalGenerator(shared_model())
     generator.score(PROMPTS, CANDIDATES)
-    # By hand: the shared three, two that go on behind them, and one behind the first; none; none; four of the long one.
+    # By hand: three shared tokens, two that follow them, and one that follows the first; none; none; four of the long
+    # candidate.
     fed = [{each[:end] for each in asked for end in range(1, len(each))} for asked in CANDIDATES]
     assert [len(beginning) for beginning in fed] == [6, 0, 0, 4]
     assert generator.usage.encoded_tokens == sum(map(len, PROMPTS)) + 10

@@ -1,4 +1,4 @@
-"""A model and tokenizer made on the spot: stock Hugging Face objects in every respect."""
+"""A model and tokenizer made from scratch are stock Hugging Face objects in every respect."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A pool of servers: who answers which tree, and what becomes of a search when one of them dies."""
+"""A pool of servers: which server answers which tree, and how a search survives the death of one."""
 
 import asyncio
 import gc
@@ -82,7 +82,7 @@ def actions(trees: Sequence[Tree]) -> list[list[tuple[tuple[int, ...], ...]]]:
 
 
 def opened(server: OpenAIServer) -> set[str]:
-    """The tasks of which a server was asked anything."""
+    """The tasks about which a server was asked anything."""
     asked = [tuple(body["prompt"]) for body in server.asked]
     openings = {task.id: CHAT.prompt_ids((Message("user", task.prompt),)) for task in TASKS}
     return {name for name, ids in openings.items() if any(prompt[: len(ids)] == ids for prompt in asked)}
@@ -110,7 +110,7 @@ def test_a_key_has_one_order_of_servers_whatever_the_order_of_the_list(ports: li
     assert sorted(order) == sorted(urls)
     assert order == [urls[::-1][place] for place in in_order(key, urls[::-1])]
     assert order[1:] == [urls[1:][place] for place in in_order(key, urls[1:])] or order[0] != urls[0]
-    for gone in urls:  # the others keep their order, so that only the trees of the lost server move
+    for gone in urls:  # the order of the others is unchanged, so only the trees of the lost server move
         left = [url for url in urls if url != gone]
         assert [left[place] for place in in_order(key, left)] == [url for url in order if url != gone]
 
@@ -118,8 +118,8 @@ def test_a_key_has_one_order_of_servers_whatever_the_order_of_the_list(ports: li
 @settings(max_examples=15)
 @given(URLS, st.integers(0, 1 << 30))
 def test_every_server_gets_its_share_of_keys(ports: list[int], start: int) -> None:
-    """1,200 keys on n servers: the share of each is binomial, and 6 standard deviations from 1 / n happen to one in
-    some hundred million."""
+    """1,200 keys on n servers: each share is binomial, and a deviation of 6 standard deviations from 1 / n happens once
+    in some hundred million cases."""
     urls = [f"http://host:{port}/v1" for port in ports]
     first = Counter(in_order(f"task-{start + number}", urls)[0] for number in range(1200))
     share = 1 / len(urls)
@@ -141,14 +141,14 @@ def test_a_tree_stays_with_one_server(two: tuple[OpenAIServer, OpenAIServer]) ->
 
 
 def test_a_search_outlives_one_of_its_servers(two: tuple[OpenAIServer, OpenAIServer]) -> None:
-    """It dies with answers under way, and no branch of a tree is lost."""
+    """The server dies with answers under way, and no branch of a tree is lost."""
     expected = actions(grown(LocalGenerator(shared_model())))
     one, other = two
     generator = remote(one, other)
     asked, lock, dead = len(one.asked) + len(other.asked), threading.Lock(), list[OpenAIServer]()
 
     def dying(server: OpenAIServer) -> Callable[[Body], Fault | None]:
-        """Which of them a tree has depends on their ports: the one that gets the sixth request dies of it."""
+        """Kill the server that gets the sixth request. Which server has a tree depends on their ports."""
 
         def fault(body: Body) -> Fault | None:
             with lock:
@@ -207,7 +207,7 @@ def test_connections_end_with_the_generator(two: tuple[OpenAIServer, OpenAIServe
 def test_no_thread_that_waits_for_an_answer_keeps_the_process_from_ending(
     two: tuple[OpenAIServer, OpenAIServer],
 ) -> None:
-    """After Ctrl-C a server that hangs would hold up the end for as long as its timeouts and repeats take."""
+    """After Ctrl-C, a hanging server would delay the end by its timeouts and retries."""
     seen = list[set[threading.Thread]]()
 
     def lasting() -> set[threading.Thread]:
@@ -246,7 +246,7 @@ def test_a_prompt_that_no_server_can_answer_costs_itself_alone(two: tuple[OpenAI
     assert isinstance(broken, Failure) and "answered 500" in broken.reason
     assert isinstance(refused, Failure) and "answered 400" in refused.reason
     assert not isinstance(fine, Failure)
-    assert sum(len(each.asked) for each in two) == before + 3 * 2 + 1 + 1  # 400 is the prompt's own
+    assert sum(len(each.asked) for each in two) == before + 3 * 2 + 1 + 1  # the status 400 is the prompt's own fault
 
 
 def test_when_all_are_down_the_run_stops_with_a_sentence(two: tuple[OpenAIServer, OpenAIServer]) -> None:

@@ -1,4 +1,4 @@
-"""Turns held to their format: all that is well-formed can be drawn, and nothing else ends."""
+"""Turns constrained to their format: everything well-formed can be sampled, and nothing else can end a turn."""
 
 import asyncio
 import copy
@@ -53,7 +53,7 @@ GO = Tool(
 SAY = Tool("say", {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]})
 TOOLS = [GO, SAY]
 FORMATS: tuple[Format, ...] = ("react", "json", "tools")
-USUAL = ("plain", "qwen", "mistral", "llama3")  # the others are tested with the slow suite
+USUAL = ("plain", "qwen", "mistral", "llama3")  # the others run with the slow suite
 CASES = [
     pytest.param(format, name, marks=[] if name in USUAL else pytest.mark.slow)
     for format in FORMATS
@@ -82,14 +82,14 @@ def form(format: Format, name: str, tooled: bool = True) -> Form:
 
 
 def ids_of(chat: ChatFormat, text: str) -> list[int]:
-    """As a model writes them: marks are tokens of their own, thinking that the template opens comes to an end."""
+    """The ids as a model writes them: special tokens stay whole, and a thought opened by the template is closed."""
     if "<think>" in chat.decode(chat.prompt_ids((Message("user", "go"),))):
         text = f"so</think>{text}"
     return [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], chat.stop_id]
 
 
 def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | None:
-    """The place of the first token that cannot be drawn."""
+    """The index of the first token that the constraint forbids; None if there is none."""
     followed = held.follow([()], 1, len(chat.tokenizer))
     for place, token in enumerate(ids):
         if not followed.allowed()[0, 0, token]:
@@ -142,7 +142,7 @@ def test_what_is_malformed_cannot(format: Format, name: str, text: str) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"type": ["integer", "null"]}, {"minimum": 0}])
 def test_an_integer_that_no_stored_tree_holds_cannot(more: dict[str, object]) -> None:
-    """As a weak model writes one that repeats a digit for ever."""
+    """For example an integer of a weak model that repeats a digit for ever."""
     chat, grammar = talk("json", "qwen")
     whole = {"type": "integer", **more}
     held = Form(chat, partial(grammar.rules, [Tool("count", {"properties": {"to": whole}, "required": ["to"]})]))
@@ -171,7 +171,7 @@ def test_thinking_that_the_template_opens_is_closed_first(marks: str) -> None:
     assert first_refused(held, chat, whole) is None
     assert grammar.read(chat.decode(whole)).call == ToolCall("go", {"where": "south", "steps": 3})
     bare = [*chat.tokenizer(call, add_special_tokens=False)["input_ids"], chat.stop_id]
-    assert first_refused(held, chat, bare) is not None  # all of that is still thought
+    assert first_refused(held, chat, bare) is not None  # all of this is still thought
 
 
 def test_the_later_mistrals_spelling_can_be_drawn() -> None:
@@ -183,7 +183,7 @@ def test_the_later_mistrals_spelling_can_be_drawn() -> None:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperature: float) -> None:
-    """Its turns are begun, up to where a call has to follow."""
+    """Its turns are started up to the point at which a call has to follow."""
     chat, grammar = talk("tools", "plain")
     model, held = shared_model(), Form(chat, partial(grammar.rules, [GO]))
     generator = LocalGenerator(model)
@@ -257,7 +257,7 @@ def settings_of(*overrides: str) -> RunConfig:
 
 @pytest.mark.parametrize("granularity", ["step", "split"])
 def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, granularity: str) -> None:
-    """Of a model of random weights, which thinks of nothing first: where Llama's call begins, the form says."""
+    """The model has random weights and does not think first. The form decides where Llama's call begins."""
     shape, spoken = replace(CONFIG, context=4096), family("llama3")
     save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
     config = settings_of(f"search.granularity={granularity}")

@@ -1,4 +1,4 @@
-"""Chat templates in the style of today's families: prompts grow by what is new, whatever was said and read."""
+"""Chat templates in the style of today's families: prompts only grow by what is new, whatever is sampled and read."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -58,13 +58,13 @@ def said(format: ChatFormat, words: str, *, cut: bool = False) -> Message:
 
 
 def spelled(format: ChatFormat, *messages: Message) -> str:
-    """The prompt as text, special tokens included."""
+    """The prompt as text, including special tokens."""
     return str(format.tokenizer.decode(list(format.prompt_ids(messages))))
 
 
 @st.composite
 def conversations(draw: st.DrawFn, name: str, tools: bool) -> tuple[ChatFormat, tuple[Message, ...]]:
-    """Up to four turns; system messages for families that have none, too."""
+    """Up to four turns, with system messages also for families that have no such role."""
     format = chat(name, tools)
     messages = [Message("system", draw(words.filter(bool)))] if draw(st.booleans()) else []
     messages.append(Message("user", draw(text)))
@@ -86,7 +86,7 @@ def test_a_prompt_is_the_earlier_prompt_then_what_was_sampled_then_what_is_new(
 
 @given(st.data(), names, st.booleans())
 def test_only_the_template_ends_turns(data: st.DataObject, name: str, tools: bool) -> None:
-    """Every turn of the agent ends once, whoever wrote its end and whatever is spelt in what is read."""
+    """Every turn of the agent ends exactly once, whoever wrote its end and whatever text the observations hold."""
     format, messages = data.draw(conversations(name, tools))
     [last] = [place for place, message in enumerate(messages) if message.role == "assistant"][-1:]
     bare = tuple(Message(each.role, "x", format.encode_action("x") if each.token_ids else ()) for each in messages)
@@ -109,9 +109,9 @@ def test_of_plain_words_a_prompt_spells_what_the_template_renders(name: str) -> 
     turns.append(("user", "bought"))
     messages = [said(format, each) if role == "assistant" else Message("user", each) for role, each in turns]
     expected = reference(name, turns)
-    if name == "deepseek":  # what opened the thought was read, and stays
+    if name == "deepseek":  # the tokens that opened the thought were read, and stay
         expected = expected.replace("<｜Assistant｜>", "<｜Assistant｜><think>\n").removesuffix("<think>\n")
-    if name == "mistral":  # the blank before the words is the template's, and the model's to say
+    if name == "mistral":  # the template writes a space before the words; in a sample the model writes it
         expected = expected.replace("[/INST] ", "[/INST]")
     assert spelled(format, *messages) == expected
 
@@ -145,7 +145,8 @@ def test_a_template_that_trims_takes_turns_that_begin_and_end_with_blanks(name: 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_system_message_is_told_once_at_the_beginning(name: str) -> None:
-    """In the first message where there is no such role, or where the template would move it to the last."""
+    """It is put into the first message if there is no such role, or if the template would move it to the last
+    message."""
     format = chat(name)
     told: tuple[Message, ...] = (Message("system", "Be brief."), Message("user", "find a lamp"))
     for turn in range(3):
@@ -167,7 +168,7 @@ def test_instructions_are_a_system_message_of_every_conversation(name: str) -> N
 
 @pytest.mark.parametrize("name", ["qwen", "llama3"])
 def test_tools_are_written_by_a_template_that_knows_them(name: str) -> None:
-    """Once, without our instructions; what the agent then reads is a tool's answer."""
+    """The tools are written once, without treeagent's instructions. Observations then have the role of a tool."""
     format = chat(name, tools=True, instructions="Write JSON.")
     told = (
         Message("user", "go"),
@@ -241,8 +242,7 @@ def test_a_template_that_leaves_out_what_is_to_be_read_is_refused() -> None:
 
 @dataclass(frozen=True)
 class Teller:
-    """Answers with the texts it was given, in turn; ends after two steps, with a reward that depends on what was
-    said."""
+    """Answers with given texts in turn. It ends after two steps, with a reward that depends on the actions."""
 
     texts: Sequence[str]
 
@@ -257,7 +257,7 @@ class Teller:
 
 
 class Recorder(LocalGenerator):
-    """Remembers each sample with its prompt."""
+    """Records each sample with its prompt."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
@@ -271,7 +271,7 @@ class Recorder(LocalGenerator):
 
 
 def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Each run of trained tokens, after all that stands before it."""
+    """Each run of trained tokens, with all tokens before it."""
     start = 0
     for masked, run in groupby(mask):
         end = start + len(list(run))
@@ -283,7 +283,7 @@ def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[in
 @settings(max_examples=6)
 @given(names, st.lists(text, min_size=3, max_size=3), st.integers(0, 99))
 def test_what_is_trained_is_what_was_sampled_after_what_was_read(name: str, texts: list[str], seed: int) -> None:
-    """From sampling to the rows and pairs of the learners no token changes, whatever bytes are said and read."""
+    """No token changes between sampling and the learners' rows and pairs, whatever bytes are sampled and read."""
     generator = Recorder(tiny_model(name))
     policy = LLMPolicy(generator, chat(name), temperature=1.5, max_new_tokens=6)
     config = SearchConfig(limits=Limits(simulations=9), candidates=3)

@@ -1,4 +1,4 @@
-"""The engine against the model that it runs, where the vllm extra is installed: pytest -m vllm -W default."""
+"""The vLLM engine against the model that it runs. Needs the vllm extra: pytest -m vllm -W default."""
 
 import asyncio
 import re
@@ -32,14 +32,14 @@ from treeagent.imagination.load import world_model
 from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns as it is imported
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns on import
 PROMPTS = [tuple(10 + place % 300 for place in range(length)) for length in (9, 23, 1, 300)]
 SEEDS = [10, 11, 12, 13]
 NEVER = len(tokenizer()) - 1
 
 
 def network(seed: int, *, tied: bool = True) -> PreTrainedModel:
-    """Heads of a width that the engine's CPU kernels know."""
+    """A network with heads of a width that the engine's CPU kernels support."""
     made = sharpened(random_model(tokenizer(), replace(CONFIG, width=64, context=512), seed))
     if not tied:
         made.config.tie_word_embeddings = False
@@ -74,7 +74,7 @@ def drawn_by(engine: VllmGenerator, request: SampleRequest) -> list[list[Sample]
 
 
 def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float) -> float:
-    """The largest, between the engine's log-probabilities of its samples and the model's own."""
+    """The largest absolute difference between the engine's log-probabilities of its samples and the model's."""
     count = 4 if temperature else 1
     drawn = drawn_by(
         engine, SampleRequest(PROMPTS, count, SEEDS, stop_id=NEVER, max_new_tokens=12, temperature=temperature)
@@ -111,7 +111,7 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(
 
 
 def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator, folder: Path) -> None:
-    """The most that a request may ask for, which is how many a head reads by default."""
+    """A head by default reads as many log-probabilities as a request may ask for at most."""
     assert engine.load(str(folder / "0"), None)
     local, chat, head = LocalGenerator(network(0)), ChatFormat(tokenizer()), LogprobHead()
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator,
     here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))
     assert [each.value for each in there] == pytest.approx([each.value for each in here], abs=1e-4)
     assert len({round(each.value, 3) for each in here}) == 3
-    [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # by now its prefix is cached
+    [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # its prefix is cached by now
     assert alone.value == pytest.approx(there[1].value, abs=1e-4)
 
 
@@ -150,16 +150,16 @@ def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> No
     engine.sample(SampleRequest(PROMPTS[3:], 1, [0], stop_id=NEVER, max_new_tokens=1))
     assert engine.usage.cached_tokens == before.cached_tokens
     drawn_by(engine, SampleRequest([(*PROMPTS[3], 7, 8)], 1, [0], stop_id=NEVER, max_new_tokens=1))
-    assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks of the CPU's 128
+    assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks, of 128 tokens on a CPU
 
 
 def test_what_wants_another_engine_is_not_loaded(engine: VllmGenerator, folder: Path) -> None:
-    assert not engine.load(str(folder / "1"), None)  # its output layer is its embedding
-    assert not engine.load(str(folder / "0"), folder / "adapter")  # room for an adapter
+    assert not engine.load(str(folder / "1"), None)  # its output layer is tied to its embedding
+    assert not engine.load(str(folder / "0"), folder / "adapter")  # the engine has no room for an adapter
     assert difference(engine, network(0), 1.0) < 1e-4
 
 
-# From here on each test has an engine of its own, whose end in this process may take the shared one with it.
+# Each test below has an engine of its own. The end of an engine in this process may end the shared one, too.
 
 
 def test_new_weights_take_effect_and_stale_prefixes_go(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_new_weights_take_effect_and_stale_prefixes_go(folder: Path) -> None:
 
 
 def test_turns_are_held_to_their_form(folder: Path) -> None:
-    """Draws and their log-probabilities are those of the model among the tokens that the form allows."""
+    """Draws and log-probabilities are those of the model renormalised over the tokens that the form allows."""
     chat, model = ChatFormat(tokenizer()), network(0)
     tokenizer().save_pretrained(str(folder / "0"))
     form = Form(chat, lambda spelt: f"turn: {spelt('Action: ')} CALL\nCALL: /(go|stay) [a-c]{{2,4}}/")

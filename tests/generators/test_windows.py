@@ -1,4 +1,4 @@
-"""Models whose layers see a part of the row: sampled, scored and judged as transformers itself runs them."""
+"""Models with sliding-window layers are sampled, scored and evaluated as transformers itself runs them."""
 
 import random
 from pathlib import Path
@@ -30,7 +30,7 @@ def ids(seed: int, length: int) -> tuple[int, ...]:
 
 STEM = ids(1, 24)
 PROMPTS = [STEM, (*STEM, *ids(2, 3)), (*STEM[:20], *ids(3, 11)), ids(4, 5)]
-"""Three times the window and more, branching inside and beyond it; and one that fits."""
+"""Three times the window and more, branching inside and outside of it; and one prompt that fits into it."""
 
 
 def draw(
@@ -67,7 +67,7 @@ def test_what_lies_beyond_a_window_is_not_seen(family: str) -> None:
 
 @pytest.mark.parametrize("family", [*WINDOWED, *FULL])
 def test_given_continuations_see_what_plain_ones_see(family: str) -> None:
-    """They share beginnings, within which windows end at other places; one is as long as a window."""
+    """The continuations share beginnings in which windows end at different places. One is as long as a window."""
     model = made(WINDOWED.get(family) or FULL[family])
     candidates = [[ids(5, 12), (*ids(5, 4), *ids(6, 5)), ids(5, 3)]] * len(PROMPTS)
     assert_plain(model, PROMPTS, LocalGenerator(model).score(PROMPTS, candidates))
@@ -87,7 +87,7 @@ def test_greedy_is_generates_greedy(family: str) -> None:
 
 @pytest.mark.parametrize("family", [*SOME_WINDOWED, "opt"])
 def test_a_value_head_judges_the_states_that_it_was_fitted_to(family: str) -> None:
-    """Read over shared prefixes at a search, in padded rows at its fitting."""
+    """The head is fitted on padded rows, and reads shared prefixes in a search."""
     model = made(WINDOWED.get(family, opt))
     rows = [TokenRow("", prompt, (False,) * len(prompt), (len(prompt) - 1,), (0.0,)) for prompt in PROMPTS]
     rows.sort(key=lambda row: len(row.token_ids))

@@ -1,4 +1,4 @@
-"""A tiny Llama whose next token truly depends on what it has read, and the plain forward pass to compare with."""
+"""A tiny Llama whose next token depends on all that it has read, and the plain forward pass to compare with."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 
-torch.set_num_threads(1)  # with more, tiny tensors wait for each other longer than they compute
+torch.set_num_threads(1)  # with more threads, tiny tensors spend more time waiting than computing
 
 CONFIG = ScratchConfig(vocabulary=320, layers=2, width=32, heads=2, context=256)
 TEXTS = (
@@ -27,7 +27,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def sharpened(model: PreTrainedModel) -> PreTrainedModel:
-    """Weights so large that predictions are far from uniform, under which a wrong mask would go unnoticed."""
+    """Scale weights up until predictions are far from uniform. With small weights a wrong mask would go unnoticed."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" not in name:
@@ -48,7 +48,7 @@ def head(width: int = CONFIG.width) -> ValueHead:
 
 
 def make_grouped_model() -> PreTrainedModel:
-    """Four query heads share one key-value head of an unusual width; untied embeddings."""
+    """Four query heads share one key-value head of an unusual width; embeddings are untied."""
     torch.manual_seed(3)
     shape = LlamaConfig(
         vocab_size=64,
@@ -69,7 +69,7 @@ def make_grouped_model() -> PreTrainedModel:
 
 @lru_cache(maxsize=1)
 def shared_model() -> PreTrainedModel:
-    """For tests that leave the weights alone."""
+    """One model for all tests that do not change its weights."""
     return make_model()
 
 
@@ -77,7 +77,7 @@ def shared_model() -> PreTrainedModel:
 def plain_logprobs(
     model: PreTrainedModel, prompt: Sequence[int], sample: Sequence[int], temperature: float = 1.0
 ) -> Tensor:
-    """log π of each sampled token by one forward pass over prompt and sample."""
+    """log π of each sampled token, from one forward pass over prompt and sample."""
     ids = torch.tensor([[*prompt, *sample]])
     logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
     if temperature > 0:
@@ -87,6 +87,6 @@ def plain_logprobs(
 
 @torch.no_grad()
 def plain_hidden(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
-    """[width], the model's own last hidden state at the last token."""
+    """The model's own last hidden state at the last token: (width)."""
     output: Tensor = model.model(input_ids=torch.tensor([list(prompt)])).last_hidden_state
     return output[0, -1]

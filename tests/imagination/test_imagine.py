@@ -1,4 +1,4 @@
-"""Trees that grow in imagination, and what verification leaves of them, on an environment of two doors, twice."""
+"""Trees grown in imagination, and what verification leaves of them, in an environment of two doors opened twice."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ def settings(url: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def larger_share() -> Iterator[None]:
-    """Held out, since the runs are small."""
+    """Hold out more steps, because the runs are small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world, "HELD_OUT", 0.4)
         yield
@@ -79,7 +79,7 @@ def larger_share() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A world model that tells the truth."""
+    """A world model that is always right."""
     with served(Teller()) as url:
         yield url
 
@@ -108,7 +108,7 @@ def optimist(taken: str) -> float:
 
 
 def edges(tree: Tree) -> dict[str, Edge]:
-    """The expanded edges, by the doors taken."""
+    """The expanded edges by the doors taken."""
     return {"".join(str(edge.action.call) for edge in path): path[-1] for path, _ in tree.walk() if path}
 
 
@@ -122,7 +122,7 @@ def test_a_tree_taken_at_its_word_costs_no_real_step_and_says_that_it_is_imagine
     assert env.steps == tree.budget.environment_steps == 0
     assert tree.budget.imagined_steps == teller.asked == len(edges(tree)) == 6
     assert {node.origin for node in tree.nodes()} == {"imagined"}
-    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own words
+    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own text
     assert not list(one for one in transitions(tree) if one.origin == "real")
 
 
@@ -147,12 +147,12 @@ def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
 def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
     env = Doors(dict.fromkeys(ENDS, 2 / 3))
     tree = imagine(Teller(prize=lambda taken: 0.667), env)
-    assert env.steps == 2  # the others promise no more
+    assert env.steps == 2  # no other path promises more
     assert len(list(imitation_rows(tree, ImitationConfig(min_return=0.6)))) == 1
 
 
 class LooseLines(Doors):
-    """Ends every observation as many a program does."""
+    """Ends every observation with a line feed, as many programs do."""
 
     def step(self, action: str | ToolCall) -> StepResult:
         observation, *others = super().step(action)
@@ -161,14 +161,14 @@ class LooseLines(Doors):
 
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
-    """As a server's is. What the agent has read is what it learns from."""
+    """A server may strip it. The agent learns from the text that it has read."""
     tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
     assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, ImitationConfig()))) == 1
     assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
 
 
 def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
-    """The model takes the left doors for the best; the right ones come second."""
+    """The model prefers the left doors; the right ones are second."""
     env = Doors()
     tree = imagine(Teller(prize=lambda taken: {"ll": 1.0, "lr": 0.2, "rl": 0.1, "rr": 0.9}[taken]), env)
     assert env.steps == 4
@@ -181,8 +181,8 @@ def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
 def test_verification_keeps_to_its_budget_of_real_steps() -> None:
     env = Doors({end: 0.0 for end in ENDS})
     tree = imagine(Teller(prize=optimist), env, steps=1)
-    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is finished
-    assert origins(tree) == {"l": "real", "ll": "real"}  # nobody knows whether the others keep their word
+    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is played to its end
+    assert origins(tree) == {"l": "real", "ll": "real"}  # it is unknown whether the others' promises are true
 
 
 def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
@@ -192,12 +192,12 @@ def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_t
     assert env.steps == 2  # the plan is played to its end
     assert found.child is not None and found.child.state.messages[-1].content == seen("r")
     assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
-    assert found.value == path_return([found]) == 1.0  # what the plan returned from there
-    assert not list(imitation_rows(tree, ImitationConfig()))  # nobody drew its second step behind this answer
+    assert found.value == path_return([found]) == 1.0  # the return of the rest of the plan
+    assert not list(imitation_rows(tree, ImitationConfig()))  # the second step was not sampled after this observation
 
 
 class Counter(Doors):
-    """``l`` buys at once, for nothing; behind ``r`` it pays."""
+    """``l`` ends the episode at once. It pays nothing first, and 0.8 after ``r``."""
 
     def step(self, action: str | ToolCall) -> StepResult:
         self.taken += str(action)
@@ -206,7 +206,7 @@ class Counter(Doors):
 
 
 class Flatterer(Teller):
-    """Sees another colour than the real one, so that no replay of ``rl`` comes to an end in the tree."""
+    """Predicts another colour than the real one, so no replay of ``rl`` reaches an end in the tree."""
 
     def answer(self, prompt: str) -> Answer:
         taken = re.findall(r"Action: (\w)", prompt)
@@ -216,7 +216,8 @@ class Flatterer(Teller):
 
 
 def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_paths() -> None:
-    """The replayed action, worth 0.8, has no end in the tree: that of its sibling, said to be 0.6, is the only one."""
+    """The replayed action, worth 0.8, has no end in the tree. The only end is that of its sibling, which promises
+    0.6."""
     tree = imagine(Flatterer(), Counter())
     assert origins(tree) == {"l": "imagined", "r": "real"}
     assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
@@ -226,7 +227,7 @@ def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_p
     assert (
         replay.steps == 2 and len(list(imitation_rows(better, ImitationConfig(min_return=0.0, paths_per_tree=9)))) == 1
     )
-    wild = imagine(Flatterer(), Counter(), steps=0)  # taken at its word, all of it
+    wild = imagine(Flatterer(), Counter(), steps=0)  # nothing is replayed
     assert len(list(imitation_rows(wild, ImitationConfig(min_return=0.5, paths_per_tree=9)))) == 2
     trajectories = PairConfig(min_margin=0.1, rule="trajectory")
     worst = imagine(Teller(), Doors())
@@ -242,14 +243,14 @@ def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that has seen doors being opened."""
+    """A policy trained on demonstrations of the doors."""
     config = load_config(CONFIG, settings("http://nowhere"))
     with Run.create(tmp_path_factory.mktemp("policy") / "run", config, resume=False) as run:
         return warm_start(config, run, QuietProgress())
 
 
 def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Cost, list[Tree]]:
-    """Two trees that a policy grows in the model of ``teller``, and what they cost."""
+    """Let a policy grow two trees in the model of ``teller``. Returns their cost and the trees."""
     with served(teller) as url:
         config = load_config(CONFIG, [*settings(url), *changes])
         job = BatchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
@@ -257,7 +258,7 @@ def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Co
 
 
 def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
-    """A batch is answered at once, and each step of it would be late."""
+    """The steps of a batch are answered together, and each of them would exceed its limit."""
 
     @dataclass
     class Slow(Teller):
@@ -286,7 +287,7 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
 
 
 def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path) -> None:
-    """The world model, which knows no shield, would open the right door."""
+    """The world model does not know the shield and would open the right door."""
     shield = ["environment.shield.deny=['^r']", "world.verify_steps=0", "search.limits.simulations=9"]
     _, trees = batch(Teller(), policy, tmp_path, *shield)
     taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
@@ -299,7 +300,7 @@ def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_pat
 def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
     class Babbler(Teller):
         def answer(self, prompt: str) -> Answer:
-            return Answer("a dragon", 7.0, terminated=True)  # a reward that cannot be
+            return Answer("a dragon", 7.0, terminated=True)  # an impossible reward
 
     cost, trees = batch(Babbler(), policy, tmp_path, "world.verify_steps=0")
     figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
@@ -328,7 +329,7 @@ def test_a_limit_of_environment_steps_holds_in_imagination() -> None:
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))
 def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set[str]) -> None:
-    """Whatever a model says of prizes and of what is behind a door."""
+    """Whatever the model predicts of prizes and observations."""
     prizes = dict(zip(ENDS, told, strict=True))
     tree = imagine(Teller(prizes.__getitem__, lambda taken: "a dragon" if taken in lies else seen(taken)))
     real = {taken: edge for taken, edge in edges(tree).items() if origins(tree)[taken] == "real"}
@@ -344,13 +345,13 @@ def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set
     scored = advantages([tree], AdvantageConfig())
     assert all(id(edge) in map(id, real.values()) for edge in edges(tree).values() if scored.get(id(edge), 0.0) > 0)
     finished = list(finished_paths(tree))
-    if finished:  # as imitation and pairs of whole paths choose
+    if finished:  # the choice of imitation and of pairs of whole paths
         best = max(finished, key=lambda path: (path_return(path), -len(path)))
         assert all(id(edge) in map(id, real.values()) for edge in best)
 
 
 def test_an_audit_catches_an_optimist() -> None:
-    """It says of everything that it succeeds: its share is 0."""
+    """A model that predicts success everywhere is allowed a share of 0."""
     held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
     flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, horizon=2))
     assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
@@ -362,7 +363,7 @@ def test_an_audit_catches_an_optimist() -> None:
 
 
 def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> None:
-    """Its trees are still not harmful where nobody audits it."""
+    """Its trees do no harm even without an audit."""
     tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
     assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
     assert accuracy(tree) == 0.0
@@ -401,12 +402,12 @@ def needs(goal: Goal) -> object:
 def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
     stages = Run.open(run).stages()
     assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
-    # Played for the first world model, remembered by the second.
+    # The first world model's demonstrations are reused by the second.
     assert stages["world-1"]["demonstrated_steps"] > 0 == stages["world-2"]["demonstrated_steps"]
     rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
     for number, row in enumerate(rows, start=1):
         imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
-        assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight are variations
+        assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight tasks are variations
         assert imagined["imagined_steps"] > 0 == real["imagined_steps"]
         assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
         assert imagined["claims"] == imagined["claims_kept"] > 0

@@ -1,4 +1,4 @@
-"""Which positions a trainer's loss reaches through the language-model head."""
+"""Finds the positions whose language-model head a trainer's loss reaches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,9 @@ from transformers import LlamaForCausalLM
 
 @contextmanager
 def head_gradients(model: LlamaForCausalLM) -> Iterator[dict[tuple[int, ...], list[Tensor]]]:
-    """For each row read inside, by its token ids without padding: the gradient of the loss by the last hidden state at
-    each of its positions. That state meets the head alone, so it has one exactly where the next token has loss."""
+    """For each row read inside the block, by its token ids without padding: the gradient of the loss with respect to
+    the last hidden state at each position. Only the head reads that state, so its gradient is nonzero exactly where the
+    next token has loss."""
     found: dict[tuple[int, ...], list[Tensor]] = {}
 
     def collect(module: object, arguments: object, read: dict[str, Any], output: Any) -> None:

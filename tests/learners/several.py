@@ -1,4 +1,4 @@
-"""Programs that several processes run in tests of how they share their work, and what they leave behind."""
+"""Programs that several processes run to test how they share their work, and checks of what they leave behind."""
 
 import os
 import subprocess
@@ -19,21 +19,21 @@ HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "configs" / "models"
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes=2", "--num_machines=1", "--main_process_port=0")
 LEARNERS = ("sft", "distil", "dpo", "lora", "grpo-8", "grpo-7", "validated")
-"""Of steps_program.py."""
+"""The learners that steps_program.py runs."""
 ALONE: Sequence[str] = ()
-# "multi_gpu" means processes that torch starts, on a CPU too; they talk by gloo there.
+# "multi_gpu" means processes started by torch, also on a CPU, where they communicate by gloo.
 WHOLE = (*LAUNCH, "--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no")
 
 
 def by(name: str, folder: Path) -> Sequence[str]:
-    """How two processes start by a file of configs/models, on a CPU."""
+    """Arguments that start two processes on a CPU by a file of configs/models."""
     file = folder / name
     file.write_text(yaml.safe_dump(yaml.safe_load((MODELS / name).read_text()) | {"use_cpu": True}))
     return (*LAUNCH, f"--config_file={file}", "--gradient_accumulation_steps=1", "--gradient_clipping=1.0")
 
 
 def start(how: Sequence[str], program: str, folder: Path, *arguments: str) -> int:
-    """Runs a program to its end; returns its exit status."""
+    """Run a program to its end. Returns its exit status."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -44,7 +44,7 @@ def start(how: Sequence[str], program: str, folder: Path, *arguments: str) -> in
 
 
 def steps(folder: Path, name: str, how: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the processes of steps_program.py ended with."""
+    """The final state of the processes of steps_program.py."""
     out = folder / name
     out.mkdir()
     assert start(how, "steps_program.py", out) == 0
@@ -52,7 +52,8 @@ def steps(folder: Path, name: str, how: Sequence[str]) -> dict[str, dict[str, An
 
 
 def updates(one: Path, two: Path, how: Sequence[str], *arguments: str) -> Mapping[int, Path]:
-    """The folders of updates_program.py in one process, and in two that were killed in the middle and started again."""
+    """Run updates_program.py in one process, and in two that are killed halfway and started again. Returns the folders
+    by number of processes."""
     for folder in (one, two):
         make_model().save_pretrained(folder / "base")
         make_tokenizer().save_pretrained(folder / "base")
@@ -64,13 +65,13 @@ def updates(one: Path, two: Path, how: Sequence[str], *arguments: str) -> Mappin
 
 
 def told(folder: Path, rank: int = 0) -> dict[str, Any]:
-    """What a process of updates_program.py said."""
+    """What a process of updates_program.py reported."""
     said: dict[str, Any] = torch.load(folder / f"told-{rank}.pt")
     return said
 
 
 def same_steps(trained: Mapping[str, Mapping[str, Any]], learner: str, *ends: str) -> None:
-    """Assert that a learner of several processes took the steps of one on as many rows."""
+    """Assert that several processes took the same steps of a learner as one process on as many rows."""
     steps, loss, one = trained["0 of 1"]["results"][learner]
     for end in ends:
         steps_of_two, loss_of_two, two = trained[end]["results"][learner]
@@ -81,7 +82,7 @@ def same_steps(trained: Mapping[str, Mapping[str, Any]], learner: str, *ends: st
 
 
 def same_after_a_kill(ended: Mapping[int, Path]) -> None:
-    """Assert that an update of two processes that was killed and resumed saved the stock model of one process."""
+    """Assert that a killed and resumed update of two processes saved the same stock model as one process."""
     steps, loss = told(ended[1])["killed"]
     assert told(ended[2])["killed"] == (steps, pytest.approx(loss, abs=1e-5)) and steps == 8
     one, two = (load_checkpoint(ended[count] / "sft").model for count in (1, 2))
@@ -91,12 +92,13 @@ def same_after_a_kill(ended: Mapping[int, Path]) -> None:
     files = [sorted(path.name for path in (ended[count] / "sft").iterdir()) for count in (1, 2)]
     assert files[0] == files[1]
     for rank in (0, 1):
-        steps, ending = told(ended[2], rank)["again"]  # all from the checkpoint of its end
+        steps, ending = told(ended[2], rank)["again"]  # all steps from the checkpoint at its end
         assert steps == 8 and torch.equal(ending, weights(two))
 
 
 def same_best(ended: Mapping[int, Path]) -> None:
-    """Assert that the first of two processes validated, and that both kept the best weights and value head of one."""
+    """Assert that only the first of two processes validated, and that both kept the best weights and the value head
+    that one process keeps."""
     assert told(ended[2])["best"] == told(ended[1])["best"]
     assert told(ended[2])["best"][:2] == (6, 2)  # two validations after the best, at step 2
     assert told(ended[2])["value"] == pytest.approx(told(ended[1])["value"], abs=1e-5)

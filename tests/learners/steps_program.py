@@ -1,8 +1,8 @@
-"""All learners' steps in one of several processes, in one program, so that one start of processes serves them all.
+"""The steps of all learners in one of several processes. One program runs them all, so that processes start only once.
 
     steps_program.py PROCESSES FOLDER
 
-What they end with goes to FOLDER.
+The final state of each learner is written to FOLDER.
 """
 
 import os
@@ -30,7 +30,7 @@ from treeagent.learners.watch import TrainingDiverged
 torch.set_num_threads(1)
 processes, folder = int(sys.argv[1]), Path(sys.argv[2])
 rank = int(os.environ.get("RANK", "0"))
-if sharing():  # as an update's processes do
+if sharing():  # as the processes of an update do
     PartialState(cpu=True)
 tokenizer, results, untrained, asked = make_tokenizer(), dict[str, Any](), dict[str, Any](), list[int]()
 
@@ -48,7 +48,7 @@ def learn(
     results[name] = (result.steps, result.metrics["loss"], weights(model))
 
 
-# One process takes a step on two batches where two take it on a batch each.
+# One process takes a step on two batches where each of two processes takes it on one.
 sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, save_every=1)
 distil = DistilConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1)
 dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
@@ -60,13 +60,13 @@ learn("dpo", train_dpo, make_model(), stored, dpo)
 learn("ragged", train_dpo, make_model(), stored[:13], replace(dpo, epochs=1))
 adapted = with_adapter(make_model(), LoraConfig(rank=2), 0)
 learn("lora", train_dpo, adapted, stored, replace(dpo, gradient_checkpointing=True))
-for count in (8, 7):  # seven leave one process a row short
+for count in (8, 7):  # with seven rows, one process has a row less
     learn(f"grpo-{count}", train_grpo, make_model(), advantage_rows(make_model(), count, stale=0.3), grpo)
 
 
 def score() -> float:
     asked.append(1)
-    return -float(len(asked))  # the first is the best
+    return -float(len(asked))  # so the first validation is the best
 
 
 learn("validated", train_sft, make_model(), rows, replace(sft, validate_every=2), validate=score)

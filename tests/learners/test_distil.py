@@ -1,4 +1,4 @@
-"""Distillation against the formula by naive forward passes; what all learners share is in test_training."""
+"""Distillation against the formula, computed by plain forward passes. What all learners share is in test_training."""
 
 import math
 import random
@@ -39,7 +39,7 @@ def crossed(model: nn.Module, rows: Sequence[PolicyRow]) -> tuple[float, float]:
 
 
 def sliding() -> MistralForCausalLM:
-    """A model that cannot be packed."""
+    """A model with sliding windows, which cannot be packed."""
     torch.manual_seed(0)
     return MistralForCausalLM(
         MistralConfig(
@@ -67,7 +67,7 @@ def test_loss_is_the_cross_entropy_per_token(
 
 
 def test_shared_prompts_are_read_once(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Of two candidates of 2 and 3 tokens after a prompt of 5, the last token of each predicts nothing."""
+    """Two candidates have 2 and 3 tokens after a prompt of 5. The last token of each predicts nothing."""
     shuffler = random.Random(0)
     pair = tuple(Candidate(tokens(shuffler, count), (0.0,) * count, 0.5) for count in (2, 3))
     result = train_distil(model, tokenizer, [PolicyRow("task", tokens(shuffler, 5), pair)], ONE_STEP)

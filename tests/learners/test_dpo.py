@@ -18,8 +18,8 @@ SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid"
 
 
 def trajectory_pairs(model: LlamaForCausalLM, count: int, shift: float = 0.0) -> list[PreferencePair]:
-    """Actions with observations between and after them. The actions' stored log-probabilities are the model's own, the
-    chosen ones lowered by ``shift`` in sum; those of observations are nonsense."""
+    """Pairs whose actions have observations between and after them. The stored log-probabilities of actions are the
+    model's own, with a sum that is lower by ``shift`` for the chosen ones. Those of observations are meaningless."""
     shuffler = random.Random(3)
 
     def side(context: tuple[int, ...], lowered: float) -> Continuation:
@@ -47,7 +47,7 @@ def test_observations_count_neither_in_the_policy_s_nor_in_the_reference_s_sum(
 
 
 def test_terms_by_length_count_sampled_tokens(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The anchor is a mean over chosen tokens; the normalised sigmoid takes each side's margin per token."""
+    """The anchor is a mean over chosen tokens. The normalised sigmoid uses each side's margin per token."""
     stored = trajectory_pairs(model, 8, 4.0)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     counts = torch.tensor([float(sum(pair.chosen.mask)) for pair in stored])
@@ -122,13 +122,13 @@ def test_no_reference_model_is_kept(
     stored = pairs(model, 8)
     train_dpo(model, tokenizer, stored, SIGMOID)
     drift = sum(logprobs(model, (*pair.context_ids, *pair.chosen.token_ids)).sum().item() for pair in stored)
-    # A second round from the drifted policy still measures against what was stored.
+    # A second round from the changed policy still uses the stored reference.
     again = train_dpo(model, tokenizer, stored, SIGMOID)
     assert again.metrics["rewards/margins"] > 0
     assert drift != 0
 
 
-# PEFT asks transformers by a name that transformers 5.23 deprecates.
+# PEFT calls transformers by a name that transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
 def test_adapters_train_without_a_copy_of_them(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     stored = pairs(model, 8)

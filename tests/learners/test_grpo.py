@@ -60,7 +60,8 @@ def test_whatever_stands_at_masked_tokens_changes_nothing(
 
 
 def test_masked_tokens_get_exactly_no_gradient(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The last tokens of a row are nobody's context: masked out, changing them must change nothing, bit for bit."""
+    """Nothing reads the last tokens of a row. If they are masked out, changing them must change nothing, bit for
+    bit."""
     rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in advantage_rows(model, 8, stale=0.3)]
     others = [replace(row, completion_ids=(*row.completion_ids[:-2], 3, 3)) for row in rows]
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -124,7 +125,7 @@ def test_cispo_weighs_the_likelihood_by_the_capped_ratio(
     assert metrics["cispo_clip_ratio"] > 0
 
 
-# PEFT asks transformers by a name that transformers 5.23 deprecates.
+# PEFT calls transformers by a name that transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
 @pytest.mark.parametrize("packed", [False, True])
 def test_adapters_alone_are_trained_on_the_same_loss(
@@ -137,10 +138,10 @@ def test_adapters_alone_are_trained_on_the_same_loss(
     loss = train_grpo(adapted, tokenizer, rows, config).metrics["loss"]
     assert loss == pytest.approx(train_grpo(model, tokenizer, rows, config).metrics["loss"], abs=1e-6)
     changed = {name for name, each in adapted.named_parameters() if not torch.equal(each, before[name])}
-    assert changed == {name for name in before if "lora_B" in name}  # lora_A gets no gradient while B is 0
+    assert changed == {name for name in before if "lora_B" in name}  # lora_A has no gradient while B is 0
 
 
-# The setting's old name, which TRL 1.16 still reads, is deprecated in transformers 5.23.
+# TRL 1.16 still reads the old name of the setting, which transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
 @pytest.mark.parametrize("packed", [False, True])
 def test_recomputed_activations_make_the_same_step(tokenizer: PreTrainedTokenizerFast, packed: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a model finds likely, and the rows that are drawn for it to learn again."""
+"""The likelihood of rows under a model, and the choice of rows for it to learn again."""
 
 import random
 from collections import Counter
@@ -28,7 +28,7 @@ def test_rows_are_drawn_by_how_likely_they_are_got_wrong(
 ) -> None:
     shuffler = random.Random(0)
     rows = [TokenRow(str(number), tokens(shuffler, 8), (False,) * 5 + (True,) * 3) for number in range(4)]
-    train_sft(model, tokenizer, rows[:2], SFTConfig(learning_rate=5e-3, max_steps=30))  # and these alone are learnt
+    train_sft(model, tokenizer, rows[:2], SFTConfig(learning_rate=5e-3, max_steps=30))  # the model learns only these
     wrong = [1 - logprobs(model, row.token_ids)[-3:].min().exp().item() for row in rows]
     assert max(wrong[:2]) < 0.5 < 0.9 < min(wrong[2:])
     count = 8000

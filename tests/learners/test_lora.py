@@ -1,4 +1,4 @@
-"""Adapters: what training with one changes and what it leaves, what is saved of it and found again."""
+"""Adapters: what training changes and what it leaves alone, and what is saved and loaded."""
 
 import json
 import math
@@ -34,14 +34,14 @@ Learn = Callable[[PeftModel, PreTrainedTokenizerFast, Hooks, bool], TrainResult]
 
 
 def adapted(seed: int = 0) -> PeftModel:
-    """The tiny model with an adapter on all its layers."""
+    """The tiny model with an adapter on all layers."""
     model = with_adapter(make_model(), LORA, seed)
     assert isinstance(model, PeftModel)
     return model
 
 
 def stirred() -> PeftModel:
-    """An adapter that adds something: its B is no longer zero."""
+    """An adapter that changes the output: its B is not zero."""
     model, shuffler = adapted(), torch.Generator().manual_seed(3)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -133,7 +133,7 @@ def test_a_resumed_adapter_equals_an_uninterrupted_one(
     assert {**result.metrics, "step_time": 0.0} == {**expected.metrics, "step_time": 0.0}
     learn(again, tokenizer, hooks, False)
     assert torch.equal(weights(again), weights(whole))
-    assert steps == [2, 3, 4, 5]  # a finished one is not run again
+    assert steps == [2, 3, 4, 5]  # a finished update is not run again
 
 
 @LEARNERS
@@ -170,7 +170,8 @@ def test_no_loss_reaches_an_observation_through_an_adapter(tokenizer: PreTrained
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_masked_tokens_give_an_adapter_exactly_no_gradient(tokenizer: PreTrainedTokenizerFast, pack: bool) -> None:
-    """The last tokens of a row are nobody's context: masked out, changing them must change nothing, bit for bit."""
+    """Nothing reads the last tokens of a row. If they are masked out, changing them must change nothing, bit for
+    bit."""
     given = advantage_rows(make_model(), 8, stale=0.3)
     rows = [replace(row, mask=(*row.mask[:-2], False, False)) for row in given]
     trained = []
@@ -186,7 +187,7 @@ def test_masked_tokens_give_an_adapter_exactly_no_gradient(tokenizer: PreTrained
 def test_a_stored_reference_that_is_shifted_gives_an_adapter_the_analytic_margin(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    """The reference is the policy as it was, adapter included, not the base without it."""
+    """The reference is the earlier policy including its adapter, not the base model."""
     model = stirred()
     config = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,), beta=0.25)
     result = train_dpo(model, tokenizer, pairs(model, 8, shift=4.0), config)
@@ -214,7 +215,7 @@ def test_the_generator_and_the_head_s_fit_read_base_and_adapter_together() -> No
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of two checkpoints: a base, and an adapter on it with a head of its own."""
+    """A run with two checkpoints: a base model, and an adapter on it with its own value head."""
     checkpoints = tmp_path / "run" / "checkpoints"
     save_checkpoint(Checkpoint(make_model(), make_tokenizer()), checkpoints / "base")
     policy = replace(load_checkpoint(checkpoints / "base"), head=ValueHead(HIDDEN))
@@ -240,7 +241,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_a_moved_run_finds_its_base(run
     assert torch.equal(base_weights(loaded.model), weights(make_model()))
     trained = {name for name, each in loaded.model.named_parameters() if each.requires_grad}
     assert trained == {name for name, _ in loaded.model.named_parameters() if "lora_" in name}
-    save_checkpoint(loaded, moved / "checkpoints" / "round-2")  # continued, it still sits on the same base
+    save_checkpoint(loaded, moved / "checkpoints" / "round-2")  # the adapter still refers to the same base
     config = json.loads((moved / "checkpoints" / "round-2" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "../base"
 

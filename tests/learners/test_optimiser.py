@@ -12,7 +12,7 @@ from treeagent.learners.optimiser import MuonAdamW, orthogonal
 
 
 class Tied(nn.Module):
-    """A tied language model in small: an embedding that is the head too, one matrix, one bias, one frozen matrix."""
+    """A small tied language model: an embedding that is also the head, one matrix, one bias, one frozen matrix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def test_matrices_take_muons_step_and_the_rest_adamws() -> None:
     muon.step()
     AdamW([plain.embedding.weight, plain.matrix.bias], lr=0.1, weight_decay=0.01).step()
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-        # torch's Muon rounds to bfloat16 on its way; a step of theirs is of 0.1 · 0.2 · √4 at most.
+        # torch's Muon rounds to bfloat16 inside. A step is at most 0.1 · 0.2 · √4.
         assert torch.allclose(one, other, rtol=0, atol=5e-4 if name == "matrix.weight" else 0), name
 
 

@@ -1,4 +1,4 @@
-"""Rows of a tree in one forward and backward pass: nothing but the time may differ."""
+"""Rows of a tree in one forward and backward pass: only the time may differ."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def qwen3() -> PreTrainedModel:
 
 
 def gpt2(positions: int = 64) -> PreTrainedModel:
-    """Learned absolute positions, no dropout, and no step that falls back to float32."""
+    """A GPT-2 with learned absolute positions, without dropout, and without operations that fall back to float32."""
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCABULARY,
@@ -68,7 +68,8 @@ def gpt2(positions: int = 64) -> PreTrainedModel:
 
 
 def forest() -> list[tuple[int, ...]]:
-    """Rows that part in the middle of a step, a row that another one begins with, a row twice, and a second tree."""
+    """Rows that diverge in the middle of a step, a row that is the beginning of another, a row that occurs twice, and a
+    second tree."""
     shuffler = random.Random(0)
     prompt, step, other = tokens(shuffler, 9), tokens(shuffler, 4), tokens(shuffler, 5)
     return [
@@ -84,7 +85,7 @@ def forest() -> list[tuple[int, ...]]:
 
 
 def separate_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> Tensor:
-    """log π of every token of every row but its first, a forward pass for each row."""
+    """log π of every token of every row except the first, with one forward pass per row."""
     scores = []
     for row in rows:
         ids = torch.tensor([list(row)])
@@ -108,7 +109,7 @@ def packed_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]], packed:
 
 
 def gradient(model: PreTrainedModel, scores: Tensor) -> Tensor:
-    """Of a random weighting of the scores, all parameters in one vector."""
+    """The gradient of a random weighting of the scores, with all parameters in one vector."""
     weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).to(scores.dtype)
     gradients = torch.autograd.grad((scores * weights).sum(), list(model.parameters()))
     return torch.cat([each.flatten() for each in gradients])
@@ -144,7 +145,7 @@ def test_gradients_are_those_of_separate_rows(
 def test_each_shared_token_is_computed_once() -> None:
     rows = [(1, 2, 3, 4, 9), (1, 2, 3, 5, 9), (1, 2, 9), (1, 2, 3, 4, 8)]
     packed = pack(rows, 100, hidden_size=32)
-    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]  # last tokens are only predicted
+    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]  # the last tokens are only predicted
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
     assert packed.places.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
     assert (packed.attention_mask[0, 0] == 0).int().tolist() == [
@@ -179,7 +180,8 @@ def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[
 
 
 def tree_rows(model: nn.Module) -> list[AdvantageRow]:
-    """Three trees of four rows: a shared step trained in the first, an observation, a step of each row's own."""
+    """Three trees of four rows each: a shared step that only the first row trains, an observation, and an own step per
+    row."""
     shuffler, rows = random.Random(3), []
     for number in range(3):
         prompt, shared, seen = tokens(shuffler, 5 + number), tokens(shuffler, 3), tokens(shuffler, 2)
@@ -204,7 +206,7 @@ def tree_rows(model: nn.Module) -> list[AdvantageRow]:
 
 
 def _keep_gradient(seen: dict[str, Tensor], name: str, parameter: Tensor) -> None:
-    """Add the gradient of a micro-batch, which a learner keeps apart from those before it."""
+    """Add the gradient of a micro-batch; learners keep it apart from the gradients before it."""
     assert parameter.grad is not None
     seen[name] = parameter.grad + seen.get(name, 0.0)
 
@@ -215,7 +217,7 @@ def trained(
     rows: Sequence[AdvantageRow] | None = None,
     temperature: float = 1.0,
 ) -> tuple[float, Tensor]:
-    """The loss of one step, and its gradient."""
+    """The loss of one step and its gradient."""
     model = make_model()
     seen: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -236,7 +238,7 @@ def test_every_loss_is_the_same_packed_and_not(tokenizer: PreTrainedTokenizerFas
 
 
 def test_accumulated_packs_make_the_same_step(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Two rows of ten train nothing: they fill up the last of four batches."""
+    """Two of the ten rows train nothing; they fill up the last of four batches."""
     rows = tree_rows(make_model())[:10]
     loss, expected = trained(tokenizer, GRPOConfig(batch_size=10, packed=False), rows)
     packed_loss, found = trained(tokenizer, GRPOConfig(batch_size=3, accumulation=4), rows)
@@ -245,7 +247,8 @@ def test_accumulated_packs_make_the_same_step(tokenizer: PreTrainedTokenizerFast
 
 
 def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> None:
-    """One pass over shuffled rows, unpacked and packed, that forwards the fewer tokens the more rows share."""
+    """One pass over shuffled rows, unpacked and packed. When packed, a batch holds rows that share tokens, so fewer
+    tokens are forwarded."""
     rows = tree_rows(make_model())
     random.Random(0).shuffle(rows)
     counts = []

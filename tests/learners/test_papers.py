@@ -1,4 +1,4 @@
-"""The loss of every baseline's recipe against its paper's formula, written here by hand."""
+"""The loss of every baseline recipe against the formula of its paper, written by hand here."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ from treeagent.views.values import value_rows
 
 @dataclass
 class Turn:
-    """An action a_t after a state s_t, as the formulas see it."""
+    """An action a_t after a state s_t, as in the formulas."""
 
     context: tuple[int, ...]
     ids: tuple[int, ...]
@@ -53,7 +53,7 @@ class Episode:
     """R(τ), paid at the end."""
     group: int = 0
     new: int = 0
-    """Turns before this one belong to an earlier episode, too."""
+    """Number of turns at the start that belong to an earlier episode, too."""
 
     @property
     def ratio(self) -> Tensor:
@@ -165,7 +165,7 @@ def dapo(samples: Samples) -> Tensor:
 
 
 def left_out(group: Sequence[Episode]) -> Iterator[tuple[Episode, float]]:
-    """Each episode with R_i - mean of the others' (Ahmadian et al. 2024, equation 8)."""
+    """Each episode with its advantage R_i - mean of the others' returns (Ahmadian et al. 2024, equation 8)."""
     for one in group:
         yield one, one.reward - fmean(other.reward for other in group if other is not one)
 
@@ -177,7 +177,7 @@ def rloo(samples: Samples) -> Tensor:
 
 
 def reinforce(samples: Samples) -> Tensor:
-    """The paper's own objective: no ratio, no clipping."""
+    """The paper's own objective, without ratios and clipping."""
     rows = [advantage * one.logprob.sum() for group in samples.tasks for one, advantage in left_out(group)]
     return -torch.stack(rows).mean()
 
@@ -246,7 +246,7 @@ def gradient_norm(model: nn.Module, loss: Tensor) -> float:
 
 @pytest.mark.parametrize("name", POLICY_GRADIENTS)
 def test_the_loss_of_a_policy_gradient_is_its_papers(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The loss and its gradient, at the recipe's temperature and with some ratios clipped on either side."""
+    """The loss and its gradient, at the recipe's temperature, with some ratios clipped on either side."""
     config, model = recipe(name), make_model()
     samples = Samples(model, config.policy.temperature, stale=0.3, branch=name == "tree_grpo")
     ratios = torch.cat([one.ratio for one in samples.episodes])
@@ -276,7 +276,7 @@ def test_rloo_on_fresh_samples_is_reinforce(tokenizer: PreTrainedTokenizerFast) 
 
 
 def test_ppo_asks_for_every_value_and_fits_it_to_lambda_returns() -> None:
-    """V + A in each state, with the A of GAE; the mean over the episodes at the state that all share."""
+    """V + A in each state, with GAE's A. A state that several episodes share gets the mean over them."""
     config = recipe("ppo")
     assert config.search.estimate_all
     [tree, _], [group, _] = (samples := Samples(make_model(), 1.0, stale=0.3)).trees, samples.tasks
@@ -296,7 +296,7 @@ def test_ppo_asks_for_every_value_and_fits_it_to_lambda_returns() -> None:
 
 
 def test_dapo_and_starpo_s_leave_out_tasks_of_equal_returns() -> None:
-    """The one searches further tasks in their place, the other keeps those of widest spread."""
+    """DAPO searches further tasks in their place; StarPO-S keeps the tasks with the widest spread."""
     assert recipe("dapo").collect.resample > 0
     trees = Samples(make_model(), 1.0, stale=0.3).trees
     for edge in trees[0].root.edges:
@@ -310,13 +310,13 @@ def test_dapo_and_starpo_s_leave_out_tasks_of_equal_returns() -> None:
 
 
 def test_rft_imitates_every_distinct_success(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Yuan et al. 2023: the mean of -log π over the tokens of all right answers, each kept once."""
+    """Yuan et al. 2023: the mean of -log π over the tokens of all right answers, without duplicates."""
     config, model = recipe("rft"), make_model()
     samples = Samples(model, 1.0, stale=0.3)
     winners = [one for one in samples.episodes if one.reward >= 1]
     first = samples.trees[0].root.edges[0]
-    samples.trees[0].root.edges.append(copy.deepcopy(first))  # drawn twice
-    another = copy.deepcopy(first)  # another way to win
+    samples.trees[0].root.edges.append(copy.deepcopy(first))  # the same success, sampled twice
+    another = copy.deepcopy(first)  # a different success
     another.action = replace(another.action, text="other", call="other")
     samples.trees[0].root.edges.append(another)
     expected = -torch.cat([one.logprob for one in (*winners, winners[0])]).mean()
@@ -331,7 +331,7 @@ def test_rft_imitates_every_distinct_success(tokenizer: PreTrainedTokenizerFast)
 @pytest.mark.parametrize("name", ["trajectory_dpo", "tree_dpo"])
 def test_the_loss_of_dpo_is_its_papers(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
     """Rafailov et al. 2023, equation 7, on the best and the worst episode of a task, or on siblings whose Q differs
-    (Agent Q): of four siblings the four widest pairs are the two best against the two worst."""
+    (Agent Q). Of four siblings, the four widest pairs are the two best against the two worst."""
     config, model = recipe(name), make_model()
     samples = Samples(model, config.policy.temperature, stale=0.3)
     terms: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Learners in several processes, as ``accelerate launch`` starts them: the steps are those of one process."""
+"""Learners in several processes started by ``accelerate launch`` take the same steps as in one process."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from tiny import make_model, weights
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What the program's processes ended with: that of the single one, those of two that hold the whole weights each,
-    and those of two that share them."""
+    """The final states: of a single process, of two that each hold all weights, and of two that share the weights."""
     folder = tmp_path_factory.mktemp("processes")
     return {
         **several.steps(folder, "1", several.ALONE),

@@ -1,4 +1,5 @@
-"""Bradley-Terry: known utilities are found again, the loss is the formula, a model of length is trained and caught."""
+"""Bradley-Terry reward models: known utilities are recovered, the loss follows the formula, and the audit catches a
+model that learnt length."""
 
 import math
 import random
@@ -29,7 +30,7 @@ def test_known_utilities_are_found_again_and_centred() -> None:
     config = RewardModelConfig(max_steps=100, batch_size=len(pairs), learning_rate=3e-3, centre=1e-4)
     result = train_reward(model, make_tokenizer(), head, pairs, config)
     found = scores(model, head, rows)
-    assert found == pytest.approx(utilities, abs=0.03)  # not shifted either
+    assert found == pytest.approx(utilities, abs=0.03)  # without a constant offset, too
     assert result.metrics["accuracy"] < 1.0  # the pairs contradict each other
 
 
@@ -42,7 +43,7 @@ def test_the_loss_is_that_of_the_formula() -> None:
     rejected = scores(model, head, [each.rejected_ids for each in pairs], batch_size=1)  # padding changes nothing
     expected = 0.0
     for each, more, less in zip(pairs, chosen, rejected, strict=True):
-        gap = more - less - each.margin / 2  # of a range of 2
+        gap = more - less - each.margin / 2  # the range is 2 wide
         expected += (math.log1p(math.exp(-gap)) + 0.1 * (more + less) ** 2) / len(pairs)
     before, padding = weights(model, head), model.config.pad_token_id
     config = RewardModelConfig(max_steps=1, batch_size=3, learning_rate=1e-3, centre=0.1, log_every=1)
@@ -62,17 +63,17 @@ def test_calibration_keeps_the_order_and_finds_the_chances() -> None:
     torch.nn.init.normal_(head.output.weight)
     hidden = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(0))
     before = head(hidden).tolist()
-    found = [-3.0] * 100 + [5.0] * 100  # a quarter of the lower ones and three quarters of the higher ones succeed
+    found = [-3.0] * 100 + [5.0] * 100  # a quarter of the lower half and three quarters of the higher half succeed
     returns = [1.0] * 25 + [0.0] * 75 + [1.0] * 75 + [0.0] * 25
     told = calibrate(head, found, returns)
     chances = [1 / (1 + math.exp(-(told.slope * score + told.shift))) for score in (-3.0, 5.0)]
     assert chances == pytest.approx([0.25, 0.75], abs=0.005)
     assert head(hidden).tolist() == pytest.approx([told.slope * score + told.shift for score in before], abs=1e-5)
-    assert calibrate(ValueHead(HIDDEN), [0.1, 0.2], [1.0, 0.0]).slope > 0  # the order stays, even a wrong one
+    assert calibrate(ValueHead(HIDDEN), [0.1, 0.2], [1.0, 0.0]).slope > 0  # the order stays, even if it is wrong
 
 
 def test_a_model_that_was_trained_on_length_gets_no_weight() -> None:
-    """Training shows longer ends as better; on the held-out tasks the longest is padding that is not paid."""
+    """In the training pairs longer ends are better. In held-out tasks the longest end is padding that is not paid."""
 
     def counting(first: int, length: int) -> tuple[int, ...]:
         return (first, *range(10, 10 + length))

@@ -26,7 +26,8 @@ def test_loss_is_the_mean_over_masked_tokens_only(model: LlamaForCausalLM, token
 
 
 def test_gradient_of_unmasked_labels_is_zero(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Tokens after the last masked one are labels only: changing them must change nothing, bit for bit."""
+    """Tokens after the last trained one are only labels, and have no loss: changing them must change nothing, bit for
+    bit."""
     rows = [replace(row, mask=(*row.mask[:-3], False, False, False)) for row in token_rows(8)]
     others = [replace(row, token_ids=(*row.token_ids[:-3], 3, 3, 3)) for row in rows]
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -52,7 +53,8 @@ def test_no_loss_reaches_an_observation_between_two_actions(
 def test_rows_of_the_world_train_on_its_answers_alone(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """On answers 7, 8 and 10 after the actions 5, 6 and 9; on the opening 3, 4 and the actions not at all."""
+    """There is loss on the answers 7, 8 and 10 after the actions 5, 6 and 9, and none on the opening 3, 4 and the
+    actions."""
     task = Task("world", "go")
 
     def after(*ids: int, edges: tuple[Edge, ...] = ()) -> Node:
@@ -64,7 +66,7 @@ def test_rows_of_the_world_train_on_its_answers_alone(
     with head_gradients(model) as gradients:
         train_sft(model, tokenizer, rows, ONE_STEP)
     reached = [bool(gradient.any()) for gradient in gradients[3, 4, 5, 6, 7, 8, 9, 10]]
-    assert reached == [False, False, False, True, True, False, True, False]  # each by the next token's loss
+    assert reached == [False, False, False, True, True, False, True, False]  # by the loss of the next token
 
 
 def test_accumulated_batches_make_the_same_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

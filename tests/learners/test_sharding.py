@@ -1,4 +1,4 @@
-"""Updates in two processes that share the weights out (FSDP2): they end as those of one process do."""
+"""Updates in two processes that shard the weights (FSDP2) end like those of one process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from treeagent.agent.checkpoint import load_checkpoint
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
-    """The folders of one process and of two."""
+    """The folders of the updates by one and by two processes."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     return several.updates(one, two, several.by("fsdp.yaml", two), "muon")
 
@@ -43,7 +43,7 @@ def test_an_adapter_is_saved_alone(ended: Mapping[int, Path]) -> None:
 def test_muon_makes_shared_matrices_orthogonal(ended: Mapping[int, Path]) -> None:
     one, two = (weights(load_checkpoint(ended[count] / "muon").model) for count in (1, 2))
     moved = (one - weights(make_model())).norm()
-    assert (two - one).norm() < 1e-3 * moved  # sums in another order
+    assert (two - one).norm() < 1e-3 * moved  # the order of summation differs
 
 
 @pytest.mark.slow

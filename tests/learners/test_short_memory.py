@@ -1,4 +1,4 @@
-"""Updates under a real limit of memory: the model raises torch.OutOfMemoryError for batches beyond it."""
+"""Updates with a real memory limit: the model raises torch.OutOfMemoryError for batches beyond it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +23,8 @@ from treeagent.types import UserError
 
 @contextmanager
 def memory_for(model: LlamaForCausalLM, tokens: float, *, backward: bool = False) -> Iterator[list[int]]:
-    """Within, a pass of more tokens, padding included, is out of memory: when it begins, or when its gradient has come
-    back through all layers. Yields the tokens of each pass."""
+    """Within the block, a pass over more than ``tokens`` tokens, including padding, runs out of memory: at its
+    beginning, or with ``backward`` when the gradient has passed all layers. Yields the tokens of each pass."""
     passes = list[int]()
 
     def check(count: int) -> None:
@@ -53,7 +53,7 @@ Trained = tuple[TrainResult, list[Mapping[str, float]], Tensor]
 
 
 def train(kind: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, accumulation: int = 1) -> Trained:
-    """Two steps; returns the result, the rows of metrics and the weights."""
+    """Train two steps. Returns the result, the rows of metrics and the weights."""
     rows: list[Mapping[str, float]] = []
     some: dict[str, Any] = {"max_steps": 2, "log_every": 1, "accumulation": accumulation, "learning_rate": 1e-2}
     hooks: Any = {"on_metrics": rows.append}
@@ -96,7 +96,7 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch(kind: str, tokenizer: Pr
 
 @pytest.mark.parametrize("kind", ["sft", "packed dapo"])
 def test_a_backward_pass_that_fails_half_way_leaves_no_gradient(kind: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """In the second of two accumulated batches too."""
+    """The second of two accumulated batches fails, too."""
     plain = make_model()
     with memory_for(plain, float("inf"), backward=True) as passes:
         _, metrics, expected = train(kind, plain, tokenizer, accumulation=2)

@@ -1,4 +1,5 @@
-"""What all trainings share: the best weights, divergence, interruption and resumption, seeds, the lent model."""
+"""What all trainers share: the best weights, divergence, interruption and resumption, seeds, and the model lent to a
+trainer."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ def test_resumed_equals_uninterrupted(
         tokenizer,
         {"checkpoint_dir": tmp_path / "cut", "on_progress": lambda done, total: steps.append(done)},
     )
-    assert steps[0] == (step - 1) // 2 * 2  # the newest checkpoint before
+    assert steps[0] == (step - 1) // 2 * 2  # the last checkpoint before it
     assert torch.equal(weights(resumed), weights(whole))
     assert torch.equal(weights(resumed_head), weights(whole_head))
     assert result.steps == expected.steps == 7
@@ -99,7 +100,7 @@ def test_resumed_equals_uninterrupted(
 
 
 def test_validation_state_survives_an_interruption(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    """Scores at steps 0, 2, 4, 6 and 7; the best weights were seen before the interruption."""
+    """Scores are taken at steps 0, 2, 4, 6 and 7. The best weights come before the interruption."""
     scores, best, model = iter([0.1, 0.5, 0.4, 0.3, 0.2]), make_model(), make_model()
     train_sft(best, tokenizer, token_rows(10), replace(SFT, max_steps=2), head=make_head())
     hooks: Hooks = {"checkpoint_dir": tmp_path, "validate": lambda: next(scores)}
@@ -186,7 +187,7 @@ def test_an_update_that_only_harms_is_undone(model: LlamaForCausalLM, tokenizer:
 def test_a_broken_reference_stops_dpo(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    """What was saved before stays as it is, and no later checkpoint counts as complete."""
+    """Earlier checkpoints stay unchanged, and no later one counts as complete."""
     before, stored = weights(model), pairs(model, 8)
     broken = replace(stored[0], chosen=replace(stored[0].chosen, logprobs=(float("nan"),) * len(stored[0].chosen.mask)))
     with pytest.raises(TrainingDiverged, match="at step 1"):
@@ -201,7 +202,7 @@ def test_a_broken_reference_stops_dpo(
 def test_divergence_stops_and_leaves_the_last_good_weights(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, value: float
 ) -> None:
-    """The third batch is bad; the last weights that gave a finite loss are those of the second."""
+    """The third batch is bad. The last weights with a finite loss are those that the second batch was computed with."""
     rows, config = advantage_rows(model, 12), GRPOConfig(max_steps=5, batch_size=4)
     good = make_model()
     train_grpo(good, tokenizer, rows, replace(config, max_steps=1))
@@ -303,7 +304,7 @@ def test_rows_of_a_group_share_a_batch() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_processes_draw_as_many_batches_each(processes: int) -> None:
-    """Process p gets the p-th batch of every turn, each as many times in a row as is asked."""
+    """Process p gets batch p of every turn, repeated ``repeats`` times in a row."""
     batches = Batches([1] * 13, 2, seed=0, repeats=2)
     batches.processes = processes
     drawn = list(batches)
@@ -314,7 +315,7 @@ def test_processes_draw_as_many_batches_each(processes: int) -> None:
     assert {row for batch in drawn for row in batch} == set(range(13))
 
 
-# PEFT asks transformers by a name that transformers 5.23 deprecates.
+# PEFT calls transformers by a name that transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning:transformers|peft|trl")
 def test_adapters_resume_with_their_head(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     def adapted() -> PeftModel:
@@ -338,7 +339,7 @@ def test_adapters_resume_with_their_head(tokenizer: PreTrainedTokenizerFast, tmp
     assert not torch.equal(weights(whole), start)
 
 
-# The setting's old name, which TRL 1.16 still reads, is deprecated in transformers 5.23.
+# TRL 1.16 still reads the old name of the setting, which transformers 5.23 deprecates.
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing. is deprecated:FutureWarning:transformers|trl")
 def test_recomputed_activations_give_the_same_gradient(tokenizer: PreTrainedTokenizerFast) -> None:
     trained = []
@@ -360,8 +361,9 @@ def test_batches_of_one_size_are_filled_up_where_several_processes_draw() -> Non
 
 
 def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
-    """In bfloat16 most steps are less than half of a weight's last digit, and lost. What comes back is as short as what
-    was given, and a frozen base beside an adapter stays short throughout."""
+    """In bfloat16 most steps are smaller than half of a weight's last digit and would be lost, so weights are float32
+    during training. The result has the dtype of the input. A frozen base model of an adapter stays in bfloat16
+    throughout."""
     short, long, frozen = make_model().bfloat16(), make_model().bfloat16().float(), make_model().bfloat16()
     config = SFTConfig(max_steps=20, batch_size=4, learning_rate=1e-4, weight_decay=0.0)
     train_sft(short, tokenizer, token_rows(10), config)

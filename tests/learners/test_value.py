@@ -14,7 +14,7 @@ from treeagent.views.tokens import TokenRow
 
 
 def told_rows(count: int) -> list[TokenRow]:
-    """The last token tells whether the task succeeds."""
+    """Rows in which the last token tells whether the task succeeds."""
     return [replace(row, token_ids=(*row.token_ids[:-1], 3 + number % 2), value_positions=(len(row.token_ids) - 1,),
                     value_targets=(float(number % 2),)) for number, row in enumerate(token_rows(count))]  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_the_head_fits_separable_targets_and_the_policy_is_unchanged(model: Llam
 def test_the_initial_head_is_kept_if_no_epoch_improves_on_it(model: LlamaForCausalLM) -> None:
     shuffled = [replace(row, value_targets=(float(number // 2 % 2),) * 2) for number, row in enumerate(token_rows(20))]
     result = fit_value(model, head := ValueHead(HIDDEN), shuffled, ValueConfig(learning_rate=10.0, patience=2))
-    assert result.held_out_loss <= 0.6932  # what the initial head has
+    assert result.held_out_loss <= 0.6932  # the loss of the initial head
     if result.best_epoch == 0:
         assert torch.equal(head.output.weight, torch.zeros(1, HIDDEN))
         assert result.epochs == 2
@@ -75,7 +75,7 @@ def test_too_few_tasks_are_refused(model: LlamaForCausalLM) -> None:
 
 
 def test_a_head_that_cannot_read_the_state_explains_no_variance(model: LlamaForCausalLM) -> None:
-    """No gradient passes a hidden layer of zeros, so that only the last bias learns: one value for every state."""
+    """No gradient passes a hidden layer of zeros. Only the last bias learns, which gives every state the same value."""
     dead = ValueHead(HIDDEN)
     for weight in dead.parameters():
         torch.nn.init.zeros_(weight)
@@ -88,7 +88,7 @@ def test_a_head_that_cannot_read_the_state_explains_no_variance(model: LlamaForC
 def test_explained_variance_is_that_of_the_kept_head_on_the_held_out_tasks(
     model: LlamaForCausalLM, returns: tuple[float, float]
 ) -> None:
-    """The targets are 0 and 1 in both ranges. One of two tasks of the same tokens is held out."""
+    """The targets are 0 and 1 in both ranges. Two tasks have the same tokens, and one of them is held out."""
     first = token_rows(1)[0]
     rows = [replace(first, task_id=name, value_positions=(0, 4), value_targets=(0.0, 1.0)) for name in "ab"]
     head = ValueHead(HIDDEN, returns)

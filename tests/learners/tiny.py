@@ -1,4 +1,4 @@
-"""A language model and rows so small that a training step takes milliseconds."""
+"""A language model and rows that are so small that a training step takes milliseconds."""
 
 import random
 from collections.abc import Sequence
@@ -63,13 +63,13 @@ def make_experts() -> Qwen3MoeForCausalLM:
 
 
 def weights(*modules: nn.Module) -> torch.Tensor:
-    """All parameters in one vector, wherever their parts are."""
+    """All parameters in one vector, also if they are sharded."""
     return torch.cat([whole(parameter.detach()).flatten() for module in modules for parameter in module.parameters()])
 
 
 @torch.no_grad()
 def logprobs(model: nn.Module, token_ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
-    """log π of each token after the first, in nats (tokens - 1): the naive forward pass."""
+    """log π of each token after the first, in nats: (tokens - 1). Computed by a plain forward pass."""
     ids = torch.tensor([list(token_ids)])
     logits = model(input_ids=ids).logits[0, :-1] / temperature
     return torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None]).squeeze(1)
@@ -80,7 +80,8 @@ def tokens(shuffler: random.Random, count: int) -> tuple[int, ...]:
 
 
 def token_rows(count: int, seed: int = 0) -> list[TokenRow]:
-    """Prompt, action, observation, action; a value at the end of the prompt and of the observation."""
+    """Rows of prompt, action, observation, action. A value target is at the end of the prompt and of the
+    observation."""
     shuffler = random.Random(seed)
     rows = []
     for number in range(count):
@@ -93,7 +94,8 @@ def token_rows(count: int, seed: int = 0) -> list[TokenRow]:
 
 
 def pairs(model: nn.Module, count: int, shift: float = 0.0, temperature: float = 1.0) -> list[PreferencePair]:
-    """Pairs whose stored log-probabilities are the model's own, the chosen ones lowered by ``shift`` in sum."""
+    """Pairs with the model's own log-probabilities as the stored ones; the sum of the chosen ones is lower by
+    ``shift``."""
     shuffler = random.Random(1)
 
     def action(context: tuple[int, ...], lowered: float) -> Continuation:
@@ -111,7 +113,8 @@ def pairs(model: nn.Module, count: int, shift: float = 0.0, temperature: float =
 def advantage_rows(
     model: nn.Module, count: int, advantage: float | None = None, stale: float = 0.0
 ) -> list[AdvantageRow]:
-    """Rows with an observation in the middle; random advantages unless one is given; log μ off by ``stale``."""
+    """Rows with an observation in the middle. Advantages are random unless one is given, and ``stale`` is the standard
+    deviation of log μ around log π."""
     shuffler = random.Random(2)
     rows = []
     for number in range(count):
@@ -136,7 +139,7 @@ def advantage_rows(
 
 
 def policy_rows(count: int) -> list[PolicyRow]:
-    """States of two tasks, with two to four candidates whose targets sum to 1."""
+    """States of two tasks, each with two to four candidates whose targets sum to 1."""
     shuffler = random.Random(4)
     rows = []
     for number in range(count):

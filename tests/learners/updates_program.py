@@ -1,8 +1,8 @@
-"""Updates of a tiny model, from file to file, in one of several processes, for tests of how they share their work.
+"""Updates of a tiny model from file to file in one of several processes, for tests of how they share their work.
 
     updates_program.py PROCESSES FOLDER whole|killed [muon]
 
-What they say and save goes to FOLDER, which holds a model "base".
+FOLDER holds a model "base". Reports and checkpoints are written to FOLDER.
 """
 
 import os
@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 processes, folder, killed = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "killed"
 rank = int(os.environ.get("RANK", "0"))
 leads = rank == 0
-if sharing():  # as an update's processes do
+if sharing():  # as the processes of an update do
     PartialState(cpu=True)
 tokenizer, told = make_tokenizer(), dict[str, Any]()
 sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=4, log_every=1, save_every=2)
@@ -40,7 +40,7 @@ dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1
 
 
 def base() -> Model:
-    # With the weights of one process alone, as fsdp_cpu_ram_efficient_loading has it.
+    # Only one process loads weights, as with fsdp_cpu_ram_efficient_loading.
     return load_checkpoint(folder / "base").model
 
 
@@ -60,7 +60,7 @@ result = train_sft(model, tokenizer, token_rows(16), sft, checkpoint_dir=folder 
 told["killed"] = result.steps, result.metrics["loss"]
 saved("sft", model)
 
-model = base()  # again, as if it had not come to be saved
+model = base()  # again, as if the model had not been saved
 again = train_sft(model, tokenizer, token_rows(16), sft, checkpoint_dir=folder / "killed")
 told["again"] = again.steps, weights(model)
 

@@ -1,4 +1,4 @@
-"""A small tree and a few results, with text that would break a careless page."""
+"""A small tree and a few results, with text that breaks a page without escaping."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 def sample_tree() -> Tree:
-    """Two candidates at the root, one of them imagined; below the first a call that was malformed and one untried."""
+    """Two candidates at the root, one of them imagined. Below the first are a malformed call and an untried one."""
     messages = (Message("system", "You are shopping."), Message("user", TASK.prompt))
     root = Node(State(TASK, messages), value=0.5, context_ids=(1, 2, 3))
     search = _step(root, "Thought: look.\nsearch[red kettle]", "search[red kettle]", f"3 found {HOSTILE}\nmore", 0.7)

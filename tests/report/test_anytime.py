@@ -1,4 +1,4 @@
-"""Success against what a search had spent, by hand."""
+"""Success by what a search had spent, by hand."""
 
 import csv
 import io
@@ -13,8 +13,8 @@ from treeagent.types import Action, State
 
 
 def plan(*ends: tuple[float, float | None], tokens: int = 10, withheld: bool = True) -> Tree:
-    """A plan of a simulation that reaches no end, and one for each of ``ends``: V there, and what it was worth. Each
-    costs ``tokens`` tokens, a step and half a second."""
+    """A plan with one simulation that reaches no end and one for each of ``ends``, given as V and the true return. Each
+    simulation costs ``tokens`` tokens, a step and half a second."""
     root = Node(State(TASK, ()))
     tree = Tree(TASK, 0, root, Budget(simulations=1 + len(ends)))
     for place, (value, paid) in enumerate([(0.5, None), *ends]):
@@ -44,7 +44,7 @@ def test_a_tree_that_does_not_tell_has_no_moments() -> None:
     old = plan((0.3, 1.0))
     old.spent = []
     assert moments(old) == []
-    assert moments(plan((0.3, None))) == []  # its reward was withheld and never written down
+    assert moments(plan((0.3, None))) == []  # its reward was withheld and never recorded
     assert moments(plan((0.3, 1.0), withheld=False))[-1].found
 
 

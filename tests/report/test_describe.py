@@ -127,11 +127,11 @@ def test_a_tree_is_printed_with_its_figures_and_marks() -> None:
     assert "back   N 0  Q –  P 0.300  untried" in text
     assert "r 1.000  terminated" in text and "imagined" in text and "malformed: no call in" in text
     assert "→ 3 found" in text and "6 simulations, 6 environment steps, 120 generated tokens" in text
-    assert "more" not in text  # an observation's later lines
+    assert "more" not in text  # later lines of an observation
 
 
 def test_what_a_turn_of_thought_and_action_was_answered_is_printed() -> None:
-    """The state between holds the turn's beginning, which the action's own message replaces."""
+    """The state in between holds the beginning of the turn, which the message of the action replaces."""
     task, begun = Task("door", "Go."), Message("assistant", "Thought: go\nAction:", partial=True)
     asked, said = Message("user", "Go."), Message("assistant", "Thought: go\nAction: open")
     thought = Node(State(task, (asked, begun)))

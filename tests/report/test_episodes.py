@@ -1,4 +1,4 @@
-"""Episodes as conversations, and the counts of what the failed ones failed by, by hand."""
+"""Episodes as conversations, and counts of why the failed ones failed, by hand."""
 
 import io
 from dataclasses import replace
@@ -15,12 +15,12 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 
 Turn = tuple[str, str, str]
-"""A call or, where it is malformed, the reason; what the environment answers; how the step went."""
+"""A call or, if it is malformed, the reason; the environment's answer; and how the step went."""
 
 
 def episode(name: str, *turns: Turn, reward: float = 0.0, error: str = "") -> Tree:
-    """Turns that are "fine", "malformed" or "refused"; the last one may be an "end", a "limit", or "lost" in an error
-    of the environment."""
+    """An episode of turns that are "fine", "malformed" or "refused". The last turn may also be an "end", a "limit", or
+    "lost" by an error of the environment."""
     task = Task(name, f"prompt of {name}", "test")
     node = root = Node(State(task, (Message("user", f"prompt of {name}"),)))
     for said, answer, how in turns:

@@ -45,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Balance(HTMLParser):
-    """Fails where an element is closed that is not the innermost open one."""
+    """Fails if a closing tag does not match the innermost open element."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     parser.feed(page)
     assert parser.open == []
     assert not {"script", "link", "img", "iframe"} & set(parser.seen)
-    shown = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # settings, of which some are addresses
+    shown = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # the settings, some of which are addresses
     assert "://" not in shown.sub("", page) and "@import" not in page
     assert re.findall(r"url\((?!#)", page) == []
 
@@ -111,7 +111,7 @@ def test_the_value_signal_and_what_was_taken_are_on_the_page_where_they_are_know
     assert "<td>1</td><td>3,120</td><td>900</td><td>0.75</td><td>–</td>" in told
     assert ">mcts *</td>" in told and "* pass@N: only a success ends" in told
     assert "Coverage and judgement" not in page
-    # 150 of 200 tasks, and 120 of these
+    # 150 of 200 tasks, and 120 of them
     assert "<td>75.0 %<" in told and "<td>80.0 %<" in told
 
 

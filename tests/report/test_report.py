@@ -55,7 +55,7 @@ def test_trees_of_an_older_version_give_no_curve_and_no_error(finished_run: Path
 
 
 def copy_of(run: Path, folder: Path, solved: str) -> Path:
-    """A copy of a run, renamed and with other marks in its first row of results."""
+    """A copy of a run with a new name and another ``solved`` in its first row of results."""
     shutil.copytree(run, folder)
     rows = Run.open(folder).result_rows()
     low, high = wilson_interval(solved.count("1"), len(solved))
@@ -74,7 +74,7 @@ def test_runs_are_compared_task_by_task(finished_run: Path, tmp_path: Path) -> N
     done = treeagent("report", one, two, "--out", page)
     assert done.returncode == 0, done.stderr
     told = page.read_text()
-    # Differences of 1, 1, 0 and 0: mean 50 points, standard deviation 57.7, so 1.96 * 57.7 / 2.
+    # Differences of 1, 1, 0 and 0: mean 50 points, standard deviation 57.7, so half the interval is 1.96 * 57.7 / 2.
     assert "<td>+50.0 ± 56.6</td><td>4</td>" in told
     assert '<td class="word">seed</td><td class="word">0</td><td class="word">3</td>' in told
     links = re.findall(r'href="(figures/[^"]+)"', told)

@@ -1,4 +1,4 @@
-"""What policies withstand, as a table."""
+"""The table of robustness under disturbances."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from treeagent.report.suite import difference
 
 
 def test_a_difference_is_paired_by_task() -> None:
-    # Of four tasks two are lost and none is won: the differences are -100, -100, 0, 0 with mean -50. Their standard
-    # deviation is 57.735, so half of the interval is 1.96 · 57.735 / 2 = 56.58.
+    # Of four tasks two are lost and none is won. The differences are -100, -100, 0, 0 with mean -50 and standard
+    # deviation 57.735, so half of the interval is 1.96 · 57.735 / 2 = 56.58.
     mean, half = difference({"solved": "0010"}, {"solved": "1110"})
     assert mean == -50 and half == pytest.approx(56.58, abs=0.01)
 

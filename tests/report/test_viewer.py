@@ -1,4 +1,4 @@
-"""The viewer's page without a browser: what is packed, by hand; what the page allows; what is not packed twice."""
+"""The viewer's page without a browser: packed data by hand, the page's security policy, and data packed only once."""
 
 import base64
 import gzip
@@ -28,14 +28,14 @@ def named(row: dict[str, Any]) -> set[str]:
 
 
 def opened(page: str) -> dict[str, Any]:
-    """The data elements of a page."""
+    """The data elements of a page, by name."""
     found = re.findall(r'<script type="application/gzip" id="([\w-]+)">([\w+/=]+)</script>', page)
     return {name: json.loads(gzip.decompress(base64.b64decode(packed))) for name, packed in found}
 
 
 def test_criticality_is_q_minus_the_mean_of_the_tried_siblings_by_visits() -> None:
     tree = sample_tree()
-    search, other = tree.root.edges  # Q 4/5 of 5 visits, Q 1/4 of 1 visit
+    search, other = tree.root.edges  # Q is 4/5 with 5 visits, and 1/4 with 1 visit
     bad, buy, untried = search.child.edges if search.child else []
     drops = criticality(tree)
     assert drops[id(search)] == pytest.approx(0.8 - 0.25) and drops[id(other)] == pytest.approx(0.25 - 0.8)
@@ -44,7 +44,7 @@ def test_criticality_is_q_minus_the_mean_of_the_tried_siblings_by_visits() -> No
     search.visits += 3
     search.value_sum += 3.0
     tree.root.edges.append(bad)
-    # Others of the imagined step: 8 visits that sum to 7, and one that sums to 0.
+    # The siblings of the imagined step have 8 visits that sum to 7, and one that sums to 0.
     assert criticality(tree)[id(other)] == pytest.approx(0.25 - 7 / 9)
 
 
@@ -71,7 +71,7 @@ def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
         for edge in node.edges:
             edge.reward = None
     played = sample_tree()
-    played.root.edges = played.root.edges[1:]  # it took the other action, and earned nothing
+    played.root.edges = played.root.edges[1:]  # the episode took the other action and earned nothing
     packed = pack(tree, RunConfig(), "plan", played)
     search, *_, imagined = packed.rows["steps"]
     assert "chosen" in named(imagined) and "chosen" not in named(search)
@@ -81,7 +81,7 @@ def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
 
 
 def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
-    """Best of N keeps equal samples as siblings, each with a chain of its own."""
+    """Best-of-N keeps equal samples as separate siblings, each with a chain of its own."""
     tree = sample_tree()
     twin = Edge(tree.root.edges[0].action, 0.7, visits=9, child=Node(tree.root.state))
     tree.root.edges.insert(0, twin)
@@ -92,7 +92,7 @@ def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> Non
 
 
 def test_the_order_of_simulations_is_stored_and_packed() -> None:
-    """Node and step differ: an untried candidate is a step, but no node."""
+    """The stored order counts nodes, the packed one steps: an untried candidate is a step, but not a node."""
     tree = sample_tree()
     search, imagined = tree.root.edges
     buy = search.child.edges[1] if search.child else search
@@ -129,7 +129,7 @@ def test_a_shard_that_has_not_changed_is_not_packed_again(tmp_path: Path) -> Non
     first = collector.collect([run])
     write_shard(run / "trees", "collect-1", 0, [to_record(large_tree(5, seed=1))])
     second = collector.collect([run])
-    assert len(second.pieces) == 2 and second.pieces[0] is first.pieces[0]  # the very text, not an equal one
+    assert len(second.pieces) == 2 and second.pieces[0] is first.pieces[0]  # the same object, not an equal one
     assert [(each["name"], each["piece"]) for each in second.index["trees"]] == [("collect", 0), ("collect-1", 1)]
     write_shard(run / "trees", "collect", 0, [to_record(large_tree(6, seed=1))])
     assert collector.collect([run]).index["trees"][0]["steps"] == 6

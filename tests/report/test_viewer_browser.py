@@ -1,6 +1,6 @@
-"""The viewer in a real Chromium without a window: load, expand, search, compare, replay, hostile text, speed.
+"""The viewer in a real headless Chromium: load, expand, search, compare, replay, hostile text, speed.
 
-KEEP=FOLDER pytest -m slow tests/report/test_viewer_browser.py    # keeps screenshots, to look at
+KEEP=FOLDER pytest -m slow tests/report/test_viewer_browser.py keeps screenshots to look at.
 """
 
 import os
@@ -39,7 +39,7 @@ class Page:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, script: str, *arguments: Any, seconds: float = 20.0) -> Any:
-        """The first value of an expression that is true."""
+        """Wait until a JavaScript expression is truthy. Returns its value."""
         end = time.monotonic() + seconds
         while not (found := self.js(f"return {script}", *arguments)):
             assert time.monotonic() < end, f"never true: {script}; the page reads {self.text('body')[:500]}"
@@ -85,7 +85,8 @@ class Page:
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Opens a page's file in a browser of a size. At the end of the test its console must be empty."""
+    """A function that opens a page's file in a browser of a given size. When the test ends, the console must be
+    empty."""
     from selenium import webdriver
 
     pages: list[Page] = []
@@ -94,7 +95,7 @@ def opened() -> Iterator[Open]:
         options = webdriver.ChromeOptions()
         options.binary_location = str(BROWSER)
         flags = ["--headless=new", f"--window-size={wide},{tall}", "--disable-dev-shm-usage"]
-        for flag in flags + ["--no-sandbox"] * (os.geteuid() == 0):  # root cannot have Chromium's own sandbox
+        for flag in flags + ["--no-sandbox"] * (os.geteuid() == 0):  # as root, Chromium's own sandbox is not available
             options.add_argument(flag)
         if phone:
             shape = {"deviceMetrics": {"width": wide, "height": tall, "pixelRatio": 2.0}}
@@ -134,18 +135,18 @@ def test_load_expand_search_compare_and_replay(viewed: Path, opened: Open) -> No
     page.until("document.querySelector('[role=tree] [role=treeitem]')")
     assert page.js("return decodeURIComponent(location.hash)") == "#tree.collect.0.3/0"
     page.keep("tree")
-    # Expand: the keys of the outline open, go down and close.
+    # Expand: keys of the outline open rows, move down and close rows.
     page.press("x")
     everything = page.count("[role=treeitem]")
     page.press("\ue012", on="[role=tree]")  # left: close the root
     page.until("document.querySelectorAll('[role=treeitem]').length === 1")
-    page.press(*["\ue014"] * 3)  # right: open it, and go to the most visited child and to its own
+    page.press(*["\ue014"] * 3)  # right: open the root, then go to its most visited child, and to that one's
     page.until("document.querySelector('[aria-level=\"3\"].selected')")
     assert page.count("[role=treeitem]") > 1 and page.step() > 0
     selected = page.js("return document.querySelector('[aria-selected=true][role=treeitem]').id")
     assert selected == f"row-{page.step()}"
     assert page.js("return document.querySelector('[role=tree]').getAttribute('aria-activedescendant')") == selected
-    # Detail: figures, tokens and the observation are those of the step.
+    # Detail: figures, tokens and the observation belong to the selected step.
     assert {"N", "Q", "P", "V", "r"} <= set(page.text(".detail .figures").split())
     assert page.count(".tokens span") > 1 and page.count(".tokens [class^=lp]") == page.count(".tokens span")
     # Compare.
@@ -165,7 +166,7 @@ def test_load_expand_search_compare_and_replay(viewed: Path, opened: Open) -> No
     page.js("document.activeElement.blur()")
     page.press("n")
     assert page.js("return document.querySelector('.row.selected').classList.contains('hit')")
-    page.press("\ue00c")  # escape: the search is over
+    page.press("\ue00c")  # escape: end the search
     page.until("document.querySelectorAll('.row.hit').length === 0")
     # Replay the eight simulations in their order.
     page.press("r")
@@ -179,7 +180,7 @@ def test_load_expand_search_compare_and_replay(viewed: Path, opened: Open) -> No
     page.press("i")
     page.until("document.querySelector('.icicle')")
     page.keep("icicle")
-    page.press("\ue00c", "\ue00c")  # the replay, then the tree
+    page.press("\ue00c", "\ue00c")  # close the replay, then the tree
     page.until("document.querySelector('.home')")
 
 
@@ -202,7 +203,7 @@ def test_the_drawing_follows_the_mouse(viewed: Path, opened: Open) -> None:
     page.go("#tree.collect.0.2/0")
     page.until("document.querySelector('.canvas canvas')?.scene?.layout.count > 1")
     canvas = page.driver.find_element("css selector", ".canvas .drawing")
-    # A step's place on the canvas, from the scene that drew it.
+    # The place of a step on the canvas, from the scene that drew it.
     where = """const canvas = document.querySelector('.canvas .drawing'), scene = canvas.scene, at = arguments[0];
     const column = scene.layout.columns.findIndex((each) => each.steps.includes(at));
     return [column * 210 * scene.zoom - scene.x, scene.layout.y.get(at) * scene.zoom - scene.y];"""
@@ -214,7 +215,7 @@ def test_the_drawing_follows_the_mouse(viewed: Path, opened: Open) -> None:
     x, y = page.js(where, 1)
     ActionChains(page.driver).click_and_hold(canvas).move_by_offset(60, 40).release().perform()
     assert page.js(where, 1) == pytest.approx([x + 60, y + 40])
-    assert page.step() == 1  # a pan selects nothing
+    assert page.step() == 1  # panning selects nothing
     ActionChains(page.driver).scroll_from_origin(_origin(canvas), 0, -300).perform()
     page.until("document.querySelector('.canvas .drawing').scene.zoom > 1.2")
 
@@ -284,13 +285,14 @@ def test_hostile_text_is_shown_and_runs_nothing(tmp_path: Path, opened: Open) ->
     page.click(".detail button", "Show all")
     page.until("[...document.querySelectorAll('.detail pre')].some((each) => each.textContent.length > 1_000_000)")
     assert page.js("return window.ran") is None
-    # Only the page's own elements are there, and every piece of foreign text keeps its direction to itself.
+    # Only the page's own elements exist, and every piece of foreign text is isolated in its writing direction.
     assert page.count("img, svg, iframe, object, embed") == 0 and page.count("script:not([type])") == 1
     assert page.js("return getComputedStyle(document.querySelector('.foreign')).unicodeBidi") == "isolate"
 
 
 def test_nothing_runs_even_where_text_becomes_markup(tmp_path: Path, opened: Open) -> None:
-    """The page's policy is the second wall: it holds where the first one, text set as text, is broken by force."""
+    """The page's content security policy is the second barrier. It holds if the first one, setting text as text,
+    fails."""
     run = write_run(tmp_path / "run", [large_tree(3)])
     assert treeagent("view", run).returncode == 0
     page = opened(run / "view.html")
@@ -342,11 +344,12 @@ def test_ten_thousand_steps_are_shown_at_once_and_pan_smoothly(tmp_path: Path, o
     rates["all open, whole tree"] = _frames(page, 0.0)
     print(f"first view of 10,000 steps: {took:.0f} ms; frames a second while panning: {rates}")
     assert took < 2000 and min(rates.values()) >= 30, (took, rates)
-    assert 0 < page.count("[role=treeitem]") < 60  # the outline holds what is in view
+    assert 0 < page.count("[role=treeitem]") < 60  # the outline renders only what is in view
 
 
 def _frames(page: Page, zoom: float) -> float:
-    """Frames a second while the view is panned for 60 frames from the middle of the tree; zoom 0 shows all of it."""
+    """Frames per second while the view is panned for 60 frames from the middle of the tree; zoom 0 shows the whole
+    tree."""
     return float(
         page.driver.execute_async_script(
             """const [zoom, done] = arguments, scene = document.querySelector('.canvas .drawing').scene;
@@ -384,7 +387,7 @@ def test_a_thousand_trees_are_listed_and_none_is_unpacked(tmp_path: Path, opened
     assert page.js("return document.querySelectorAll('script[id^=piece-]').length") >= 10
     assert page.js("return performance.now()") < 5000
     page.click(".bar [type=checkbox]")
-    page.write("999: ")  # which no tree of 40 steps says
+    page.write("999: ")  # no tree of 40 steps contains it
     page.until("document.querySelector('.listed').innerText.includes('searched 100 %')")
     assert page.count(".entry") == 0
     page.write("act(39)")
@@ -407,7 +410,7 @@ def test_the_page_follows_a_run_that_goes_on(tmp_path: Path, opened: Open) -> No
         page.go("#tree.collect.0.0/7")
         page.until("document.querySelector('#row-7.selected')")
         write_shard(run.trees, "collect", 1, [to_record(large_tree(31, seed=1))])
-        # The page loads itself again, at the same step, and the next tree is there.
+        # The page reloads itself at the same step, and the next tree is there.
         page.until("document.querySelector('[aria-label=\"Next tree\"][href]')", seconds=60)
         page.until("document.querySelector('#row-7.selected')")
     following.join(30)

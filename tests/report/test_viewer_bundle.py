@@ -1,4 +1,4 @@
-"""The scripts and styles in the package are what the viewer's source gives under its lock file."""
+"""The scripts and styles in the package are built from the viewer's source and its lock file."""
 
 import hashlib
 import shutil
@@ -12,7 +12,7 @@ BUNDLE = Path("treeagent") / "report" / "viewer"
 
 
 def test_the_bundle_was_made_of_the_sources_as_they_are() -> None:
-    """For those without Node: ``make viewer`` writes the hashes of what it read and of what it made."""
+    """This test needs no Node: ``make viewer`` writes hashes of the files that it read and made."""
     lines = (ROOT / "viewer" / "bundle.sha256").read_text().splitlines()
     told = {path: known for known, path in (line.split("  ") for line in lines)}
     sources = ["build.mjs", "package.json", "package-lock.json"]

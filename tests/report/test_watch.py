@@ -1,4 +1,5 @@
-"""``treeagent watch``: a run told from its files alone, while it works, after it has ended and after it was killed."""
+"""``treeagent watch`` reads a run's state from its files alone: while it works, after it has ended, and after a
+kill."""
 
 import io
 import os
@@ -33,7 +34,7 @@ def told(run: Run) -> str:
 
 
 def lines(run: Run) -> dict[str, str]:
-    """The lines by their first word or mark and word."""
+    """The lines by their first two words; a mark counts as a word."""
     return {" ".join(line.split()[:2]): " ".join(line.split()) for line in told(run).splitlines()}
 
 
@@ -47,7 +48,7 @@ def test_it_shows_what_is_done_running_and_left(tmp_path: Path) -> None:
         with progress.track("search", 8) as advance:
             advance(2, {"simulations/s": "12"})
             run.log("search", {"step": 0, "loss": 0.5})
-            time.sleep(1.05)  # it is written once a second
+            time.sleep(1.05)  # the standing is written once a second
             advance(0)
             now = lines(run)
             assert "running" in now["run " + str(run.path)]
@@ -56,7 +57,7 @@ def test_it_shows_what_is_done_running_and_left(tmp_path: Path) -> None:
             assert now["search 2/8"].endswith("simulations/s 12")
             standing = read_standing(run.path)
             assert standing is not None and [stage.done for stage in standing.stages] == [1.0, 0.25, 0.0]
-            # Both pieces came at once, as what an earlier run did: they say nothing of the time.
+            # Both pieces were reported at once, like work of an earlier run, so they say nothing about the rate.
             assert standing.seconds_left is None and standing.works[0].rate == 0.0
         progress.warn("round 1: echo trap: entropy fell\x1b[2J")
         assert "round 1: echo trap: entropy fell\\x1b[2J" in told(run)
@@ -70,7 +71,7 @@ def test_it_shows_what_is_done_running_and_left(tmp_path: Path) -> None:
 def test_rates_and_time_left_are_of_what_this_program_did(tmp_path: Path) -> None:
     progress = RichProgress(Terminal(quiet=True), tmp_path)
     with progress.track("search", 10) as advance:
-        advance(4)  # at once, as what an earlier run did
+        advance(4)  # at once, like work of an earlier run
         time.sleep(1.05)
         advance(2)
         standing = read_standing(tmp_path)
@@ -87,7 +88,7 @@ def test_the_latest_episodes_are_those_of_the_newest_shards(tmp_path: Path) -> N
         for index in range(3):
             path = write_shard(run.trees, "collect", index, [to_record(large_tree(8, seed=index))] * 2)
             os.utime(path, (1000 + index, 1000 + index))
-        # What an evaluation planned is told by its episodes.
+        # An evaluation's plans are not listed; its episodes are.
         write_shard(run.trees, "evaluate-base-mcts", 0, [to_record(large_tree(8, seed=9))])
         stream = io.StringIO()
         Terminal(file=stream, width=120).print(board.drawn())
@@ -127,7 +128,7 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> Non
         while True:
             try:
                 shown += os.read(leader, 4096)
-            except OSError:  # the terminal has no writer left
+            except OSError:  # no process writes to the terminal any more
                 break
         assert process.wait(20) == 0
         os.close(leader)

@@ -1,4 +1,4 @@
-"""Runs to look at: one whose every text is hostile, and one with a large tree."""
+"""Runs for the viewer: one in which every text is hostile, and one with a large tree."""
 
 import random
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from treeagent.types import Action, Message, State, Task
 
 BREAKS = "<script>window.ran=1</script><img src=x onerror='window.ran=1'><svg onload='window.ran=1'>"
 HOSTILE = f'{BREAKS}</script></style>"`${{window.ran=1}}` \x1b[31m\x00\x07 \u202egnirts\u2066 שלום مرحبا \ufffe'
-"""Markup, script, an escape sequence, controls, characters that turn the direction, and words written to the left."""
+"""Markup, a script, an escape sequence, control characters, bidirectional controls, and right-to-left words."""
 LONG = "one line of " + "words " * 180_000
 """More than a megabyte without a line feed."""
 
 
 def write_run(path: Path, trees: Sequence[Tree]) -> Path:
-    """A run that holds these searched training trees."""
+    """Write a run that holds these trees as searched training trees."""
     with Run.create(path, RunConfig(), resume=False) as run:
         write_trees(run.trees, "collect", 0, trees)
     return path
 
 
 def hostile_tree() -> Tree:
-    """A tree of three steps whose task, texts and observations are hostile."""
+    """A tree of three steps in which task, texts and observations are hostile."""
     task = Task(f"task {BREAKS}", HOSTILE)
     root = Node(State(task, (Message("user", HOSTILE),)))
     growth = Growth(Tree(task, 0, root, error=HOSTILE))
@@ -40,7 +40,8 @@ def hostile_tree() -> Tree:
 
 
 def large_tree(steps: int, seed: int = 0) -> Tree:
-    """A tree of so many steps with an observation of 60 words each, grown by simulations that prefer visited steps."""
+    """A tree of ``steps`` steps with an observation of 60 words each, grown by simulations that prefer visited
+    steps."""
     random_ = random.Random(seed)
     task = Task(f"large-{steps}-{seed}", "a large task")
     root = Node(State(task, (Message("user", "a large task"),)))

@@ -1,4 +1,4 @@
-"""A run with hand-made trees to review: the tree of tests/views, and two episodes of one task."""
+"""A run with hand-made trees to review: two trees and two episodes of one task."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def grow(
     *,
     exhausted: bool = False,
 ) -> Node:
-    """An action below ``node``, of Q ``value``; with a reward it ends the task."""
+    """Add an action with Q ``value`` below ``node``. With a reward it ends the task. Returns the new node."""
     number = len(text) + len(node.state.messages)
     said = (Message("assistant", text, (number, number + 1)), Message("user", f"{text} was done {HOSTILE}"))
     child = Node(
@@ -40,7 +40,8 @@ def planted(task_id: str, split: str = "train") -> Tree:
 
 
 def close_tree(task_id: str) -> Tree:
-    """ "left" and "right" of Q 1/2 and 1/4 with 4 visits each; below "left" a success of 1 visit and failures of 3."""
+    """A root with "left" (Q 1/2) and "remove" (Q 1/4), with 4 visits each. Below "left" are a success with 1 visit and
+    a failure with 3."""
     tree = planted(task_id)
     left = grow(tree, tree.root, "left", 4, 0.5)
     grow(tree, tree.root, "remove", 4, 0.25)

@@ -1,4 +1,4 @@
-"""Updates of a real run learn from marks, and no longer from those that were withdrawn."""
+"""Updates of a real run learn from marks, but not from withdrawn ones."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_an_update_learns_from_marks_until_they_are_withdrawn(tmp_path: Path, fi
         return [Run.open(tmp_path / out).facts(method).get("marks") for method in ("rft", "dpo")]
 
     counts = updated("with")
-    assert counts[0] == counts[1] and counts[0] >= 2  # as many as trees hold the state
+    assert counts[0] == counts[1] and counts[0] >= 2  # as many as there are trees with the state
     for mark in (edit, better):
         assert treeagent("marks", folder, "--withdraw", mark.id, "--who", "ben").returncode == 0
     assert updated("without") == [None, None]

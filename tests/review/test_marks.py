@@ -155,7 +155,8 @@ def test_unsafe_calls_become_patterns_of_just_these_calls() -> None:
 
 
 def test_alpha_of_krippendorffs_examples() -> None:
-    """The two of his paper of 2011: two observers of binary values, and four of five values with some missing."""
+    """The two examples of his paper of 2011: two observers of binary values, and four of five values with some
+    missing."""
     two = ["0100000010", "1110010000"]
     assert krippendorff_alpha(list(zip(*two, strict=True))) == pytest.approx(1 - 19 * 8 / 168)
     four = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]

@@ -14,7 +14,7 @@ def tried(visits: int, value: float) -> Edge:
 
 
 def test_doubt_by_hand() -> None:
-    """Equal Q leave 1/2. Q 1/2 and 1/4 of 4 visits each: σ √(1/4 + 1/4) = 0.354, so z = 0.25 / 0.354 = 0.707."""
+    """Equal Q give 1/2. With Q 1/2 and 1/4 of 4 visits each: σ √(1/4 + 1/4) = 0.354, so z = 0.25 / 0.354 = 0.707."""
     assert order_in_doubt(tried(3, 0.5), tried(9, 0.5)) == 0.5
     doubt = order_in_doubt(tried(4, 0.5), tried(4, 0.25))
     assert doubt == pytest.approx(NormalDist().cdf(-(0.5**0.5))) and doubt == pytest.approx(0.2398, abs=1e-4)
@@ -23,7 +23,7 @@ def test_doubt_by_hand() -> None:
 
 
 def test_what_was_found_and_not_taken_comes_first() -> None:
-    """Below "left" search visited "lose" most although "win" succeeds: 1 + Φ(-1 / (σ √(1/3 + 1))) 4/8."""
+    """Below "left" search visited "lose" most, although "win" succeeds: 1 + Φ(-1 / (σ √(1/3 + 1))) 4/8."""
     first, second = pair_items(close_tree("t"), "collect", 0, 0)
     assert first.found_not_taken and [text.split()[-1] for text in first.texts] == ["lose", "win"]
     assert first.doubt == pytest.approx(1 + NormalDist().cdf(-1 / (0.5 * (4 / 3) ** 0.5)) / 2)
@@ -39,7 +39,8 @@ def test_actions_that_are_known_to_be_equal_are_left_out() -> None:
 
 
 def test_the_queue_of_a_run(tmp_path: Path) -> None:
-    """Of task e0 one episode of two succeeded: 2 · 1/2 · 1/2; the failed one first. The two of e1 are the same."""
+    """One of two episodes of task e0 succeeded: doubt 2 · 1/2 · 1/2, and the failed one comes first. The two episodes
+    of e1 are equal."""
     run = sample_run(tmp_path / "run")
     items = review_queue(run)
     assert [(item.kind, item.task_id, item.rank) for item in items] == [

@@ -1,4 +1,5 @@
-"""The review page in a real browser: two pairs and an episode are judged by keys, and the next export holds them."""
+"""The review page in a real browser: two pairs and an episode are reviewed by keyboard, and the next export holds the
+marks."""
 
 import os
 import shutil
@@ -35,7 +36,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def served(run: Run) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """treeagent review as its own process, and the address that it prints."""
+    """Runs treeagent review as a process. Yields it with the address that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "treeagent", "review", run.path, "--who", "ada"], stdout=subprocess.PIPE, text=True
     )
@@ -69,7 +70,7 @@ def text(browser: Any, place: str) -> str:
 
 
 def press(browser: Any, keys: str, run: Run, place: str = "body") -> None:
-    """Press keys that store a mark, and wait until the page has moved on."""
+    """Press keys that store a mark, and wait until the page shows the next item."""
     count = len(read_marks(run.path / FILE))
     browser.find_element("css selector", place).send_keys(keys)
     until(lambda: len(read_marks(run.path / FILE)) > count and "stored" in text(browser, "#status"))
@@ -115,7 +116,7 @@ def test_two_pairs_and_an_episode_reviewed_by_keys_are_in_the_next_export(
     assert "lose" in human["chosen"][0]["content"] and "win" in human["rejected"][0]["content"]
     assert human["task_id"] == stored[0].task_id
     of_tied_state = [row for row in pairs if row["task_id"] == stored[1].task_id and len(row["prompt"]) > 1]
-    assert of_tied_state == []  # the tie took the rule's pair away
+    assert of_tied_state == []  # the tie removed the pair of this state
     rows = list(load_dataset(str(out), "marks", split="train"))
     assert [(row["verdict"], row["who"]) for row in rows] == [("better", "ada"), ("tie", "ada")]
 

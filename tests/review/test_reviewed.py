@@ -13,7 +13,7 @@ from treeagent.run.reviewed import reviewed_rows
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Of tasks e0 and e1 the greedy policy solved the second, planning both."""
+    """A run with tasks e0 and e1. The greedy policy solved e1, and tree search solved both."""
     run = sample_run(tmp_path / "run")
     rows = [
         {"policy": "base", "mode": mode, "tasks": 2, "solved": solved, "success": solved.count("1") / 2}
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def say(run: Run, task: str, verdict: str, ending: str) -> str:
-    """A mark of the episode of ``task`` whose last action ends so; returns its id."""
+    """Mark the episode of ``task`` whose last action ends with ``ending``. Returns the mark's id."""
     [item] = [
         each for each in review_queue(run, "episodes") if each.task_id == task and each.texts[-1].endswith(ending)
     ]
@@ -36,7 +36,8 @@ def say(run: Run, task: str, verdict: str, ending: str) -> str:
 
 
 def test_reviewers_outrank_the_environment_in_results(run: Run) -> None:
-    """The failure of e0 was judged a success, the end of e1, which both modes reached, a success as it counts."""
+    """The failure of e0 is marked as solved. The end of e1, which both modes reached, is marked as solved, as it was
+    counted."""
     assert reviewed_rows(run) == run.result_rows()
     wrong = say(run, "e0", "solved", "buy 0")
     say(run, "e1", "solved", "buy 1")

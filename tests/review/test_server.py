@@ -1,4 +1,4 @@
-"""The review server's doors, and that what it acknowledged is on disk."""
+"""Access control of the review server, and that every acknowledged mark is on disk."""
 
 import http.client
 import re
@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[ReviewServer]:
 
 
 def ask(server: ReviewServer, method: str, place: str, body: Any = None, **headers: str | None) -> tuple[int, Any]:
-    """A request as the page makes it, with some headers changed; None leaves one out."""
+    """Send a request as the page does, with some headers changed; None removes a header."""
     host = f"127.0.0.1:{server.server_address[1]}"
     usual: dict[str, str | None] = {"Host": host, "Content-Type": "application/json", "Origin": f"http://{host}"}
     usual |= {name.replace("_", "-"): value for name, value in headers.items()}

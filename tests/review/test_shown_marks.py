@@ -1,4 +1,4 @@
-"""What reviewers said is shown at the step and the episode in the viewer, and in numbers in the report."""
+"""The viewer shows marks of reviewers at the step and the episode, and the report shows them in numbers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -20,7 +20,7 @@ from treeagent.store import write_shard
 
 
 def texts(tree: Tree) -> dict[str, str]:
-    """The text of each action by its first word."""
+    """The text of each action, by its first word."""
     return {edge.action.text.split()[-1]: edge.action.text for node in tree.nodes() for edge in node.edges}
 
 
@@ -82,16 +82,17 @@ def test_a_new_mark_packs_the_trees_of_its_task_anew_and_no_others(tmp_path: Pat
 
 @pytest.fixture
 def reviewed(tmp_path: Path) -> Run:
-    """Two people compare the actions of two trees and judge two episodes; a model judges one more."""
+    """A run in which two people compare the actions of two trees and judge two episodes, and a model judges one
+    more."""
     run = sample_run(tmp_path / "run")
     first, second = close_tree("t0"), close_tree("t1")
     failed, solved = episode("e0", 0.0), episode("e1", 1.0)
     for mark in (
-        *(compared(first, who, 0) for who in ("ada", "ben <b>")),  # as search says
-        *(compared(second, who, choice) for who, choice in (("ada", 1), ("ben <b>", None))),  # search says 0
-        judged(failed, "ada", "solved"),  # the environment says failed
+        *(compared(first, who, 0) for who in ("ada", "ben <b>")),  # as search ranks them
+        *(compared(second, who, choice) for who, choice in (("ada", 1), ("ben <b>", None))),  # search prefers action 0
+        judged(failed, "ada", "solved"),  # the environment counts it as failed
         judged(solved, "ada", "solved"),
-        judged(solved, "model-7", "failed", source="judge"),  # falls away beside a person
+        judged(solved, "model-7", "failed", source="judge"),  # ignored, because a person judged it, too
     ):
         append_mark(run.path / FILE, mark)
     return run
@@ -107,7 +108,7 @@ def test_reviews_are_counted_and_compared_with_search_and_environment(reviewed: 
     }
     assert found.pairs == Agreement(1, 2)
     assert found.ends == Agreement(1, 2)
-    # Values left, left | right, tie: α = 1 - 3 · (0 + 2) / (2 · 2 + 1 · 3 + 1 · 3) = 1 - 6 / 10.
+    # The values are left, left | right, tie: α = 1 - 3 · (0 + 2) / (2 · 2 + 1 · 3 + 1 · 3) = 1 - 6 / 10.
     alpha, items = found.alpha["better"]
     assert alpha == pytest.approx(0.4) and items == 2 and found.alpha["solved"] == (None, 0)
 

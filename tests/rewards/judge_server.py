@@ -1,4 +1,4 @@
-"""A judge on a server whose replies a test writes."""
+"""A server that acts as a judge with scripted replies."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ from openai_server import OpenAIServer, serving
 from treeagent.rewards.judge import HACKED
 
 Answers = Callable[[str, str], bool]
-"""From the text of the prompt and a question to yes or no."""
+"""Maps the text of the prompt and a question to yes or no."""
 
 
 @dataclass
 class JudgeServer(OpenAIServer):
-    """Chat completions by a script."""
+    """Chat completions with scripted replies."""
 
     reply: Callable[[str], str] = lambda prompt: ""
-    """From all texts of the conversation to the reply."""
+    """Maps all texts of the conversation to the reply."""
 
     def chat_completions(self, body: dict[str, Any]) -> dict[str, Any]:
         text = self.reply("\n\n".join(row["content"] for row in body["messages"]))
@@ -36,7 +36,7 @@ def judge_server(reply: Callable[[str], str]) -> Iterator[JudgeServer]:
 
 
 def answering(answers: Answers) -> Callable[[str], str]:
-    """A reply with one line for each numbered question, in the order in which they stand."""
+    """A reply with one line for each numbered question, in order."""
 
     def reply(prompt: str) -> str:
         asked = re.findall(r"^(\d+)\. (.*)$", prompt, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The audit of a reward model, by hand; a model that was trained on length is found out and gets no weight."""
+"""The audit of a reward model, by hand. A model that was trained on length is detected and gets no weight."""
 
 from itertools import product
 
@@ -15,23 +15,23 @@ def end(task: str, score: float, paid: float, turns: int = 1) -> ScoredEnd:
 def test_figures_by_hand() -> None:
     found = [
         end("a", 0.9, 1.0, 2),
-        end("a", 0.4, 0.0, 8),  # the longer one is worse, and the model says so
-        end("a", 0.95, 0.0, 6),  # the longer one is worse, and the model errs
+        end("a", 0.4, 0.0, 8),  # the longer end is worse, and the model says so
+        end("a", 0.95, 0.0, 6),  # the longer end is worse, and the model is wrong
         end("b", 0.2, 0.5, 4),
-        end("b", 0.2, 0.0, 3),  # undecided
+        end("b", 0.2, 0.0, 3),  # the model is undecided
         end("c", 0.7, 1.0, 1),
     ]
     told = audit(found, siblings=[(0.9, 0.1), (0.3, 0.4), (0.5, 0.5)])
     assert (told.tasks, told.ends, told.mixed_tasks) == (3, 6, 2)
     assert told.pairs == 3 and told.pair_accuracy == pytest.approx((1 + 0 + 0.5) / 3)
     assert told.longer_worse == 2 and told.longer_worse_accuracy == pytest.approx(0.5)
-    # Successes 0.9 and 0.7 against failures 0.4, 0.95, 0.2, 0.2: three of four each.
+    # Successes score 0.9 and 0.7, failures 0.4, 0.95, 0.2 and 0.2: each success is above three of four.
     assert told.auc == pytest.approx(6 / 8)
     assert told.siblings == 3 and told.sibling_auc == pytest.approx(0.5)
     # Bins: {0.9, 0.95} paid 1 and 0; {0.4}; {0.2, 0.2} paid 0.5 and 0; {0.7}.
     gaps = 2 * abs(0.925 - 0.5) + abs(0.4 - 0) + 2 * abs(0.2 - 0.25) + abs(0.7 - 1)
     assert told.calibration_error == pytest.approx(gaps / 6)
-    # The same in a range from -1 to 1 is as far off, as a share of the range.
+    # The same in a range from -1 to 1 has the same error, as a share of the range.
     wide = [ScoredEnd(each.task_id, 2 * each.score - 1, 2 * each.paid - 1, each.success, 1) for each in found]
     assert audit(wide, returns=(-1.0, 1.0)).calibration_error == pytest.approx(gaps / 6)
 
@@ -72,7 +72,7 @@ def test_the_cap_is_the_least_share_of_the_possible_gain() -> None:
 
 
 def test_a_model_of_length_is_found_out_although_its_pairs_look_fair() -> None:
-    """In each task most ends are paid by length, but the longest is padding."""
+    """In each task most ends are paid by length, but the longest end is padding."""
     found = [
         end(f"task-{number}", turns / 10, float(3 <= turns < 9), turns)
         for number in range(40)
@@ -84,5 +84,5 @@ def test_a_model_of_length_is_found_out_although_its_pairs_look_fair() -> None:
     assert told.longer_worse_accuracy == 0.0
     promised, paid = [point.score for point in told.best_of], [point.paid for point in told.best_of]
     assert promised == sorted(promised)
-    assert paid[-1] < paid[0] < max(paid)  # choosing by it helps at first, and then harms
+    assert paid[-1] < paid[0] < max(paid)  # choosing by it helps at first, and harms later
     assert told.cap == 0.0

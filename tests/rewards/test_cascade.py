@@ -1,4 +1,4 @@
-"""Tiers that judge ends: the next one is asked only where the one before is unsure, and a planted hack is not paid."""
+"""Tiers that judge ends: the next tier is asked only if the one before is uncertain, and a planted hack is not paid."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ END = State(Task("task", "do it"), (Message("user", "do it"),))
 @pytest.mark.parametrize(
     ("rule", "value", "said", "decides"),
     [
-        (0.9, 0.1, {"verdict": 0.9}, "rule"),  # certain: the value head is not asked
+        (0.9, 0.1, {"verdict": 0.9}, "rule"),  # certain: the learned tier is not asked
         (0.5, 0.1, {"learned": 0.1, "verdict": 0.1}, "learned"),
         (None, 0.4, {"learned": 0.4, "verdict": 0.4}, "learned"),  # the last tier may be uncertain
         (0.5, None, {"verdict": 0.5}, "rule"),
@@ -56,7 +56,8 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(
 
 @pytest.mark.parametrize(("trust", "verdict"), [(1.0, 0.0), (0.5, 0.3), (0.0, 0.6)])
 def test_a_reward_model_is_as_certain_as_its_audit_allows(trust: float, verdict: float) -> None:
-    """It is sure of a failure. Half trusted it says 0.5 * 0 + 0.5 * 0.6, which is uncertain, and would pass on."""
+    """The model is sure of a failure. With trust 0.5 its verdict is 0.5 * 0 + 0.5 * 0.6, which is uncertain, so a next
+    tier would be asked."""
 
     async def learned() -> float | None:
         return 0.0
@@ -67,12 +68,12 @@ def test_a_reward_model_is_as_certain_as_its_audit_allows(trust: float, verdict:
 
 
 def arrived(step: Step) -> float | None:
-    """Certain of the ends that the lake itself made, and silent where the steps ran out."""
+    """A rule that judges the ends made by the lake itself, and abstains if the steps ran out."""
     return step.reward if step.terminated else None
 
 
 class Wanders:
-    """Walks in any direction."""
+    """Walks in random directions."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         moves = tuple(Action(name, name) for name in ("left", "down", "right", "up"))
@@ -97,7 +98,7 @@ def best(tree: Tree) -> float:
 def test_the_cascade_stops_a_hack_that_the_rule_alone_pays_for(tmp_path: Path) -> None:
     rule = f"{__name__}:arrived"
     alone = searched(RewardsConfig(weights={"arrived": 1.0, "process": 1.0}, rules={"arrived": rule}), tmp_path)
-    assert best(alone) == pytest.approx(4 * PAY)  # whoever walks to and fro, as nobody arrives in four steps
+    assert best(alone) == pytest.approx(4 * PAY)  # by walking to and fro, because nobody arrives in four steps
 
     with judge_server(answering(lambda prompt, question: question == HACKED and PAID in prompt)) as server:
         rewards = RewardsConfig(
@@ -112,21 +113,21 @@ def test_the_cascade_stops_a_hack_that_the_rule_alone_pays_for(tmp_path: Path) -
     ends = [path[-1] for path in finished_paths(tree)]
     unsure = [edge for edge in ends if "arrived" not in edge.components]
     assert all(edge.hacked for edge in unsure) and 0 < len(unsure) < len(ends)
-    assert best(tree) <= 3 * PAY  # what is left is the pay on the way to a hole, of which the rule is certain
+    assert best(tree) <= 3 * PAY  # only the pay on the way to a hole is left, where the rule is certain
     assert {path_return(path) for path in finished_paths(tree) if path[-1].hacked} == {0.0}
     assert max(edge.value for edge in tree.root.edges) < max(edge.value for edge in alone.root.edges)
     found = Assessments(rewards)
     found.add(tree)
     figures = found.figures()
     assert figures["tier/judge"] == len(unsure) / len(ends) and figures["tier/none"] == 0.0
-    assert asked <= len(unsure)  # equal ends are asked about once
+    assert asked <= len(unsure)  # equal ends are asked about only once
     assert figures["agreement/judge_verifier"] == 1.0
     section = judging_section([{"stage": "collect", "step": 0, **figures}])
     assert "tier/judge" in section and judging_section([{"stage": "collect", "loss": 1.0}]) == ""
 
 
 def stays(step: Step) -> float | None:
-    """A rule that is hacked: it is certain that whoever has not fallen has done the task."""
+    """A rule that can be hacked: it counts every agent that has not fallen as successful, with certainty."""
     return 0.0 if step.terminated and not step.reward else 1.0
 
 
@@ -149,7 +150,7 @@ def test_spot_checks_find_a_rule_that_is_hacked_and_change_no_reward(tmp_path: P
     checked = [path[-1].components.get("spot_check") for path in finished_paths(few)]
     assert 0 < len(checked) - checked.count(None) < len(checked)
     assert checked == [path[-1].components.get("spot_check") for path in finished_paths(again)]
-    # The judge calls every end a hack, and the rule pays for some.
+    # The judge calls every end a hack, and the rule pays for some of them.
     paid = [path[-1].components["verdict"] == 1.0 for path in ends]
     found = Assessments(whole)
     found.add(every)
@@ -163,7 +164,7 @@ def test_spot_checks_find_a_rule_that_is_hacked_and_change_no_reward(tmp_path: P
 
 
 def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> None:
-    # 10 ends: both yes 4, both no 3, only the first 2, only the second 1: p_o 0.7, p_e 0.6 * 0.5 + 0.4 * 0.5.
+    # 10 ends: both say yes 4, both no 3, only the first 2, only the second 1: p_o = 0.7, p_e = 0.6 * 0.5 + 0.4 * 0.5.
     pairs = [(True, True)] * 4 + [(False, False)] * 3 + [(True, False)] * 2 + [(False, True)]
     assert cohen_kappa(pairs) == pytest.approx((0.7 - 0.5) / 0.5)
     assert cohen_kappa([(True, True)] * 3) is None and cohen_kappa([]) is None

@@ -1,4 +1,4 @@
-"""Budgets on a two-state CMDP whose optimal multiplier has a closed form."""
+"""Cost budgets in a two-state CMDP whose optimal multiplier has a closed form."""
 
 import math
 
@@ -49,14 +49,14 @@ def test_the_mean_cost_is_over_finished_paths() -> None:
 
 @pytest.mark.parametrize("multiplier", [0.0, 0.3, 0.6, 2.0])
 def test_advantages_are_those_of_the_lagrangian(multiplier: float) -> None:
-    """A_r of going is (1 - 0.4) / 2 and A_c is 1/2, those of stopping the opposite."""
+    """A_r of going is (1 - 0.4) / 2 and A_c is 1/2. Those of stopping are the opposite."""
     go, stop = lagrangian(cmdp(), multiplier)
     assert go == pytest.approx((0.3 - multiplier * 0.5) / (1 + multiplier))
     assert stop == pytest.approx(-go)
 
 
 def test_group_advantages_standardise_rewards_and_costs_each() -> None:
-    """Both are ±1/√2 over two paths, so that going gains (1 - λ) / (1 + λ) of it."""
+    """Both rewards and costs are ±1/√2 over two paths, so going gets (1 - λ) / (1 + λ) times 1/√2."""
     go, stop = lagrangian(cmdp(), 3.0, "grpo")
     assert go == pytest.approx(-0.5 / 2**0.5)
     assert stop == pytest.approx(0.5 / 2**0.5)
@@ -64,8 +64,8 @@ def test_group_advantages_standardise_rewards_and_costs_each() -> None:
 
 @pytest.mark.parametrize("budget", [0.2, 0.5, 0.9, 0.97])
 def test_dual_ascent_reaches_the_closed_form(budget: float) -> None:
-    """A policy π(go) = σ((A_go - A_stop) / τ) keeps the mean cost at d where (0.6 - λ) / (1 + λ) = τ logit(d):
-    λ* = (0.6 - τ logit d) / (1 + τ logit d), or 0 where the budget does not bind."""
+    """The policy π(go) = σ((A_go - A_stop) / τ) keeps the mean cost at d where (0.6 - λ) / (1 + λ) = τ logit(d). So λ*
+    = (0.6 - τ logit d) / (1 + τ logit d), or 0 if the budget does not bind."""
     tree, temperature = cmdp(), 0.2
     logit = temperature * math.log(budget / (1 - budget))
     wanted = max(0.0, (1 - SAFE - logit) / (1 + logit))

@@ -1,4 +1,4 @@
-"""A judge on a scripted server: what it reads, what its votes amount to, what it costs, how it fails."""
+"""A judge on a scripted server: its prompts, how its votes are combined, what it costs, and how it fails."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ def ask(judge: Judge, episode: tuple[Message, ...] = EPISODE) -> Verdict | None:
 
 
 def test_votes_read_the_items_in_both_orders_and_the_verdict_is_the_share_of_yes(tmp_path: Path) -> None:
-    # A judge that says yes to whatever it reads first: 2 of 3 votes favour the first item, none is fair to both.
+    # A judge that says yes to whatever comes first: 2 of 3 votes favour the first item, though neither is better.
     def first_alone(prompt: str) -> str:
         asked = prompt.split("\n\n")[-2].splitlines()
         return "\n".join(f"{number}: {'yes' if number == 1 else 'no'}" for number, _ in enumerate(asked, 1))
@@ -112,7 +112,7 @@ def test_equal_episodes_that_end_at_once_are_paid_for_once(tmp_path: Path) -> No
     figures = asked.ledger.figures()
     assert figures["judge/asked"] == figures["judge/fair"] == 4 and figures["judge/cached"] == 9
     (tmp_path / "judge.sqlite").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="ledger"):  # and nobody waits for a reply that will not come
+    with pytest.raises(UserError, match="ledger"):  # and no caller waits for a reply that will not come
         asyncio.run(together(asked))
 
 

@@ -22,7 +22,7 @@ from treeagent.types import Action, Proposal, State, UserError
 
 
 class Answers:
-    """Answers at once."""
+    """A policy that submits an answer at once."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         return [Proposal(actions=(Action("answer[SELECT 1]", "answer[SELECT 1]"),))] * len(states)
@@ -45,7 +45,7 @@ def searched(env: Env, settings: RewardsConfig, folder: Path, pool: EnvPool | No
 
 
 def looking(prompt: str) -> str:
-    """Looks first, and then goes by what it saw."""
+    """The judge calls a tool first, and then judges by its result."""
     seen = prompt.rpartition("CALL schema[]\n")[2] if "\n\nCALL schema[]\n" in prompt else ""
     return f"1: {'yes' if '(' in seen and '> refused' not in seen else 'no'}" if seen else "CALL schema[]"
 
@@ -62,7 +62,7 @@ def test_a_judge_looks_where_the_episode_ended_and_a_stored_episode_is_replayed_
         assert ends is not None and ends.judge is not None
         end.components = {"outcome": 0.0}
         asyncio.run(assess_trees([tree], ends, {}, EnvDynamics(env, max_steps=4)))
-        assert end.components["judge"] == 1.0 and len(server.asked) == 2  # the same was seen
+        assert end.components["judge"] == 1.0 and len(server.asked) == 2  # its verdict was cached
         assert ends.judge.ledger.figures()["judge/tool_calls"] == 1
 
 
@@ -84,7 +84,7 @@ def test_a_call_that_the_judge_may_not_make_is_refused_and_calls_are_bounded(tmp
         tree = searched(make_env("sql"), rewards(server.url, ("query",)), tmp_path)
         [end] = [path[-1] for path in finished_paths(tree)]
         assert "judge" not in end.components and end.reward is None
-        assert len(server.asked) == 3  # two calls, then no answer
+        assert len(server.asked) == 3  # two calls, then a reply without a verdict
         assert "> refused" in server.asked[-1]["messages"][-1]["content"]
 
 

@@ -1,4 +1,4 @@
-"""Trees whose ends a judge has judged: while they grow, and afterwards."""
+"""Trees whose ends are scored by a judge: during search, and afterwards."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ WEIGHTS = {"outcome": 1.0, "process": 1.0, "judge": 0.5}
 
 
 class ToAndFro:
-    """Walks right and left, and never arrives."""
+    """Walks right and left, and never reaches the goal."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         walk = (Action("right", "right"), Action("left", "left"))
@@ -75,7 +75,7 @@ def test_an_end_is_paid_what_the_judge_says_and_nothing_where_the_reward_was_hac
             assert ends and not any(map(succeeds, ends))
             assert returns(hacked) == pytest.approx([0.0] * len(returns(hacked)))
             assert all(outcome(path) == 0 for path in ends)
-            # Weighing anew by the same weights changes nothing, and without the hack the pay comes back.
+            # Rescoring with the same weights changes nothing, and without the hack flag the pay comes back.
             [again] = rescored([hacked], rewards(server.url), {})
             assert to_record(again) == to_record(hacked)
 
@@ -86,7 +86,7 @@ def test_an_end_without_a_verdict_has_no_reward_rather_than_0(tmp_path: Path) ->
         lasts = [path[-1] for path in finished_paths(tree)]
         assert lasts and all(edge.reward is None and edge.outcome == 0.0 for edge in lasts)
         assert not any("judge" in edge.components for edge in lasts)
-        # Weights without the judge pay again what is known.
+        # With weights that leave out the judge, the known rewards are paid again.
         [known] = rescored([tree], rewards(server.url, process=1.0), {})
     assert max(returns(known)) == pytest.approx(4 * PAY)
     assert max(edge.value for edge in known.root.edges) == pytest.approx(4 * PAY, abs=0.2)
@@ -108,7 +108,7 @@ def test_stored_trees_are_judged_into_a_view_and_what_was_said_is_not_asked_agai
         assert all(edge.components["hacked"] == 0.0 for edge in ends)
         facts = Run.open(tmp_path / "view").facts("rescore")
         assert facts["judge/fair"] == len(ends) and facts["judge/calls"] == len(server.asked) and not facts["alarms"]
-        # A view of the view borrows its ledger, and needs no server.
+        # A view of the view uses its ledger and needs no server.
         paid = len(server.asked)
         server.fault = lambda body: 500
         rescore(tmp_path / "view", tmp_path / "other", ["rewards.weights={judge=0.5}"], trust=True)

@@ -1,4 +1,4 @@
-"""A judge in this process: its answers are probabilities of yes, each question read by itself."""
+"""A judge in this process: it answers with the probability of yes, and reads each question separately."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ EPISODE = (Message("user", "Find the lamp."), Message("assistant", "look"), Mess
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint of random weights."""
+    """A checkpoint with random weights."""
     folder = tmp_path_factory.mktemp("judge")
     config = ScratchConfig(vocabulary=600, layers=2, width=32, heads=2, context=512)
     tokenizer = train_tokenizer(
@@ -61,19 +61,19 @@ def test_a_verdict_is_the_mean_probability_of_yes_and_the_ledger_keeps_it(model:
     made = judge(model, tmp_path)
     verdict = asyncio.run(made.ask(TASK, EPISODE))
     assert verdict is not None and isinstance(made.model, Local)
-    assert not made.model.chat.context_ids.cache_info().currsize  # or memory would grow with every end
+    assert not made.model.chat.context_ids.cache_info().currsize  # otherwise memory would grow with every end
     prompts = {
         question: made.model.chat.prompt_ids(tuple(made._prompt(TASK, EPISODE, [question], None)))
         for question in (*ITEMS, HACKED)
     }
     told = {question: probability(made.model, prompt) for question, prompt in prompts.items()}
-    assert abs(told[ITEMS[0]] - told[ITEMS[1]]) > 0.001  # or the test could not tell which was asked
+    assert abs(told[ITEMS[0]] - told[ITEMS[1]]) > 0.001  # otherwise the test could not tell the questions apart
     assert verdict.value == pytest.approx((told[ITEMS[0]] + told[ITEMS[1]]) / 2, abs=1e-5)
     assert verdict.hacked == (told[HACKED] > 0.5)
     figures = made.ledger.figures()
     assert figures["judge/calls"] == 3 and figures["judge/prompt_tokens"] == sum(map(len, prompts.values()))
     assert figures["judge/generated_tokens"] == 0 and not made.ledger.reasons()
-    # Asked about one item less, it has said all before: no answer depends on the other questions.
+    # With one item less the answers are the same as before: no answer depends on the other questions.
     fewer = judge(model, tmp_path, items=ITEMS[1:])
     again = asyncio.run(fewer.ask(TASK, EPISODE))
     assert again is not None and again.value == pytest.approx(told[ITEMS[1]], abs=1e-5)
@@ -94,7 +94,8 @@ def test_a_budget_that_ends_between_two_questions_leaves_no_half_verdict(model: 
 
 
 def test_threads_that_ask_at_once_read_no_mark_of_an_episode_as_a_special_token(model: str, tmp_path: Path) -> None:
-    """A tokenizer has one switch for that, which the template's marks and the episode's want otherwise."""
+    """A tokenizer has one switch for that, which must differ between the template's special tokens and the episode's
+    text."""
     made = judge(model, tmp_path)
     assert isinstance(made.model, Local)
     local, mark = made.model, made.model.chat.stop_text
@@ -114,7 +115,7 @@ def test_threads_that_ask_at_once_read_no_mark_of_an_episode_as_a_special_token(
 
 
 def test_a_thought_that_the_template_opens_is_closed_before_the_answer(model: str, tmp_path: Path) -> None:
-    """Else the probabilities would be those of a thought's first word."""
+    """Otherwise the probabilities would be those of a thought's first word."""
     loaded = local(model)
     tokenizer = train_tokenizer([INSTRUCTIONS, *ITEMS, "yes no Yes No"], ScratchConfig(vocabulary=600))
     tokenizer.add_tokens(["<think>", "</think>"])

@@ -1,4 +1,4 @@
-"""What reviewers say of an end under weighted rewards."""
+"""Reviewers' verdicts on ends, under weighted rewards."""
 
 from hand_trees import hand_tree
 
@@ -17,7 +17,7 @@ def under(tree: Tree, **weights: float) -> Tree:
 
 
 def test_a_label_changes_the_outcome_and_survives_weighing_anew() -> None:
-    """The search called A, A1 a success. The reviewer calls it failed: only the steps are paid, 2 * -0.1."""
+    """The search counted A, A1 as a success. The reviewer marks it as failed, so only the steps are paid: 2 * -0.1."""
     tree = under(hand_tree(), outcome=2.0, steps=-0.1)
     [a, *_] = tree.root.edges
     assert a.child is not None and a.child.edges[0].child is not None
@@ -34,7 +34,8 @@ def test_a_label_changes_the_outcome_and_survives_weighing_anew() -> None:
 
 
 def test_people_outrank_the_judge_and_the_tiers() -> None:
-    """The search called A, A1 a success, the judge called it hacked. A person calls it solved, and then failed."""
+    """The search counted A, A1 as a success, and the judge as a hack. A person marks it as solved, and then as
+    failed."""
     cases: tuple[tuple[Verdict, float], ...] = (("solved", 1.0), ("failed", 0.0))
     for verdict, worth in cases:
         tree = under(hand_tree(), outcome=1.0)

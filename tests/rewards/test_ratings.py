@@ -1,4 +1,4 @@
-"""Ratings of policies from comparisons by two: by what was paid, and by a judge that reads both orders."""
+"""Ratings of policies from pairwise comparisons: by rewards, and by a judge that reads both orders."""
 
 import asyncio
 import math
@@ -41,11 +41,11 @@ def values(found: list[Rating | None]) -> list[float]:
 def test_known_utilities_are_recovered() -> None:
     truth = [700.0, 1000.0, 1100.0, 1200.0]
     assert bradley_terry(1000 * wins(truth)) == pytest.approx(truth, abs=0.01)
-    # Won 3 of 4 games: 400 log10(3) apart, half of it on either side of the mean.
+    # Three of four games are won: 400 log10(3) apart, half of it on either side of the mean.
     assert bradley_terry(np.array([[0.0, 3.0], [1.0, 0.0]])) == pytest.approx(
         [1000 + 200 * math.log10(3), 1000 - 200 * math.log10(3)], abs=1e-3
     )
-    # Every task says the same, so that the tie which is added is all that moves the ratings.
+    # All tasks agree, so only the added tie moves the ratings.
     found = rate(np.repeat(wins(truth)[None], 1000, axis=0))
     assert values(found) == pytest.approx(truth, abs=1.5)
 
@@ -67,7 +67,7 @@ def test_who_won_everything_has_a_finite_rating_and_who_met_nobody_has_none() ->
     scores[:, 0, 1], scores[:, 1, 0] = 1.0, 0.0
     first, second, alone = rate(scores)
     assert alone is None and first is not None and second is not None
-    # Nine wins and a tie are 9.5 of 10.
+    # Nine wins and a tie count as 9.5 of 10.
     assert first.value - second.value == pytest.approx(400 * math.log10(19), abs=1e-3)
     assert first.comparisons == second.comparisons == 9
     assert rate(np.full((9, 2, 2), math.nan)) == [None, None]
@@ -81,7 +81,7 @@ def judge(server: JudgeServer, folder: Path, **settings: Any) -> Judge:
 
 
 def prefers_good(prompt: str) -> str:
-    """Says yes where the second episode alone is good."""
+    """A judge that says yes if only the second episode is good."""
     first, _, second = prompt.partition("The second episode:")
     return f"1: {'yes' if 'good' in second and 'good' not in first else 'no'}"
 
@@ -105,7 +105,7 @@ def test_a_liking_for_a_place_or_for_yes_cancels(
 
 def test_a_pair_without_a_verdict_is_left_out_and_counted(tmp_path: Path) -> None:
     tasks = [Task(f"task-{number}", "Find the lamp.") for number in range(6)]
-    # The judge cannot read the last two tasks, one of them in one order alone.
+    # The judge cannot read the last two tasks, one of them in one order only.
     texts = {task.id: "odd" if place > 3 else "good" for place, task in enumerate(tasks)}
 
     def reply(prompt: str) -> str:

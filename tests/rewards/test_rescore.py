@@ -1,4 +1,5 @@
-"""``treeagent rescore``: a view beside the run, which changes nothing, goes on after a kill and can be learned from."""
+"""``treeagent rescore`` makes a view beside the run, leaves the run unchanged, resumes after a kill, and can be learned
+from."""
 
 import hashlib
 import math
@@ -47,7 +48,7 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
                     assert other.reward == pytest.approx((one.reward or 0.0) - 0.01)
                     assert one.visits == other.visits
     assert Run.open(view).facts("rescore")["steps"] > 0
-    # Nothing is computed twice, and a shard that a kill left out is computed again.
+    # Nothing is computed twice, but a shard that a kill left out is computed.
     [first, *_] = shards(view / "trees")
     whole, kept = digest(read_as(dict, view / "trees")), hashes(view / "trees", "*.zst")
     first.unlink()

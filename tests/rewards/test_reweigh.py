@@ -1,4 +1,5 @@
-"""Stored trees under other rewards: tables by hand, the values that a search would have found, and what stays."""
+"""Stored trees under other rewards: tables by hand, the values that a search would have found, and what stays the
+same."""
 
 import asyncio
 import json
@@ -36,8 +37,8 @@ def test_no_weights_leave_every_record_as_it_is() -> None:
 
 
 def test_a_table_by_hand() -> None:
-    """r = 2 outcome - 0.1 steps. A1 wins: r 1.9. A2 is open with V 0.5: Q -0.1 + 0.5. A: two of its four visits went to
-    A2, one to A1 and one ended there: Q = 3/4 - 0.1 + (1 * 0.9 + 2 * -0.1) / 4."""
+    """r = 2 outcome - 0.1 steps. A1 wins with r = 1.9. A2 is open with V = 0.5, so its Q is -0.1 + 0.5. Of A's four
+    visits, two went to A2, one to A1 and one ended at A: Q = 3/4 - 0.1 + (1 * 0.9 + 2 * -0.1) / 4."""
     told = under(hand_tree(), RewardsConfig(weights={"outcome": 2.0, "steps": -0.1}))
     a, _, c, d = told.root.edges
     assert a.child is not None
@@ -60,7 +61,8 @@ def test_a_success_stays_one_whatever_it_is_paid() -> None:
 
 
 def test_distillation_learns_the_states_of_successes_whatever_they_are_paid() -> None:
-    """The success of two steps is paid 0.98, and 1 less 0.1 a step, over 1.1, under a multiplier of 0.1."""
+    """The success takes two steps. It is paid 0.98 by the weights, and (1 - 0.1 * 2) / 1.1 under a multiplier of
+    0.1."""
     weighed = under(hand_tree(), RewardsConfig(weights={"outcome": 1.0, "steps": -0.01}))
     costly = penalised(under(hand_tree(), RewardsConfig(budgets={"steps": 1.0})), {"steps": 0.1})
     for tree in (weighed, costly):
@@ -69,7 +71,7 @@ def test_distillation_learns_the_states_of_successes_whatever_they_are_paid() ->
 
 
 def test_rewards_come_from_components_and_not_from_rewards() -> None:
-    """So that weighing twice is weighing once, by the last weights."""
+    """So weighing twice equals weighing once with the last weights."""
     tree, last = hand_tree(), RewardsConfig(weights={"outcome": 1.0, "tokens": -0.01})
     twice = under(under(tree, RewardsConfig(weights={"steps": 3.0})), last)
     once = under(tree, last)
@@ -91,7 +93,7 @@ def test_an_old_tree_loads_without_components_and_a_new_one_with_them(shuffler: 
 
 
 class Priced:
-    """A maze whose steps also cost what the last letter of the call says."""
+    """A maze in which a step also costs a price that depends on the last letter of the call."""
 
     def __init__(self, maze: Maze, weight: float) -> None:
         self.maze, self.weight = maze, weight
@@ -114,7 +116,7 @@ class Priced:
 
 @pytest.mark.parametrize("method", ["best_of_n", "mcts", "beam", "random_expand"])
 def test_values_are_those_that_the_same_visits_would_have_summed(method: SearchMethod) -> None:
-    """Backed up anew from the leaves, visit by visit, where no revisit of an exhausted edge was counted."""
+    """Checked by backing up from the leaves again, visit by visit, in trees without revisits of exhausted edges."""
     config = SearchConfig(Limits(simulations=12), method=method, skip_exhausted=False, discount=0.9, widening=0)
     dynamics = Priced(Maze(end_share=0.2, limit_share=0.1), weight=0.5)
     search = make_search(TablePolicy(WORDS), dynamics, config, HashValue())
@@ -140,7 +142,8 @@ def test_a_cost_has_values_of_its_own() -> None:
 
 
 def test_each_component_is_divided_by_its_spread_over_the_paths_of_a_task() -> None:
-    """Tokens of the three finished paths: 3, 2 and 1, of standard deviation sqrt(2/3); outcomes 1, 0, 0: sqrt(2)/3."""
+    """The three finished paths have 3, 2 and 1 tokens, with standard deviation sqrt(2/3), and outcomes 1, 0, 0, with
+    sqrt(2)/3."""
     tree = hand_tree()
     for here in tree.nodes():
         here.bootstrap = False

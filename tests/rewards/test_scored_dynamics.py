@@ -1,4 +1,4 @@
-"""Steps of an environment with the components of the settings: what is stored, what is paid, what stays hidden."""
+"""Steps of an environment with the components of the settings: what is stored, what is paid, and what stays hidden."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ def toolbox() -> Env:
 
 
 class Questions:
-    """Proposes two right calls of the toolbox, one wrong one and one that is malformed."""
+    """Proposes four calls of the toolbox: two right ones, a wrong one and a malformed one."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         texts = ("badge_of[mira]", "team_of[tom]", "badge_of[nobody]")
@@ -127,7 +127,7 @@ def test_a_shield_that_refuses_is_a_cost() -> None:
 
 
 class Giving(Env):
-    """An environment without snapshots that gives one component, and perhaps another value."""
+    """An environment without snapshots that returns given components with each step."""
 
     components = ("milestone",)
 
@@ -165,7 +165,7 @@ def test_a_component_without_a_value_fails_its_episode_alone(given: Mapping[str,
 
 
 class Always:
-    """Proposes these calls, whatever the state, or the second one alone after the first step."""
+    """Proposes given calls in every state, or only ``then`` after the first step."""
 
     def __init__(self, *calls: str, then: str = "") -> None:
         self.calls, self.then = calls, then

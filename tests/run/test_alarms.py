@@ -1,4 +1,4 @@
-"""Warnings of a warm start's rows, and the first cause of an update without anything to learn."""
+"""Warnings about a warm start's rows, and the first cause of an update that has nothing to learn."""
 
 import pytest
 from toy_doors import Doors

@@ -32,7 +32,7 @@ def settings(*overrides: str) -> RunConfig:
 
 
 def rates(**changed: object) -> Rates:
-    """A search of 100 tokens, 10 steps and 0.1 s a task; a greedy episode of 20 tokens, 4 steps and 0.01 s."""
+    """A search costs 100 tokens, 10 steps and 0.1 s per task; a greedy episode costs 20 tokens, 4 steps and 0.01 s."""
     greedy = PlayRate(20, 4, Affine(0, 0.01))
     tree = PlayRate(100, 10, Affine(1, 0.1))
     train = TrainRate(step_tokens=50, step_seconds=2, steps_per_epoch=7.5, fixed_seconds=3)
@@ -52,7 +52,7 @@ def test_a_line_goes_through_the_last_two_points_and_never_below_nothing() -> No
     assert Affine.through((1, 9), (2, 5), (10, 13)) == Affine(3, 1)
     assert Affine.through((4, 8)) == Affine(0, 2)
     assert Affine.through((2, 1), (10, 10)) == Affine(0, 1)  # not -1.25 + 1.125 n
-    assert Affine.through((2, 8), (10, 6)) == Affine(6, 0)  # noise: more took less
+    assert Affine.through((2, 8), (10, 6)) == Affine(6, 0)  # noise: the larger run took less
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.integers(1, 6))
@@ -88,7 +88,7 @@ def test_the_stages_of_a_quickstart_by_hand() -> None:
     assert (found["search"].generated_tokens, found["search"].environment_steps) == (25_000, 2_500)
     assert found["search"].seconds == pytest.approx(17)  # batches of 11, 11 and 6 seconds on two workers
     assert found["value head"].seconds == 6
-    # rft validates before its 10 steps, after 5 and after 10; dpo before and after its 4: 5 times 100 episodes.
+    # rft validates before its 10 steps, after 5 and after 10; dpo before and after its 4 steps: 5 times 100 episodes.
     assert found["updates"].generated_tokens == 5 * 100 * 20
     assert found["updates"].trained_tokens == 14 * 50
     assert found["updates"].seconds == pytest.approx(3 + 10 * 2 + 3 * 1)
@@ -108,8 +108,8 @@ def test_rounds_search_and_learn_one_after_the_other_and_epochs_become_steps() -
         *(("search", 1), ("updates", 1), ("search", 2), ("updates", 2)),
         ("evaluation", 0),
     ]
-    assert found[1].trained_tokens == 2 * 15 * 50  # 2 epochs of 7.5 steps, two methods
-    # the first and the best policy in both modes, the other one greedily
+    assert found[1].trained_tokens == 2 * 15 * 50  # 2 epochs of 7.5 steps, for two methods
+    # the first and the best policy in both modes, the other policy greedily
     assert found[-1].generated_tokens == 200 * (2 * 120 + 20)
 
 
@@ -118,7 +118,7 @@ def test_with_a_lag_the_longer_of_search_and_updates_counts() -> None:
     config = settings(*lagging, "collect.tasks=100")
     config = replace(config, training=replace(config.training, epochs=1))
     found = stage_costs(config, "train", rates(warm=None))
-    # One batch of 100 tasks takes 1 + 100 · 0.1 s; an update 3 + 8 · 2 s and two validations of 100 · 0.01 s.
+    # One batch of 100 tasks takes 1 + 100 · 0.1 s; an update takes 3 + 8 · 2 s and two validations of 100 · 0.01 s.
     assert [stage.seconds for stage in found[:4]] == pytest.approx([11, 10, 11, 21])
     longer = stage_costs(replace(config, collect=replace(config.collect, tasks=500)), "train", rates(warm=None))
     assert [stage.seconds for stage in longer[:2]] == pytest.approx([33, 0])
@@ -191,7 +191,7 @@ def test_advice_keeps_the_rows_of_a_step_and_takes_the_gentlest_settings_that_fi
 
 
 def test_only_a_head_on_hidden_states_needs_a_copy_beside_an_engine() -> None:
-    """SIZE has weights of 4 bytes."""
+    """The weights of SIZE have 4 bytes each."""
     copy, cache = 4 * SIZE.weights, 1 << 30
     engine = ["policy.generator=vllm", "workers=1", "vllm.gpu_memory_utilization=0.5"]
     assert search_memory(settings(*engine), SIZE, 1e12).parts == {"engine": 0.5e12}

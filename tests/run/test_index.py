@@ -1,4 +1,4 @@
-"""The index of stored trees tells what the shards hold, whatever happened to it."""
+"""The index of stored trees holds what the shards hold, whatever happened to it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ def whole(folder: Path) -> list[ShardRows]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three shards, of which the first two are in the index."""
+    """Three shards, of which the index holds the first two."""
     for index in range(3):
         rows = write_trees(tmp_path, "collect", index, trees(2, first=2 * index))
         if index < 2:
@@ -54,7 +54,7 @@ def test_shards_without_an_entry_are_read_and_kept_by_the_writer_alone(folder: P
 def test_a_read_with_an_index_opens_no_tree(folder: Path) -> None:
     first = shards(folder)[0]
     content = first.read_bytes()
-    first.write_bytes(bytes(len(content) - 4) + content[-4:])  # as long as before, with its checksum, and damaged
+    first.write_bytes(bytes(len(content) - 4) + content[-4:])  # damaged, with the same length and checksum
     assert [row.place for row in tree_rows(folder, "collect")] == list(range(6))
     index_path(folder, "collect").unlink()
     with pytest.raises(CorruptShard, match=first.name):

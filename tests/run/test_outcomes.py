@@ -1,4 +1,4 @@
-"""An evaluation goes on after the batches that it finished, and ends as one that was never interrupted."""
+"""An interrupted evaluation resumes after its finished batches, and ends like one that was never interrupted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,12 +32,12 @@ SETTINGS = [
     "workers=1",
 ]
 WAVES = 4
-"""Of a row, the last of them one task long."""
+"""Batches per row. The last batch has one task."""
 
 
 @dataclass
 class Watcher:
-    """Counts the batches that are played, and interrupts the run after so many."""
+    """Counts the batches that are played, and interrupts the run after ``stop_after`` of them."""
 
     stop_after: int = 1 << 30
     played: list[str] = field(default_factory=list[str])
@@ -96,7 +96,7 @@ def interrupted(folder: Path, checkpoint: Path, after: int) -> None:
 
 
 def ended(folder: Path) -> tuple[list[dict[str, Any]], str, list[str]]:
-    """Rows, a hash over all trees, and one over the episodes of each row."""
+    """The rows, a hash over all trees, and a hash over the episodes of each row."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in Run.open(folder).result_rows()]
     played = [digest(read_as(dict, folder / "episodes", name)) for name in shard_names(folder / "episodes")]
     return rows, digest(read_as(dict, folder / "trees")), played
@@ -106,7 +106,8 @@ def ended(folder: Path) -> tuple[list[dict[str, Any]], str, list[str]]:
 def test_an_interrupted_evaluation_plays_no_batch_twice(
     toy: Path, whole: Path, tmp_path: Path, after: tuple[int, ...]
 ) -> None:
-    """Four batches of a search, then four greedy ones; also interrupted with the last batch of a row, or of all."""
+    """A search has four batches, then greedy play has four. Some interruptions come with the last batch of a row, or of
+    all."""
     for count in after:
         interrupted(tmp_path / "run", toy, count)
     watcher = Watcher()
@@ -134,7 +135,7 @@ def test_every_episode_is_kept_greedy_ones_too(whole: Path) -> None:
 
 
 def test_every_seed_can_have_test_tasks_of_its_own(toy: Path, whole: Path, tmp_path: Path) -> None:
-    """The last three of seven tasks, played alone, are those tasks and end as they did among the seven."""
+    """The last three of seven tasks, played alone, are the same tasks and end as they did among the seven."""
     own = load_config(None, [*SETTINGS, "evaluate.tasks=3", "evaluate.first_task=4"])
     measured(tmp_path / "run", toy, Watcher(), own)
     ids, all_ids = (
@@ -206,7 +207,7 @@ def test_what_a_kill_left_of_a_finished_row_is_removed(toy: Path, whole: Path, t
 
 @pytest.mark.parametrize("mode", ["greedy", "mcts"])
 def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
-    """Its context holds no task's opening, so that every episode fails before a step."""
+    """The model's context is too short for any task's opening, so every episode fails before its first step."""
     out, small = tmp_path / "run", checkpoint(tmp_path / "small", 8)
     settings = [*SETTINGS, "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
     for _ in range(2):

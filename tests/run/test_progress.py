@@ -76,7 +76,7 @@ def test_a_course_counts_stages_and_scales_the_time_seen_to_the_shares_left() ->
 def test_what_an_earlier_run_did_is_counted_but_not_timed() -> None:
     clock = Clock()
     course = Course(STAGES, clock)
-    assert course.start("search").startswith("stage 2 of 3")  # the demonstrations are there already
+    assert course.start("search").startswith("stage 2 of 3")  # the demonstrations exist already
     course.advance("search", 0.5)
     assert course.left() == ""
     clock.now = 60

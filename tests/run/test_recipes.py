@@ -1,4 +1,4 @@
-"""Recipes: found by name, listed with a sentence, and part of the wheel."""
+"""Recipes are found by name, listed with a sentence, and included in the wheel."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def test_a_recipe_is_found_by_name_and_a_file_by_path(tmp_path: Path, monkeypatc
     assert find_recipe("baselines/ppo").read_text() == (ROOT / "configs" / "baselines" / "ppo.toml").read_text()
     assert find_recipe("quickstart.toml") == find_recipe("quickstart")
     (tmp_path / "quickstart.toml").write_text("")
-    assert find_recipe("quickstart.toml") == Path("quickstart.toml")  # a file of the user's comes first
+    assert find_recipe("quickstart.toml") == Path("quickstart.toml")  # a file of the user comes first
     assert find_recipe("models/fsdp", ".yaml").name == "fsdp.yaml"
 
 

@@ -17,7 +17,7 @@ def test_all_wall_time_counts_to_one_stage_and_resumed_runs_add_up(tmp_path: Pat
     for _ in range(2):
         clock = Clock()
         timed = Timed(QuietProgress(), file, clock)
-        clock.now = 3  # prepares the search
+        clock.now = 3  # preparing the search
         with timed.track("search", 2) as advance:
             clock.now = 20
             advance()
@@ -25,7 +25,7 @@ def test_all_wall_time_counts_to_one_stage_and_resumed_runs_add_up(tmp_path: Pat
             clock.now = 21
         with timed.track("rft", 1), timed.track("round-1-dpo", 1):  # side by side
             clock.now = 30
-        clock.now = 31  # the report, say
+        clock.now = 31  # for example, writing the report
         timed.write()
     assert stage_seconds(file) == {"search": 42, "updates": 20}
 

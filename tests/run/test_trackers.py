@@ -1,4 +1,4 @@
-"""What a run logs reaches the trackers that it names."""
+"""Logged metrics reach the trackers that a run names."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def test_metrics_go_to_tensorboard_by_stage_and_step(tmp_path: Path) -> None:
         with tracked(run):
             run.log("dpo", {"step": 5, "loss": 0.5})
             run.log("dpo", {"step": 10, "loss": 0.25})
-        run.log("dpo", {"step": 15, "loss": 0.0})  # no longer
+        run.log("dpo", {"step": 15, "loss": 0.0})  # the tracker is closed
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("dpo/loss")] == [(5, 0.5), (10, 0.25)]

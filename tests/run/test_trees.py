@@ -1,4 +1,4 @@
-"""Stored trees read as they are needed: those of a task together, whatever shards they lie in."""
+"""Stored trees are read when needed: the trees of a task together, whichever shards hold them."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ def test_trees_of_a_task_come_together_where_its_first_tree_stands(
             tree.task = replace(tree.task, id=f"task-{task}")
         name, index = NAMES[number % 2], number // 2
         rows = write_trees(folder, name, index, trees)
-        if shuffler.random() < 0.7:  # of some shards the index tells nothing
+        if shuffler.random() < 0.7:  # the index lacks some shards
             append(folder, name, rows)
     stored = list(map(to_record, read_trees(folder, NAMES, marks=())))
     groups: dict[str, list[int]] = {}

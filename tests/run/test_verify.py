@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Run:
 def test_a_whole_run_is_said_to_be_whole(run: Run) -> None:
     said = treeagent("verify", run.path)
     assert said.returncode == 0 and "2 shards with 4 trees" in said.stdout, said
-    index_path(run.trees, "collect").write_bytes(b'{"half a li')  # is rebuilt when it is needed
+    index_path(run.trees, "collect").write_bytes(b'{"half a li')  # the index is rebuilt when it is needed
     assert treeagent("verify", run.path).returncode == 0
 
 

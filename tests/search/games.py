@@ -1,4 +1,4 @@
-"""Games whose solution is known: board games against a perfect opponent, and random trees of known values."""
+"""Games with known solutions: board games against a perfect opponent, and random trees with known values."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,8 @@ WIN, DRAW, LOSS = 1.0, 0.5, 0.0
 
 @dataclass(frozen=True)
 class Board:
-    """So many in a row, on a board of such a size, on which stones may fall to the bottom of their column."""
+    """A game of ``row`` stones in a row on a board of ``width`` by ``height``. If ``falls``, stones fall to the bottom
+    of their column."""
 
     width: int
     height: int
@@ -24,7 +25,7 @@ class Board:
     falls: bool
 
     def moves(self, cells: str) -> list[int]:
-        """Where a stone can be put, by place (top left is 0) or by column."""
+        """The legal moves: places (top left is 0), or columns if stones fall."""
         return [place for place in range(self.width if self.falls else len(cells)) if cells[place] == EMPTY]
 
     def put(self, cells: str, move: int, stone: str) -> str:
@@ -43,7 +44,7 @@ class Board:
         )
 
     def outcome(self, cells: str) -> float | None:
-        """Ours; None while the game goes on."""
+        """Our result; None while the game goes on."""
         for line in self.lines:
             stones = {cells[place] for place in line}
             if len(stones) == 1 and stones != {EMPTY}:
@@ -51,7 +52,7 @@ class Board:
         return None if self.moves(cells) else DRAW
 
     def answered(self, cells: str, move: int) -> str:
-        """After our move and the first of their best answers."""
+        """The position after our move and the first of the opponent's best answers."""
         cells = self.put(cells, move, OURS)
         if self.outcome(cells) is not None:
             return cells
@@ -59,7 +60,7 @@ class Board:
 
     @functools.cache  # noqa: B019  one board lives as long as its module
     def value(self, cells: str) -> float:
-        """Of a position in which we are to move, or that is over."""
+        """Our value of a position in which we are to move or which is over."""
         outcome = self.outcome(cells)
         return max(self.move_values(cells).values()) if outcome is None else outcome
 
@@ -72,7 +73,7 @@ CONNECT_FOUR = Board(5, 4, 4, falls=True)
 
 
 def positions(board: Board, stones: int, count: int, seed: int) -> Iterator[str]:
-    """Random positions of so many stones each, ours to move, in which it matters how."""
+    """Random positions with ``stones`` stones of each side, ours to move, in which moves differ in value."""
     rng = np.random.default_rng(seed)
     found: set[str] = set()
     while len(found) < count:
@@ -87,7 +88,7 @@ def positions(board: Board, stones: int, count: int, seed: int) -> Iterator[str]
 
 @dataclass(frozen=True)
 class Game:
-    """A board's position as a task; the dynamics answers with the opponent's best move."""
+    """A position of a board as a task. The dynamics answers with the opponent's best move."""
 
     board: Board
 
@@ -102,7 +103,7 @@ class Game:
 
 @dataclass(frozen=True)
 class Moves:
-    """Proposes every move; ``skill`` 0 finds them equally likely, more prefers the better ones."""
+    """Proposes every move. With ``skill`` 0 all are equally likely; a higher value prefers better moves."""
 
     board: Board
     skill: float = 0.0
@@ -117,10 +118,10 @@ class Moves:
 
 @dataclass(frozen=True)
 class KnownTree:
-    """A tree of ``actions`` ways on at each of ``depth`` steps. Every edge has a merit in [-1, 1]; a path returns the
-    mean of its edges' merits, at its end. The policy's logits and the value are the truth with noise.
+    """A tree with ``actions`` actions at each of ``depth`` steps. Every edge has a merit in [-1, 1]; the return of a
+    path is the mean merit of its edges, paid at its end. Policy logits and values are the truth plus noise.
 
-    Plays dynamics, policy and value at once; the state's last message is its place among those of its depth.
+    It is dynamics, policy and value function in one. The last message of a state is the state's index within its depth.
     """
 
     seed: int
@@ -130,9 +131,9 @@ class KnownTree:
     """Prior ∝ exp(skill * Q + noise)."""
     prior_noise: float = 1.0
     value_noise: float = 0.2
-    """Standard deviations."""
+    """Standard deviation of the noise in V; ``prior_noise`` is that of the logits."""
     returns: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
-    """By depth: the best return beyond each place."""
+    """For each depth, the best return below each state."""
     logits: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
     estimates: list[NDArray[np.float64]] = field(init=False, default_factory=list[NDArray[np.float64]])
 

@@ -1,8 +1,8 @@
-"""Small worlds as tables, and what DeepMind's mctx makes of them: the other side of test_mctx.py.
+"""Small worlds as tables, and their searches by DeepMind's mctx: the reference for test_mctx.py.
 
-Run it by hand where mctx is installed beside treeagent (pip install mctx, which draws in jax):
+Run this by hand where mctx is installed beside treeagent (pip install mctx, which also installs jax):
 
-python tests/search/mctx_golden.py && git diff tests/golden
+    python tests/search/mctx_golden.py && git diff tests/golden
 """
 
 import functools
@@ -24,14 +24,14 @@ STATES = 10
 CASES_OF_A_SHAPE = 8
 
 Case = dict[str, Any]
-"""A world and the settings of a search of it, as JSON."""
+"""A world and the settings of its search, as JSON."""
 Result = dict[str, Any]
-"""``visits``: by path, of the actions of every state gone through; ``values``: Q of the root's actions, 0 of untried;
-``weights`` and ``action``: Gumbel's improved policy, and the action it takes."""
+"""``visits``: for each path, the visits of the actions at its state. ``values``: Q of the root's actions, 0 if untried.
+``weights`` and ``action``: Gumbel's improved policy and the action that it takes."""
 
 
 def cases() -> Iterator[Case]:
-    """The same ones always."""
+    """The same cases on every call."""
     for method in ("puct", "puct, fixed range", "gumbel"):
         for actions, simulations in SHAPES:
             for number in range(CASES_OF_A_SHAPE):
@@ -68,10 +68,11 @@ def _case(method: str, actions: int, simulations: int, number: int) -> Case:
 
 
 def by_mctx(case: Case) -> Result:
-    """mctx's own policy on the case. Its transformation of Q, a parameter, is ours where the two differ by design:
+    """The result of mctx's own policy on the case. Its transformation of Q is a parameter; where mctx and treeagent
+    differ by design, it is set to treeagent's.
 
-    a state's first-play value is what its tried actions found less a reduction, not the least of them, and Q is
-    rescaled by all values that the tree has seen (MuZero, appendix B), not by those of the siblings.
+    The first-play value of a state is the mean value of its tried actions less a reduction, not their minimum. Q is
+    rescaled by all values seen in the tree (MuZero, appendix B), not by those of the siblings.
     """
     actions = len(case["prior"][0])
     settings = case["settings"]
@@ -173,7 +174,8 @@ def _normalised(world: dict[str, Any], tree: Any, node: Any) -> Any:
 
 
 def _with_range(world: dict[str, Any], start: int, stop: int, simulate: Any, state: Any) -> Any:
-    """mctx's loop, which also keeps the least and the greatest Q seen, by what the tree lets a caller carry along."""
+    """mctx's loop, which also keeps the least and the greatest Q seen, in the extra data that a caller may attach to
+    the tree."""
     jax = importlib.import_module("jax")
     numpy = jax.numpy
 
@@ -192,7 +194,7 @@ def _with_range(world: dict[str, Any], start: int, stop: int, simulate: Any, sta
 
 
 def schedules() -> Iterator[tuple[int, int, list[int]]]:
-    """(considered, simulations, visits) of mctx's sequential halving."""
+    """mctx's sequential halving, as (considered, simulations, visits)."""
     halving = importlib.import_module("mctx._src.seq_halving")
     for considered in (1, 2, 3, 4, 6, 8, 16, 17):
         for simulations in (1, 2, 5, 16, 33, 64):

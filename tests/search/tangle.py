@@ -1,4 +1,4 @@
-"""A world in which many paths lead to the same place, searches under every combination of settings, and a critic."""
+"""A world in which many paths lead to the same place, every combination of search settings, and a critic."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ DEPTH = 6
 
 @dataclass(frozen=True)
 class Tangle:
-    """Four places. Where a step leads, what it pays (at an end) and its process reward follow from the place, the steps
-    so far and the word; one word is refused and leads nowhere."""
+    """Four places. The next place, the reward at an end and the process reward depend on the place, the steps so far
+    and the word. One word is refused and leads nowhere."""
 
     end_share: float = 0.2
 
@@ -45,7 +45,7 @@ class Tangle:
 
 
 class PlaceValue(HashValue):
-    """V(s) is a hash of the place, in [0, 1): equal where keys are."""
+    """V(s) is a hash of the place in [0, 1), so states with equal keys have equal values."""
 
     @staticmethod
     def of(state: State) -> float:
@@ -53,7 +53,7 @@ class PlaceValue(HashValue):
 
 
 class HashCritic:
-    """Scores in [0, 1)."""
+    """Scores candidates by hashes in [0, 1)."""
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
         return [
@@ -79,7 +79,7 @@ configs = st.builds(
     skip_exhausted=st.booleans(),
     prune_invalid=st.booleans(),
 )
-"""Every combination of settings."""
+"""Every combination of search settings."""
 worlds = st.builds(Tangle, end_share=st.floats(0, 0.6))
 seeds = st.integers(0, 2**63 - 1)
 

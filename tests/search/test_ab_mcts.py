@@ -1,4 +1,4 @@
-"""AB-MCTS: posteriors by hand, and where its simulations go."""
+"""AB-MCTS: posteriors by hand, and how it distributes simulations."""
 
 import asyncio
 import statistics
@@ -27,7 +27,7 @@ def grown(policy: Policy, world: Written | Maze, value: Value | None = None, see
 
 
 def test_a_gaussian_posterior_by_hand() -> None:
-    """Of 1 and 0.5: κ' = ν' = 3, m' = 1.5/3, and ν' τ'² = 0.1 + 2 * 0.25² + 2/3 * 0.75²."""
+    """From values 1 and 0.5: κ' = ν' = 3, m' = 1.5/3, and ν' τ'² = 0.1 + 2 * 0.25² + 2/3 * 0.75²."""
     after = Gaussian().after([1.0, 0.5])
     assert (after.mean, after.kappa, after.nu) == (0.5, 3.0, 3.0)
     assert after.variance == pytest.approx((0.1 + 0.125 + 0.375) / 3)
@@ -67,7 +67,7 @@ def test_draws_have_the_posteriors_moments(posterior: Gaussian | Beta, mean: flo
 
 @pytest.mark.parametrize("posterior", ["gaussian", "beta"])
 def test_most_simulations_go_on_below_the_better_child(posterior: str) -> None:
-    """Whatever follows a is worth 0.9, whatever follows b 0.1."""
+    """Everything below a is worth 0.9, everything below b 0.1."""
     places = [first + rest for first in "ab" for rest in ("", *"ab", "aa", "ab", "ba", "bb")]
     world = Written(values={place: 0.9 if place[0] == "a" else 0.1 for place in places})
     settings = ABMCTSConfig(posterior=posterior)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_most_simulations_go_on_below_the_better_child(posterior: str) -> None:
 
 
 def test_nothing_continues_an_end() -> None:
-    """Every word ends the episode: each is generated once, and the search is over when none is left."""
+    """Every word ends the episode. Each is generated once, and the search is over when no word is left."""
     words = {"a": 0.5, "b": 0.5}
     tree = grown(TablePolicy(words), Maze(1.0, 0.0), limits=Limits(generated_tokens=10_000))
     assert tree.root.exhausted

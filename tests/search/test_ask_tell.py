@@ -1,4 +1,4 @@
-"""Ask/tell: a loop from outside grows the trees that ``run`` grows."""
+"""Ask/tell: an external loop grows the same trees as ``run``."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ ROOTS = [asyncio.run(MAZE.reset(each)) for each in TASKS]
 
 @dataclass(frozen=True)
 class Outside:
-    """Answers one question at a time, without a batch."""
+    """Answers one question at a time, without batches."""
 
     policy: Policy
 

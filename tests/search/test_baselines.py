@@ -1,4 +1,4 @@
-"""What holds for every way of searching: statistics add up, limits are kept, and no tree owes another anything."""
+"""Properties of every search method: statistics add up, limits are kept, and trees are independent of each other."""
 
 import asyncio
 from collections.abc import Sequence
@@ -79,14 +79,14 @@ def visited(node: Node) -> list[Edge]:
 
 @given(configs, mazes, seeds)
 def test_statistics_add_up(config: SearchConfig, maze: Maze, seed: int) -> None:
-    """N counts the simulations through an edge; W sums their returns, each closed where it ended."""
+    """N counts the simulations through an edge; W sums their returns, each closed at its last state."""
     [tree] = searched(config, TablePolicy(WORDS), maze, HashValue(), seeds=[seed])
     assert config.limits.simulations is not None
     assert not tree.error
     assert tree.root.visits == tree.budget.simulations <= config.limits.simulations
     assert tree.discount == config.discount
     for path, node in tree.walk():
-        priors = sum(edge.prior for edge in node.edges)  # AB-MCTS leaves a share for calls not sampled yet
+        priors = sum(edge.prior for edge in node.edges)  # AB-MCTS reserves a share for calls not sampled yet
         assert priors == pytest.approx(1.0 if node.edges else 0.0) or (config.method == "ab_mcts" and 0 < priors < 1)
         assert not (node.ended and node.edges)
         assert all(edge.child is not None for edge in visited(node))
@@ -121,7 +121,7 @@ def test_the_budget_tells_what_was_spent(config: SearchConfig, maze: Maze, seed:
         elif config.method == "rebase":
             assert spent.proposals == acted_in
             assert spent.generated_tokens % 2 == 0
-            assert spent.generated_tokens <= 2 * config.rebase.width * 40  # depths
+            assert spent.generated_tokens <= 2 * config.rebase.width * 40  # the two depths
         else:
             assert spent.proposals == acted_in
             assert spent.generated_tokens == 2 * config.candidates * spent.proposals
@@ -140,8 +140,8 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, maze: Maze, draw
 
 @pytest.mark.parametrize("method", [each for each in METHODS if not each.endswith("_expand") and each != "ab_mcts"])
 def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: SearchMethod) -> None:
-    """Where all episodes are equally long the trees keep in step, so that every call serves all of them; not those of
-    methods that draw by each tree's seed where to go on."""
+    """If all episodes have the same length, the trees stay in step, and every call serves all of them. Methods that
+    draw by the tree's seed where to continue are excluded."""
 
     class Counting(AllPolicy):
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -155,10 +155,10 @@ def test_one_call_of_each_kind_serves_every_tree_of_a_batch(method: SearchMethod
 
 
 def one_simulation(config: SearchConfig, longest: int) -> tuple[int, int]:
-    """The most steps and draws that a simulation takes, in a world whose episodes have ``longest`` steps at most."""
+    """The most steps and draws of one simulation, in a world whose episodes have at most ``longest`` steps."""
     if config.method in CHAINS:
         return longest, longest
-    if config.method == "ab_mcts":  # a sample that repeats a call leads on, to a state that may want one, too
+    if config.method == "ab_mcts":  # a repeated call leads to its state, which may want a sample, too
         return 1, longest
     if config.method == "lookahead":
         inner = sum(config.candidates**depth for depth in range(config.lookahead.depth))
@@ -184,16 +184,16 @@ def test_no_limit_is_exceeded_by_more_than_the_simulations_in_flight(
 @pytest.mark.parametrize(
     ("method", "steps", "proposals", "estimates"),
     [
-        ("mcts", 6, 3, 7),  # the root is estimated as well; it, a and b have drawn
-        ("best_of_n", 24, 24, 6),  # six chains of four steps, judged at their ends
+        ("mcts", 6, 3, 7),  # the root is estimated, too; the root, a and b have drawn
+        ("best_of_n", 24, 24, 6),  # six chains of four steps, estimated at their ends
         ("beam", 6, 3, 6),  # a, b; both are kept: aa, ab, ba, bb
-        ("best_first", 6, 3, 6),  # equals are expanded first come, first served: the same
-        ("rebase", 6, 3, 6),  # a, b; each gets eight of the sixteen candidates of its depth, of which there are but two
+        ("best_first", 6, 3, 6),  # equal states are expanded in order of arrival: the same
+        ("rebase", 6, 3, 6),  # a, b; each gets eight of its depth's sixteen candidates, of which only two are distinct
         ("lookahead", 14, 7, 14),  # a, b and two below each; under a four more; under aa four more
     ],
 )
 def test_what_six_simulations_cost_by_hand(method: SearchMethod, steps: int, proposals: int, estimates: int) -> None:
-    """Two candidates at each state, all worth the same until the end after four steps."""
+    """Two candidates at each state. All states are worth the same until the end after four steps."""
     [tree] = searched(limited(method, 6, candidates=2), InOrder("ab"), Treasure(), ConstantValue(0.0))
     spent = tree.budget
     per_draw = 1 if method == "best_of_n" else 2
@@ -210,7 +210,7 @@ def test_seconds_are_a_limit_too() -> None:
     for method in BASELINES:
         config = SearchConfig(method=method, limits=Limits(seconds=1e-9))
         [tree] = searched(config, TablePolicy(WORDS), Maze(0.0, 0.0))
-        assert tree.budget.simulations == 0 and not tree.root.edges  # planting it took longer
+        assert tree.budget.simulations == 0 and not tree.root.edges  # planting the root took longer than the limit
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -281,7 +281,7 @@ def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree(method: Search
 
 
 class ShortSighted(TablePolicy):
-    """Cannot read a conversation of more than ``limit`` messages."""
+    """A policy that cannot read a conversation of more than ``limit`` messages."""
 
     limit = 3
 
@@ -314,7 +314,7 @@ def test_a_task_that_cannot_be_read_is_an_error_of_its_tree(method: SearchMethod
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_policy_that_repeats_itself(method: SearchMethod) -> None:
-    """Candidates of a state are merged, chains stay apart."""
+    """Equal candidates of a state are merged, but chains stay separate."""
     [tree] = searched(limited(method, 4), TablePolicy({"a": 1.0}), Treasure(), HashValue())
     inner = [len(node.edges) for node in tree.nodes() if node.edges]
     if method in CHAINS:
@@ -372,7 +372,7 @@ def test_nothing_grows_beyond_a_refused_call_but_a_chain(method: SearchMethod) -
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_state_can_be_estimated_once(method: SearchMethod) -> None:
-    """As GAE wants; it changes nothing else that a chain does."""
+    """As GAE requires. Nothing else about a chain changes."""
     settings = replace(limited(method, 24), estimate_all=True)
     [tree] = searched(settings, TablePolicy(WORDS), Maze(0.4, 0.1), HashValue(), seeds=[3])
     nodes = list(tree.nodes())
@@ -385,7 +385,7 @@ def test_every_state_can_be_estimated_once(method: SearchMethod) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_dynamics_cannot_tell_is_no_visit_and_has_no_worth(method: SearchMethod) -> None:
-    """Every a leads where nothing is known: it is looked at, and no return is made up for it."""
+    """Every a leads to an unknown state. The step counts as a simulation, but no return is invented for it."""
     world = Written(ends={"bb": 1.0}, values={"a": 0.9}, untold=("a", "ba"))
     config = replace(limited(method, 12), candidates=2)
     [tree] = searched(config, InOrder("ab", {"a": -0.1, "b": -2.0}), world, world)
@@ -395,5 +395,5 @@ def test_what_a_dynamics_cannot_tell_is_no_visit_and_has_no_worth(method: Search
     assert tree.budget.simulations >= len(dead)
     assert not tree.error
     assert all(pair.chosen.text != "a" for pair in preference_pairs(tree, PairConfig(min_margin=0.01)))
-    if method not in CHAINS:  # whose chains follow the order of the words
+    if method not in CHAINS:  # chains follow the order of the words
         assert any(node.terminated for node in tree.nodes())

@@ -1,4 +1,4 @@
-"""Whole episodes: best-of-N's chains share the root only, Tree-GRPO's continue each other."""
+"""Whole episodes: chains of best-of-N share only the root, and chains of Tree-GRPO continue each other."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ def best_of(
 
 
 def expanded(dynamics: Dynamics, *, chains: int, expansions: int, rounds: int, seed: int = 5, leaves: int = 1) -> Tree:
-    """As many chains as Tree-GRPO's formula says: M (L N + 1)."""
+    """A tree with as many chains as Tree-GRPO's formula gives: M (L N + 1)."""
     config = SearchConfig(
         method="random_expand",
         limits=Limits(simulations=chains * (rounds * expansions + 1)),
@@ -59,7 +59,7 @@ def ends(tree: Tree) -> list[tuple[Edge, ...]]:
 def test_chains_share_the_root_only(leaves: int) -> None:
     value = HashValue()
     tree = best_of(6, Treasure(), leaves=leaves, value=value)
-    assert len(tree.root.edges) == 6  # 6 draws of 4 words: equal draws stay apart
+    assert len(tree.root.edges) == 6  # 6 draws from 4 words: equal draws stay separate
     assert len({edge.action.text for edge in tree.root.edges}) < 6
     assert [edge.prior for edge in tree.root.edges] == [1 / 6] * 6
     assert [len(path) for path in ends(tree)] == [4] * 6
@@ -97,7 +97,7 @@ def test_a_truncated_chain_is_worth_what_it_was_paid() -> None:
 
 
 class Slippery(Treasure):
-    """Raises at the second step of a path that begins with a."""
+    """A treasure world that raises at the second step of a path that begins with a."""
 
     async def step(self, state: State, action: Action) -> Transition:
         if len(state.messages) == 3 and state.messages[1].content == "a":
@@ -141,7 +141,7 @@ def test_a_state_that_cannot_be_read_ends_its_chain() -> None:
 
 
 def test_chains_at_equal_tokens() -> None:
-    """Without a number of chains they go on until the tokens are spent; the last one is finished."""
+    """Without a number of chains, they go on until the tokens are spent. The last chain is finished."""
     config = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=50))
     tree = grown(BestOfN(TablePolicy(WORDS), Treasure(), config), 5)
     assert (tree.budget.simulations, tree.budget.generated_tokens) == (7, 56)  # 8 a chain: 48 are too few
@@ -153,12 +153,12 @@ def test_random_expansion_grows_as_many_chains_as_tree_grpo(chains: int, expansi
     count = chains * (rounds * expansions + 1)
     assert tree.budget.simulations == len(ends(tree)) == tree.root.visits == count
     assert all(len(path) == 4 for path in ends(tree))
-    # A chain that continues another one pays its own steps only.
+    # A chain that continues another pays only for its own steps.
     assert tree.budget.environment_steps == tree.budget.proposals == sum(1 for _ in tree.nodes()) - 1 < 4 * count
 
 
 def test_random_expansion_by_hand() -> None:
-    """Every edge is passed by the chains that end below it, and sums what they return."""
+    """The visits of an edge count the chains that end below it, and its value sums their returns."""
     tree = expanded(Treasure(), chains=2, expansions=2, rounds=2)
     for path, _ in tree.walk():
         if path:
@@ -170,7 +170,7 @@ def test_random_expansion_by_hand() -> None:
 
 
 def test_states_to_continue_are_drawn_evenly_and_never_an_end() -> None:
-    """One chain of four steps has four states to go on from; after it each has a second edge equally often."""
+    """One chain of four steps has four states to continue from. Each gets a second edge equally often."""
     branched = Counter[int]()
     for seed in range(200):
         tree = expanded(Treasure(), chains=1, expansions=1, rounds=1, seed=seed)
@@ -181,18 +181,18 @@ def test_states_to_continue_are_drawn_evenly_and_never_an_end() -> None:
 
 
 def test_each_first_chain_is_continued_as_often() -> None:
-    """With more expansions than states, the chains below each first edge: the root's own new edges belong to either."""
+    """There are more expansions than states. New edges at the root may continue either of the two chains."""
     tree = expanded(Treasure(), chains=2, expansions=20, rounds=1)
     assert tree.budget.simulations == 42
     first, second, *others = [edge.visits for edge in tree.root.edges]
     at_root = len(others)
-    assert sum(others) == at_root  # a round chooses among the states that were there before it
+    assert sum(others) == at_root  # a round chooses among the states that existed before it
     assert first + second + at_root == 42
     assert abs(first - second) <= at_root
 
 
 def test_a_chain_stays_with_the_one_that_it_continues() -> None:
-    """In each of two rounds each first chain is continued once: three chains at most go through its first edge."""
+    """Two rounds continue each first chain once, so at most three chains go through its first edge."""
     for seed in range(60):
         tree = expanded(Treasure(), chains=2, expansions=1, rounds=2, seed=seed)
         assert max(edge.visits for edge in tree.root.edges[:2]) <= 3
@@ -200,8 +200,8 @@ def test_a_chain_stays_with_the_one_that_it_continues() -> None:
 
 
 def test_every_chain_passes_an_edge_of_its_group() -> None:
-    """Three groups of 2 · 2 + 1 chains. A chain that goes on from the root begins with an edge of its own, which
-    nothing but its group joins to the chain that it branches off."""
+    """Three groups of 2 · 2 + 1 chains. A chain that continues from the root starts with a new edge, so only its group
+    number connects it to the chain that it branches off."""
     trees = [
         expanded(Treasure(), chains=3, expansions=2, rounds=2, seed=seed, leaves=1 + seed % 4) for seed in range(8)
     ]
@@ -211,15 +211,16 @@ def test_every_chain_passes_an_edge_of_its_group() -> None:
 
 
 def test_a_state_is_no_likelier_for_having_been_continued() -> None:
-    """A chain of four states continued at its state d (from 0) has 7 - d: both expansions are at the same state with
-    probability (1/7 + 1/6 + 1/5 + 1/4) / 4 = 0.19, in 38 ± 5.5 of 200 trees."""
+    """A chain of four states, continued at its state d (from 0), then has 7 - d. Both expansions are at the same state
+    with probability (1/7 + 1/6 + 1/5 + 1/4) / 4 = 0.19, in 38 ± 5.5 of 200 trees."""
     trees = [expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed) for seed in range(200)]
     same = sum(any(len(node.edges) == 3 for node in tree.nodes()) for tree in trees)
     assert 25 <= same <= 51
 
 
 def test_the_next_round_chooses_among_the_new_states_too() -> None:
-    """One expansion at a time of one chain: some third chain leaves the second below the state that it began at."""
+    """One chain and one expansion per round: some third chain branches off the second, below the state at which that
+    began."""
     for seed in range(40):
         tree = expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed)
         forks = [len(path) for path, node in tree.walk() if len(node.edges) == 2]
@@ -253,11 +254,11 @@ def test_without_a_root_there_is_no_chain() -> None:
 def test_side_by_side_or_one_by_one_the_same_number_of_chains() -> None:
     one, four = (expanded(Treasure(), chains=2, expansions=2, rounds=2, leaves=leaves) for leaves in (1, 4))
     assert one.budget.simulations == four.budget.simulations == 10
-    assert digest(one) != digest(four)  # the seeds are taken in another order
+    assert digest(one) != digest(four)  # the seeds are assigned in another order
 
 
 class Surprising:
-    """Says a, w, x, y and z in turn; a table tells how surprising the second token of each is, in nats."""
+    """Says a, w, x, y and z in turn. A table gives the surprise of the second token of each, in nats."""
 
     def __init__(self, **nats: float) -> None:
         self.nats = nats
@@ -272,9 +273,9 @@ class Surprising:
 
 
 def test_the_most_surprising_actions_are_branched_from() -> None:
-    """One chain, a w x y, and two branches a round. The first round picks x (3 nats) and w (2): a w + z a, and
-    a + w x y. Left are a and y of the chain, a of the first branch, x and y of the second. The second round picks that
-    x (3) and the chain's y (1): a w + z a from the second w, and a w x + w."""
+    """One chain, a w x y, and two branches per round. The first round branches from x (3 nats) and w (2): a w + z a and
+    a + w x y. What remains are a and y of the chain, a of the first branch, and x and y of the second. The second round
+    branches from that x (3) and the chain's y (1): a w + z a from the second w, and a w x + w."""
     config = SearchConfig(limits=Limits(simulations=5), chains=ChainsConfig(1, 2))
     policy = Surprising(a=0.5, w=2.0, x=3.0, y=1.0, z=0.2)
     tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
@@ -285,7 +286,7 @@ def test_the_most_surprising_actions_are_branched_from() -> None:
 
 
 def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
-    """Both episodes are a single step, and their branches have no further action to pick."""
+    """Both episodes have a single step, and their branches have no further action to branch from."""
     config = SearchConfig(limits=Limits(simulations=6), chains=ChainsConfig(2, 3))
     tree = grown(EntropyExpand(TablePolicy(WORDS), Maze(1.0, 0.0), config, HashValue()), 5)
     assert [edge.group for edge in tree.root.edges] == [0, 1, 0, 1, 0, 1]

@@ -1,4 +1,4 @@
-"""From statistics to actions, on a tree made by hand."""
+"""From statistics to actions, on hand-made trees."""
 
 import pytest
 from toy_search import act, begin, task
@@ -8,13 +8,13 @@ from treeagent.search.node import Edge, Node, Tree
 
 
 def edge(name: str, visits: int, q: float, *below: Edge, reward: float | None = 0.0, prior: float = 0.1) -> Edge:
-    """An edge whose child has ``below``; without them it has not ended."""
+    """An edge to a child that has the edges ``below``. Without them the child is a leaf that has not ended."""
     child = Node(begin(task(), name), edges=list(below))
     return Edge(act(name), prior, visits, visits * q, reward, child)
 
 
 def ends(name: str, visits: int, q: float, *, truncated: bool = False, value: float = 0.0) -> Edge:
-    """An edge to an end that pays ``q``, or to a limit where V is ``value``."""
+    """An edge to an end that pays ``q``, or to a limit with V = ``value``."""
     made = edge(name, visits, q, reward=q - value if truncated else q)
     assert made.child is not None
     made.child.terminated, made.child.truncated, made.child.value = not truncated, truncated, value
@@ -49,14 +49,14 @@ def test_the_best_leaf_need_not_lie_where_the_mean_is_best() -> None:
 
 
 def test_a_truncated_leaf_counts_where_no_path_has_an_end() -> None:
-    """By its estimate, where the limit is not the task's own."""
+    """It counts by its estimate, because the limit is not the task's own."""
     cut_off = [ends("b", 1, 0.7, truncated=True, value=0.6), ends("c", 1, 0.2, truncated=True, value=0.1)]
     assert names(best_path(tree(ends("a", 1, 0.5), *cut_off), "leaf")) == "a"
     assert names(best_path(tree(*cut_off), "leaf")) == "b"
 
 
 def test_a_dead_end_of_unknown_worth_is_nowhere_to_go() -> None:
-    """Nobody visits it, and nobody can say that it is better than what was tried."""
+    """It has no visits, and nothing shows that it is better than what was tried."""
     nobody_knows = ends("u", 0, 0.0, truncated=True)
     assert nobody_knows.child is not None
     nobody_knows.child.unknown, nobody_knows.reward = True, None
@@ -98,7 +98,7 @@ def test_a_tree_that_was_never_searched_has_no_plan() -> None:
 def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_visited() -> None:
     grown = tree(edge("a", 9, 0.4), ends("b", 1, 0.9), edge("c", 3, 0.95))
     assert grown.root.edges[1].child is not None
-    grown.root.edges[1].child.exhausted = True  # c is open: search would have come back if it were as good
+    grown.root.edges[1].child.exhausted = True  # c is open: if it were as good, search would have come back
     assert names(best_path(grown, "visits")) == "b"
     assert names(most_visited_path(grown)) == "a"
 
@@ -106,7 +106,7 @@ def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_v
 def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() -> None:
     below = [ends("x", 1, 0.2), ends("y", 1, 0.8)]
     grown = tree(edge("a", 2, 0.5, *below, prior=0.5), edge("b", 2, 0.1, prior=0.5))
-    # log P is equal, so Q decides at the root; below it y, whose completed Q is higher.
+    # log P is equal, so Q decides at the root; below it, y has the higher completed Q.
     assert names(best_path(grown, "gumbel")) == "ay"
 
 
@@ -120,7 +120,7 @@ def test_gumbel_weighs_priors_against_values() -> None:
 
 
 def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likelihood() -> None:
-    # act() samples each action at log-probability -1: two steps against one.
+    # act() gives each action a log-probability of -1: two steps against one.
     grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, ends("c", 1, 0.85)))
     assert sum(each.action.logprob for each in grown.root.edges) == -2
     assert names(best_path(grown, "leaf")) == "bc"

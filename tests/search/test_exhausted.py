@@ -1,4 +1,4 @@
-"""A subtree without anything new is left alone, and counts as if search had gone on revisiting it."""
+"""An exhausted subtree is not searched again, but counts as if search had kept revisiting it."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ from treeagent.views import PairConfig, preference_pairs
 
 @dataclass(frozen=True)
 class TwoWays:
-    """Behind "a", a second "a" wins at once, and everything else fails after five steps. Behind "b", everything ends
-    with 0.5 after five steps."""
+    """After "a", a second "a" wins at once, and everything else fails after five steps. After "b", everything ends with
+    0.5 after five steps."""
 
     async def reset(self, task: Task) -> State:
         return begin(task, "start")
@@ -33,7 +33,7 @@ def fixed(**others: object) -> SearchConfig:
 
 
 def test_the_way_to_a_success_keeps_its_value() -> None:
-    """Search finds the success behind "a" and then only failures beside it. Their failures are no reason to prefer
+    """Search finds the success below "a", and then only failures beside it. These failures are no reason to prefer
     "b"."""
     [tree] = grow(AllPolicy("a", "b"), TwoWays(), fixed(), ConstantValue(0.5))
     first, second = tree.root.edges
@@ -44,7 +44,7 @@ def test_the_way_to_a_success_keeps_its_value() -> None:
 
 
 def test_a_success_at_once_keeps_most_visits() -> None:
-    """ "a" ends the task with 1 at the first visit. The 63 other simulations look elsewhere and find 0."""
+    """ "a" ends the task with 1 at its first visit. The other 63 simulations go elsewhere and find 0."""
 
     @dataclass(frozen=True)
     class Shop:
@@ -68,9 +68,9 @@ def leaf(value: float, *, terminated: bool = True) -> Node:
 
 
 def test_a_revisit_by_hand() -> None:
-    """One edge of the root ended with reward 0.6. A simulation through its sibling returns 0.2 to the root, where a
-    revisit of the first edge would have returned 0.6: both edges get a visit. A third simulation returns 0.8, which is
-    more, and counts alone. γ = 0.5 halves what comes from one step further down."""
+    """One edge below the root's child ended with reward 0.6. A simulation through its sibling returns 0.2, while a
+    revisit of the first edge would have returned 0.6: both edges get a visit. The next simulation returns 0.8, which is
+    more, and counts alone. γ = 0.5 halves the return of the step further down."""
     known, other = Edge(act_named("known"), 0.5, reward=0.6, child=leaf(9.0)), Edge(act_named("other"), 0.5)
     middle = Node(begin(task(), "middle"), edges=[known, other])
     above = Edge(act_named("above"), 1.0, child=middle)

@@ -1,4 +1,4 @@
-"""Beam search and best-first search, on worlds small enough to do by hand."""
+"""Beam search and best-first search, in worlds small enough to compute by hand."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ def config(simulations: int, policy: InOrder, width: int = 2, **others: Any) -> 
 
 
 def order(tree: Tree) -> list[str]:
-    """States that were expanded, shallowest first."""
+    """The expanded states, shallowest first."""
     return sorted((said(path) for path, node in tree.walk() if node.edges), key=lambda state: (len(state), state))
 
 
@@ -50,7 +50,7 @@ VALUES = {"a": 0.5, "b": 0.4, "c": 0.3, "aa": 0.1, "ab": 0.2, "ba": 0.7, "bb": 0
 
 
 def test_a_beam_by_hand() -> None:
-    """B = 2 of K = 3: a and b go on, c does not; below them ba and bb are kept, both of them children of b."""
+    """B = 2 of K = 3: a and b are kept, c is not. Below them ba and bb are kept, which are both children of b."""
     tree = beam(Written(VALUES | {"bab": 0.9}), 2, 15, InOrder("abc"))
     assert order(tree) == ["", "a", "b", "ba", "bb"]
     assert statistics(tree) == {
@@ -90,7 +90,7 @@ def test_an_end_leaves_the_beam_and_the_beam_goes_on() -> None:
         "ba": (1, 0.0),
         "bb": (1, 0.95),
     }
-    assert tree.budget.simulations == 4  # nothing is left to grow
+    assert tree.budget.simulations == 4  # nothing is left to expand
     assert said(best_path(tree)) == "bb"
 
 
@@ -98,11 +98,12 @@ def test_a_limit_cuts_a_beam_within_a_depth() -> None:
     tree = beam(Written(VALUES), 2, 5)
     assert order(tree) == ["", "a", "b"]
     assert [name for name, (visits, _) in statistics(tree).items() if visits] == ["a", "aa", "ab", "b", "ba"]
-    assert beam(Written(VALUES), 2, 4).budget.proposals == 2  # b draws nothing that could not be tried
+    assert beam(Written(VALUES), 2, 4).budget.proposals == 2  # b draws no candidates that could not be tried
 
 
 def test_best_first_by_hand() -> None:
-    """a (0.5) before b (0.4); what is below a is worth less than b; below b ba (0.7) is best, then bb (0.6)."""
+    """a (0.5) comes before b (0.4). The children of a are worth less than b. Below b, ba (0.7) is best, then bb
+    (0.6)."""
     world = Written(VALUES | {"baa": 0.1, "bab": 0.3})
     assert [order(best_first(world, 2 * count))[-1] for count in (1, 2, 3, 4, 5)] == ["", "a", "b", "ba", "bb"]
     tree = best_first(world, 10)
@@ -132,7 +133,7 @@ def test_best_first_stops_when_nothing_is_left() -> None:
 
 
 def test_without_a_value_the_likelier_path_goes_first() -> None:
-    """P(b) = 3/4 at every state, so that after b come bb (9/16) and bbb (27/64), then a (1/4)."""
+    """P(b) = 3/4 at every state. So after b come bb (9/16) and bbb (27/64), then a (1/4)."""
     policy = InOrder("ab", {"a": -1.0986122886681098, "b": 0.0})
     search = BestFirst(policy, Written(), config(8, policy))
     assert order(grown(search)) == ["", "b", "bb", "bbb"]
@@ -141,16 +142,17 @@ def test_without_a_value_the_likelier_path_goes_first() -> None:
 
 
 def test_rewards_on_the_way_count() -> None:
-    """V is what comes after: 0.2 + 0.3 at b is more than 0.4 at a, at γ = 1; at γ = 1/2 0.35 is more than 0.2."""
+    """V is the value of what comes after. With γ = 1, 0.2 + 0.3 at b is more than 0.4 at a; with γ = 1/2, 0.35 is more
+    than 0.2."""
     world = Written({"a": 0.4, "b": 0.3}, rewards={"b": 0.2})
     assert order(best_first(world, 4)) == ["", "b"]
     early = Written({"a": 1.0, "b": 0.3}, rewards={"b": 0.2})
     assert order(best_first(early, 4)) == ["", "a"]
-    assert order(best_first(early, 4, discount=0.25)) == ["", "b"]  # 0.2 + 0.075 to 0.25
+    assert order(best_first(early, 4, discount=0.25)) == ["", "b"]  # 0.2 + 0.075 against 0.25
 
 
 def test_what_lies_deeper_is_discounted_more() -> None:
-    """γ = 1/2: b (0.45) goes before a (0.2), ba after it, at 0.5² of 0.5."""
+    """γ = 1/2: b (0.45) goes before a (0.2), and ba after a, because it counts 0.5² of 0.5."""
     world = Written({"a": 0.4, "b": 0.9, "ba": 0.5})
     assert order(best_first(world, 6)) == ["", "b", "ba"]
     assert order(best_first(world, 6, discount=0.5)) == ["", "a", "b"]
@@ -158,7 +160,7 @@ def test_what_lies_deeper_is_discounted_more() -> None:
 
 @given(st.floats(0.1, 1), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight: float, seed: int) -> None:
-    """Thoughts, which take no step, are not discounted by either."""
+    """Thoughts take no step, and neither the rank nor the backup discounts them."""
     luck = random.Random(seed)
     path = [
         Edge(
@@ -189,7 +191,7 @@ def test_process_rewards_weigh_as_the_settings_say() -> None:
     tree = best_first(world, 4, process_weight=0.5)  # b: 0.15 + 0.5
     assert order(tree) == ["", "b"]
     assert statistics(tree)["bb"] == (1, 0.5)
-    # At γ = 1/2 b is worth (1.0 + 1) / 2, a 1.75 / 2, and bb (0 + 1 + 0.5) / 2.
+    # With γ = 1/2, b is worth (1.0 + 1) / 2, a 1.75 / 2, and bb (0 + 1 + 0.5) / 2.
     assert order(best_first(Steady({"a": 3.5, "b": 2.0}), 6, process_weight=0.5, discount=0.5)) == ["", "a", "b"]
 
 
@@ -216,6 +218,6 @@ def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so(prune: b
 
 
 def test_steps_side_by_side_grow_the_same_tree() -> None:
-    """A beam tries all candidates of a depth anyway."""
+    """A beam tries all candidates of a depth in any case."""
     trees = [beam(Written(VALUES), 2, 10, leaves=leaves) for leaves in (1, 3, 8)]
     assert statistics(trees[0]) == statistics(trees[1]) == statistics(trees[2])

@@ -1,4 +1,4 @@
-"""Search against games of known solution. Seeds are fixed; the margins are far from what was measured."""
+"""Search against games with known solutions. Seeds are fixed, and the margins are far from the measured values."""
 
 import asyncio
 from statistics import fmean
@@ -26,7 +26,7 @@ def settings(simulations: int, **others: Any) -> SearchConfig:
 
 
 def optimal_rate(board: Board, cells: list[str], config: SearchConfig, skill: float = 0.0) -> float:
-    """Share of positions in which one of the best moves is chosen, without a value but what ends pay."""
+    """Share of positions in which a best move is chosen. There is no value function; only ends have a value."""
     tasks = [Task(each, "") for each in cells]
     trees = grow(Moves(board, skill), Game(board), config, ConstantValue(0.5), tasks, noise=False)
     best = 0
@@ -37,7 +37,7 @@ def optimal_rate(board: Board, cells: list[str], config: SearchConfig, skill: fl
 
 
 def test_the_solver_knows_tic_tac_toe() -> None:
-    """A draw from the empty board; three in a row wins at once; a fork cannot be parried."""
+    """The empty board is a draw; three in a row wins at once; a fork cannot be parried."""
     assert TIC_TAC_TOE.value("." * 9) == 0.5
     assert TIC_TAC_TOE.move_values("xx.oo....")[2] == 1.0
     assert TIC_TAC_TOE.value("x.o.x...o") == 0.5
@@ -46,7 +46,7 @@ def test_the_solver_knows_tic_tac_toe() -> None:
 
 
 def test_the_solver_knows_connect_four() -> None:
-    """Stones fall; three below each other with the fourth place free win at once."""
+    """Stones fall; three in a column with the fourth place free win at once."""
     cells = "....." + "x...." + "xo..." + "xo..o"
     assert CONNECT_FOUR.put("." * 20, 3, "x").index("x") == 18
     assert CONNECT_FOUR.move_values(cells)[0] == 1.0
@@ -55,8 +55,8 @@ def test_the_solver_knows_connect_four() -> None:
 
 @pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
 def test_tic_tac_toe_is_solved(selection: str) -> None:
-    """40 positions of two stones in which it matters how one goes on; chance is right in 46 %. Measured with 8, 32, 128
-    simulations: PUCT 55, 90, 98 %, UCT 65, 90, 100 %, Gumbel 55, 83, 100 %."""
+    """40 positions of two stones in which moves differ in value; a random move is right in 46 %. Measured with 8, 32,
+    128 simulations: PUCT 55, 90, 98 %, UCT 65, 90, 100 %, Gumbel 55, 83, 100 %."""
     cells = list(positions(TIC_TAC_TOE, 1, 40, seed=0))
     few, some, many = (optimal_rate(TIC_TAC_TOE, cells, settings(count, selection=selection)) for count in (8, 32, 128))
     assert few < 0.75 <= some
@@ -73,8 +73,8 @@ def test_connect_four_is_solved(selection: str) -> None:
 
 
 def test_good_priors_save_simulations() -> None:
-    """PUCT whose priors favour better moves by e^2 a unit is right in all 40 positions at 8 simulations, UCT, which
-    does not read them, in 65 % at 8 and 90 % at 32."""
+    """PUCT with priors that favour better moves by e^2 per unit is right in all 40 positions at 8 simulations. UCT,
+    which ignores priors, is right in 65 % at 8 and 90 % at 32."""
     cells = list(positions(TIC_TAC_TOE, 1, 40, seed=0))
     puct = optimal_rate(TIC_TAC_TOE, cells, settings(8), skill=2.0)
     uct_8, uct_32 = (optimal_rate(TIC_TAC_TOE, cells, settings(count, selection="uct"), skill=2.0) for count in (8, 32))
@@ -84,9 +84,9 @@ def test_good_priors_save_simulations() -> None:
 
 
 def test_what_is_exhausted_is_found_by_its_value() -> None:
-    """Where exhausted subtrees are not revisited, as by default, visits say little in the end, since the best action
-    may be the first that is exhausted: of 40 positions 128 simulations are right in half by visits, in 98 % by value,
-    in all by the best end found, and in Gumbel's recommendation."""
+    """By default exhausted subtrees are not revisited. Visits then say little in the end, because the best action may
+    be exhausted first. With 128 simulations in 40 positions, visits are right in half, values in 98 %, and the best end
+    found and Gumbel's recommendation in all."""
     cells = list(positions(TIC_TAC_TOE, 1, 40, seed=0))
     config = settings(128, skip_exhausted=True)
     trees = grow(Moves(TIC_TAC_TOE), Game(TIC_TAC_TOE), config, ConstantValue(0.5), [Task(each, "") for each in cells])
@@ -104,14 +104,14 @@ def searched(world: KnownTree, config: SearchConfig, *, noise: bool = False) -> 
 
 
 def gain(world: KnownTree, action: int) -> float:
-    """What an action at the root is worth above the mean of all."""
+    """The value of an action at the root minus the mean over all actions."""
     return float(world.returns[1][action] - world.returns[1].mean())
 
 
 @pytest.mark.parametrize("simulations", [2, 4, 8])
 def test_gumbel_is_better_at_very_few_simulations(simulations: int) -> None:
-    """Of 16 actions, three steps deep, over 200 trees with noisy priors and values. Danihelka et al. 2022 claim it for
-    self-play, where all actions are known; as a choice it holds without noise at the root."""
+    """16 actions, three steps deep, over 200 trees with noisy priors and values. Danihelka et al. 2022 claim it for
+    self-play, where all actions are known. As a choice of action it holds without noise at the root."""
     worlds = [KnownTree(seed, 16, 3, skill=2.0, value_noise=0.1) for seed in range(200)]
     puct, gumbel = settings(simulations), settings(simulations, selection="gumbel", widening=0)
     by_puct = fmean(gain(world, int(chosen(searched(world, puct), puct).action.text)) for world in worlds)
@@ -120,7 +120,7 @@ def test_gumbel_is_better_at_very_few_simulations(simulations: int) -> None:
 
 
 def test_the_improved_policy_improves_on_the_prior() -> None:
-    """Mean gain over 200 trees: the prior, the improved policy, the action taken, under the noise of training."""
+    """Mean gain over 200 trees of the prior, the improved policy and the action taken, with the noise of training."""
     config = settings(8, selection="gumbel")
     prior, improved, taken = [], [], []
     for seed in range(200):
@@ -136,8 +136,8 @@ def test_the_improved_policy_improves_on_the_prior() -> None:
 
 @pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
 def test_success_grows_with_simulations(selection: str) -> None:
-    """The best of four actions in 100 trees five steps deep; over 150, with 4 and 256: PUCT 57 and 75 %, UCT 37 and
-    79 %, Gumbel 53 and 79 %."""
+    """The share of 100 trees, five steps deep, in which the best of four actions is found. Measured on 150 trees with 4
+    and 256 simulations: PUCT 57 and 75 %, UCT 37 and 79 %, Gumbel 53 and 79 %."""
     few, many = (settings(count, selection=selection) for count in (4, 128))
     worlds = [KnownTree(seed) for seed in range(100)]
     found_by_few, found_by_many = (

@@ -1,4 +1,4 @@
-"""One searched tree, frozen. If a change of the search is meant, write it anew and read the difference:
+"""One searched tree, frozen. If a change of the search is intended, write it again and read the difference:
 
 python tests/search/test_golden_tree.py && git diff tests/golden
 """
@@ -25,7 +25,7 @@ def corridor_tree() -> Any:
 
 
 def differences(one: Any, two: Any, place: str = "tree") -> list[str]:
-    """Where two JSON values differ; numbers may by a rounding of the machine's logarithm."""
+    """The places where two JSON values differ. Numbers may differ by the rounding of the machine's logarithm."""
     if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
         return [line for key in one for line in differences(one[key], two[key], f"{place}.{key}")]
     if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):

@@ -17,12 +17,12 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
-# Every character there is, surrogates and controls often.
+# All characters, with surrogates and control characters more often.
 texts = st.text(st.characters() | st.characters(categories=["Cc", "Cs"]), max_size=60)
 
 
 def small_tree(task_id: str = "shop-1", call: str = "left", seen: str = "cell 1") -> Tree:
-    """Two ways on from the root, one of them a step further to an end, and a candidate never tried."""
+    """Two actions at the root, one of which leads one step further to an end, and a candidate that was never tried."""
     task = Task(task_id, "walk")
 
     def node(text: str, **fields: Any) -> Node:
@@ -92,7 +92,7 @@ def test_nodes_are_numbered_as_in_the_record() -> None:
 
 
 def test_a_root_without_a_conversation_is_a_graph_of_one_node() -> None:
-    """As where the environment failed to reset."""
+    """Such a root is left if the environment fails to reset."""
     task = Task("gone", "walk")
     tree = Tree(task, 0, Node(State(task, ()), truncated=True), error="OSError: gone")
     graph = to_networkx(tree)
@@ -102,7 +102,7 @@ def test_a_root_without_a_conversation_is_a_graph_of_one_node() -> None:
 
 
 def visible(text: str) -> str:
-    """As tests/security/test_visible.py tests it."""
+    """The definition of visible text that tests/security/test_visible.py tests."""
     return treeagent.visible.visible(text, lines=True)
 
 
@@ -126,11 +126,11 @@ def test_graphml_comes_back_with_equal_structure_and_attributes(task_id: str, ca
 
 
 DOT_LINE = re.compile(r'  (graph|node|edge|\d+(?: -> \d+)?) \[((?:\w+=(?:"(?:[^"\\]|\\.)*"|[\w.]+) ?)+)\];')
-"""A statement of the DOT language whose strings end where they should."""
+"""A statement of the DOT language whose strings are properly closed."""
 
 
 def labels(dot: str) -> dict[str, str]:
-    """What each node, edge and the graph is labelled with, as Graphviz shows it, by the statement's head."""
+    """The label of each node, edge and the graph as Graphviz shows it, by the head of the statement."""
     first, *lines, last, rest = dot.split("\n")
     assert (first, last, rest) == ("digraph tree {", "}", "")
     shown = {}

@@ -1,4 +1,4 @@
-"""Gumbel selection against numbers computed by hand, from Danihelka et al. 2022."""
+"""Gumbel selection against numbers computed by hand, after Danihelka et al. 2022."""
 
 import math
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ def edge(prior: float, visits: int = 0, value: float = 0.0, critic: float | None
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:
-    """The schedule under a limit of simulations alone."""
+    """The schedule under a limit on simulations alone."""
     halving = Halving(considered, [0] * considered)
     return [halving.due(place, place / simulations) for place in range(simulations)]
 
 
 def test_the_papers_figure_of_sequential_halving() -> None:
-    """16 actions and 200 simulations (figure 1) are 4 phases of 50: 16 actions 3 times, 8 of them 6 times, 4 of them 12
-    times, 2 of them 25 times, which are 194, and the last 6 go to those two."""
+    """16 actions and 200 simulations (figure 1) give 4 phases of 50: 16 actions 3 times, 8 of them 6 times, 4 of them
+    12 times, 2 of them 25 times. That makes 194, and the last 6 go to those two."""
     visits = [0] * 16
     for count in considered_visits(16, 200):
-        visits[visits.index(count)] += 1  # the first of those due, so that the first half goes on
+        visits[visits.index(count)] += 1  # the first action with that count, so that the first half goes on
     assert visits == [3 + 6 + 12 + 25 + 3] * 2 + [3 + 6 + 12] * 2 + [3 + 6] * 4 + [3] * 8
 
 
@@ -70,7 +70,7 @@ def test_the_schedule_by_hand(considered: int, simulations: int, expected: list[
 
 @given(st.integers(1, 40), st.integers(1, 300))
 def test_every_simulation_has_an_action_due(considered: int, simulations: int) -> None:
-    """``index`` raises where no action has had as many visits as are due."""
+    """``index`` raises if no action has as many visits as are due."""
     visits = [0] * considered
     for count in considered_visits(considered, simulations):
         visits[visits.index(count)] += 1
@@ -78,9 +78,9 @@ def test_every_simulation_has_an_action_due(considered: int, simulations: int) -
 
 
 def test_phases_have_equal_shares_of_what_was_spent() -> None:
-    """Two phases for four actions. Tokens are spent by the second visits and later ones alone: 0.06 each. After two
-    rounds 0.24 is spent, and 0.48 would be after the third, but 0.72 after a fourth. Then two go on, at 0.12 a round:
-    0.12 + 0.12 and 0.24 + 0.12 of this phase are less than a half, and so is 0.36 + 0.12."""
+    """Two phases for four actions. Only second and later visits cost tokens, 0.06 each. Two rounds cost 0.24; three
+    rounds would cost 0.48, and four would cost 0.72. Then two actions go on, at 0.12 a round: 0.12 + 0.12 and 0.24 +
+    0.12 of this phase are less than a half, and so is 0.36 + 0.12."""
     halving, spent, dues = Halving(4, [0] * 4), 0.0, list[int]()
     for place in range(20):
         dues.append(halving.due(place, spent))
@@ -103,12 +103,12 @@ def test_the_mixed_value_by_hand() -> None:
     """V = 0.2; P 0.5 and 0.3 visited 3 times at 1 and once at 0: (0.2 + 4 * (0.5 * 1 + 0.3 * 0) / 0.8) / 5 = 0.54."""
     assert mixed_value(node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)) == pytest.approx(0.54)
     assert mixed_value(node(edge(0.5), edge(0.5), value=0.2)) == 0.2
-    # (0.2 + 4 * (1 + 0) / 2) / 5: visited though their priors are 0, all are alike
+    # (0.2 + 4 * (1 + 0) / 2) / 5: visited actions with prior 0 count alike
     assert mixed_value(node(edge(0.0, 3, 1.0), edge(0.0, 1, 0.0), edge(1.0), value=0.2)) == pytest.approx(0.44)
 
 
 def test_the_transformed_values_by_hand() -> None:
-    """Q is completed to 1, 0, 0.54 and scaled by (50 + 3) * 0.1 = 5.3; of -1, 3, 1.16 the range is 4."""
+    """Q is completed to 1, 0, 0.54 and scaled by (50 + 3) * 0.1 = 5.3. The second case, -1, 3, 1.16, has range 4."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
     assert transformed_values(here, GUMBEL) == pytest.approx([5.3, 0.0, 2.862])
     wide = node(edge(0.5, 3, 3.0), edge(0.3, 1, -1.0), edge(0.2), value=-0.2)
@@ -118,7 +118,7 @@ def test_the_transformed_values_by_hand() -> None:
 
 
 def test_the_improved_policy_by_hand() -> None:
-    """0.5 e^5.3 = 100.168, 0.3, 0.2 e^2.862 = 3.4993 of 103.968."""
+    """0.5 e^5.3 = 100.168, 0.3 and 0.2 e^2.862 = 3.4993, of 103.968 in sum."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
     assert improved_policy(here, GUMBEL) == pytest.approx([0.963457, 0.002886, 0.033658], abs=1e-6)
     unvisited = node(edge(0.5), edge(0.3), edge(0.2))
@@ -142,7 +142,7 @@ def test_the_improved_policy_is_an_improvement(rows: list[tuple[float, int, floa
 
 
 def test_the_critic_weighs_in_below_and_at_the_root() -> None:
-    """α = 0.75: 0.75 * 1 + 0.25 * 0 = 0.75, 0.75 * 0 + 0.25 * 1 = 0.25, and of v_mix = (0 + 2 * 0.5) / 3 = 1 / 3 it is
+    """α = 0.75: 0.75 * 1 + 0.25 * 0 = 0.75 and 0.75 * 0 + 0.25 * 1 = 0.25. For v_mix = (0 + 2 * 0.5) / 3 = 1 / 3 it is
     0.25 + 0.25 * 0.5 = 0.375: a quarter of the way from 0.25 to 0.75, times (50 + 1) * 0.1."""
     here = node(edge(0.4, 1, 1.0, critic=0.0), edge(0.4, 1, 0.0, critic=1.0), edge(0.2, critic=0.5))
     config = SearchConfig(selection="gumbel", critic_weight=0.25)
@@ -151,14 +151,15 @@ def test_the_critic_weighs_in_below_and_at_the_root() -> None:
 
 
 def test_the_root_score_by_hand() -> None:
-    """Noise 1, 0, -1 beside log P and σ(q̂)."""
+    """Noise of 1, 0 and -1 is added to log P and σ(q̂)."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
     expected = [1 + math.log(0.5) + 5.3, math.log(0.3), -1 + math.log(0.2) + 2.862]
     assert root_scores(here, [1.0, 0.0, -1.0], GUMBEL) == pytest.approx(expected)
 
 
 def test_below_the_root_visits_follow_the_improved_policy() -> None:
-    """π' = 0.7, 0.2, 0.1 less N / (1 + 4): 0.7 - 0.6, 0.2 - 0.2, 0.1 - 0; one in flight is a visit of 1 + 5."""
+    """π' = 0.7, 0.2, 0.1 minus N / (1 + 4): 0.7 - 0.6, 0.2 - 0.2, 0.1 - 0. A simulation in flight counts as a visit of
+    1 + 5."""
     here = node(edge(0.4, 3), edge(0.3, 1), edge(0.3))
     assert visit_deficits(here, [0.7, 0.2, 0.1]) == pytest.approx([0.1, 0.0, 0.1])
     here.edges[2].in_flight = 1
@@ -167,7 +168,7 @@ def test_below_the_root_visits_follow_the_improved_policy() -> None:
 
 @dataclass(frozen=True)
 class Bandit:
-    """Every action ends the task and pays what the table says."""
+    """Every action ends the task and pays its entry in a table."""
 
     pays: Sequence[float]
 
@@ -196,15 +197,15 @@ def gumbel(simulations: int, considered: int = 16, leaves: int = 1) -> SearchCon
 
 @pytest.mark.parametrize("leaves", [1, 2, 4])
 def test_a_halving_search_by_hand(leaves: int) -> None:
-    """Four arms, once each; then the two that pay most twice each: 8 // (2 * 4) = 1, 8 // (2 * 2) = 2. Simulations in
-    flight have had their turns."""
+    """Four arms are visited once each, then the two that pay most twice each: 8 // (2 * 4) = 1, 8 // (2 * 2) = 2.
+    Simulations in flight count as visits."""
     tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, leaves=leaves), noise=False)
     assert [edge.visits for edge in tree.root.edges] == [1, 3, 1, 3]
     assert best_root_edge(tree, gumbel(8), noise=False) is tree.root.edges[3]
 
 
 def test_only_the_most_visited_are_recommended() -> None:
-    """Three simulations of five arms: what was not tried cannot be taken, however high it scores."""
+    """Three simulations of five arms. An untried arm cannot be recommended, however high its score."""
     pays = [0.0] * 5
     for seed in range(20):
         tree = play(pays, gumbel(3), seed)
@@ -214,7 +215,8 @@ def test_only_the_most_visited_are_recommended() -> None:
 
 
 def test_what_is_known_to_the_end_can_be_recommended() -> None:
-    """Equal priors. Q = 0.9 of a refused call, once; 0.8 of an end, once; 0.5 of what was visited most; 0.4."""
+    """Equal priors. Q is 0.9 for a refused call visited once, 0.8 for an end visited once, 0.5 for the most visited
+    edge, and 0.4."""
     refused, end = Node(begin(task(), "no"), invalid=True, exhausted=True), Node(begin(task(), "end"), exhausted=True)
     edges = [edge(0.25, 1, 0.9), edge(0.25, 1, 0.8), edge(0.25, 5, 0.5), edge(0.25, 4, 0.4)]
     edges[0].child, edges[1].child = refused, end
@@ -225,7 +227,7 @@ def test_what_is_known_to_the_end_can_be_recommended() -> None:
 
 
 def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
-    """The Gumbel-top-k trick: equal priors, so the two of highest noise are all that four simulations try."""
+    """The Gumbel-top-k trick: with equal priors, four simulations try only the two actions with the highest noise."""
     for seed in range(20):
         tree = play([0.0] * 6, gumbel(4, considered=2), seed)
         noise = gumbel_noise(6, seed)
@@ -234,7 +236,7 @@ def test_the_considered_are_those_of_highest_noise_and_prior() -> None:
 
 
 def test_the_noise_is_gumbels_and_of_the_seed_alone() -> None:
-    """Mean γ = 0.5772 and variance π²/6 = 1.6449; the first draws are the same however many there are."""
+    """Mean γ = 0.5772 and variance π²/6 = 1.6449. The first draws do not depend on the number of draws."""
     draws = gumbel_noise(100_000, 7)
     assert draws == gumbel_noise(100_000, 7)
     assert draws[:3] == gumbel_noise(3, 7) != gumbel_noise(3, 8)
@@ -243,7 +245,7 @@ def test_the_noise_is_gumbels_and_of_the_seed_alone() -> None:
 
 
 def test_actions_are_tried_as_if_drawn_from_the_priors() -> None:
-    """One simulation under Gumbel noise is one draw from the priors, 2000 of which 0.5, 0.3, 0.2 are within 3 %."""
+    """One simulation with Gumbel noise is a draw from the priors: in 2000 of them, 0.5, 0.3, 0.2 are met within 3 %."""
     counts = [0, 0, 0]
     for seed in range(2000):
         scores = [g + math.log(prior) for g, prior in zip(gumbel_noise(3, seed), (0.5, 0.3, 0.2), strict=True)]
@@ -252,7 +254,7 @@ def test_actions_are_tried_as_if_drawn_from_the_priors() -> None:
 
 
 class Trap(Maze):
-    """The first arm ends at once and pays best, the others go on."""
+    """The first arm ends at once and pays most; the others go on."""
 
     async def step(self, state: State, action: Action) -> Transition:
         transition = await super().step(state, action)
@@ -261,8 +263,8 @@ class Trap(Maze):
 
 
 def test_exhausted_actions_hand_their_turns_on() -> None:
-    """The trap scores highest and is not revisited. No simulation is lost: each of the other eleven counts as a revisit
-    of the trap, too."""
+    """The trap scores highest and is not revisited. No simulation is lost: each of the other eleven also counts as a
+    revisit of the trap."""
     config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", widening=0)
     [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue(), noise=False)
     visits = [edge.visits for edge in tree.root.edges]

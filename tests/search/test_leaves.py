@@ -28,7 +28,7 @@ def test_the_same_seed_grows_the_same_tree(config: SearchConfig, world: Tangle, 
 
 @dataclass
 class Slow:
-    """Waits in every step, as a server does, and counts how many wait together."""
+    """Waits in every step, like a server, and counts how many steps wait together."""
 
     waiting: int = 0
     together: list[int] = field(default_factory=list[int])
@@ -47,7 +47,7 @@ class Slow:
 
 @pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
 def test_leaves_are_stepped_and_estimated_together(selection: Literal["puct", "uct", "gumbel"]) -> None:
-    """Four at once from the first batch on, in which all wait for the root's candidates."""
+    """Four at once from the first batch on, in which all wait for the candidates of the root."""
     value, world = HashValue(), Slow()
     config = SearchConfig(limits=Limits(simulations=64), leaves=4, selection=selection)
     [tree] = grow(AllPolicy("a", "b", "c", "d"), world, config, value)
@@ -57,8 +57,8 @@ def test_leaves_are_stepped_and_estimated_together(selection: Literal["puct", "u
 
 
 def test_the_first_batches_by_hand() -> None:
-    """Three words for five leaves: all wait for the root's candidates, three of them try one each, and for two there is
-    nothing left. Then there is room for five, and for the last two of ten simulations."""
+    """There are three words for five leaves. All leaves wait for the root's candidates; three of them try one each, and
+    two have nothing left to try. Later there is room for five, and for the last two of ten simulations."""
     batches: list[int] = []
     search = Search(AllPolicy("a", "b", "c"), ENDLESS, SearchConfig(limits=Limits(simulations=10), leaves=5))
     [tree] = asyncio.run(search.run([task()], [0], lambda trees: batches.append(trees[0].budget.simulations)))
@@ -68,7 +68,7 @@ def test_the_first_batches_by_hand() -> None:
 
 
 def test_the_root_is_made_ready_once_for_all_who_wait() -> None:
-    """Half of its priors is noise, not half of what another half has left."""
+    """Noise is half of the root's priors. It must not be mixed in a second time."""
     alone, together = (
         grow(
             AllPolicy("a", "b", "c"), ENDLESS, SearchConfig(limits=Limits(simulations=3), leaves=leaves, root_noise=0.5)
@@ -86,7 +86,8 @@ def test_no_more_leaves_than_simulations_are_left() -> None:
 
 
 def test_a_tree_with_one_way_on_takes_one_leaf_at_a_time() -> None:
-    """Nothing else can be selected while its only candidate is in flight: the batch ends, no simulation is lost."""
+    """While its only candidate is in flight, nothing else can be selected: the batch ends, and no simulation is
+    lost."""
     value = HashValue()
     config = SearchConfig(limits=Limits(simulations=10), leaves=4, candidates=1)
     [tree] = grow(TablePolicy({"a": 1.0}), ENDLESS, config, value)
@@ -95,7 +96,7 @@ def test_a_tree_with_one_way_on_takes_one_leaf_at_a_time() -> None:
 
 
 def test_a_failed_step_leaves_the_others_of_its_batch() -> None:
-    """They are backed up; nothing stays in flight, and the tree says why it stopped."""
+    """The others are backed up. Nothing stays in flight, and the tree's error says why it stopped."""
 
     class Fragile(Maze):
         async def step(self, state: State, action: Action) -> Transition:
@@ -118,8 +119,8 @@ def succeeds(world: KnownTree, config: SearchConfig) -> bool:
 
 @pytest.mark.slow
 def test_four_leaves_cost_little_quality() -> None:
-    """At 64 simulations of trees of known values, at most 5 % of the successes of one leaf; benchmarks/leaves.py found
-    0.0 ± 1.0 % over 600 trees."""
+    """At 64 simulations on trees with known values, it costs at most 5 % of the successes with one leaf.
+    benchmarks/leaves.py found 0.0 ± 1.0 % over 600 trees."""
     worlds = [KnownTree(seed) for seed in range(300)]
     alone, together = (
         sum(

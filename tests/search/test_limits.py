@@ -1,4 +1,4 @@
-"""Where a search stops: at the first limit reached, and with no more than the batch then under way."""
+"""When a search stops: at the first limit reached, after the batch that is then under way."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ some_limits = st.builds(
 
 @given(configs, some_limits, worlds, seeds)
 def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
-    """Each tree stops by itself: what it has spent at the end, it had not before its last batch."""
+    """Each tree stops by itself. Before its last batch it had not spent what it has spent at the end."""
     spent: list[list[Budget]] = []
     search = Search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue(), HashCritic())
 
@@ -51,7 +51,7 @@ def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, wo
 
 @pytest.mark.parametrize("leaves", [1, 4])
 def test_each_limit_is_exceeded_by_one_batch_at_most(leaves: int) -> None:
-    """A batch is at most that many steps, and that many draws of three candidates of two tokens."""
+    """A batch has at most ``leaves`` steps, and as many draws of three candidates with two tokens each."""
     for limits, name, share in (
         (Limits(simulations=23), "simulations", 0),
         (Limits(environment_steps=23), "environment_steps", leaves - 1),
@@ -65,7 +65,7 @@ def test_each_limit_is_exceeded_by_one_batch_at_most(leaves: int) -> None:
 
 @dataclass(frozen=True)
 class Costly(Maze):
-    """Every step replays three more."""
+    """Every step replays three further steps."""
 
     end_share: float = 0.0
     limit_share: float = 0.0
@@ -75,7 +75,7 @@ class Costly(Maze):
 
 
 def test_replayed_steps_count() -> None:
-    """Steps of 4: after three 12 are spent, of 10."""
+    """Each simulation costs 4 steps. After three, 12 of 10 are spent."""
     [tree] = grow(TablePolicy(WORDS), Costly(), SearchConfig(limits=Limits(environment_steps=10)))
     assert (tree.budget.environment_steps, tree.budget.simulations) == (12, 3)
 
@@ -87,7 +87,7 @@ def test_the_first_limit_counts() -> None:
 
 
 def test_a_search_of_seconds_stops_soon() -> None:
-    """Steps of 2 ms, 0.1 s a tree, and the batch under way is finished: two trees share the clock."""
+    """Steps take 2 ms, the limit is 0.1 s per tree, and the batch under way is finished. Two trees share the time."""
 
     @dataclass(frozen=True)
     class Slow(Maze):
@@ -111,7 +111,8 @@ def test_an_exhausted_tree_needs_no_limit_of_simulations() -> None:
 
 
 def test_the_share_is_that_of_the_limit_which_is_nearest() -> None:
-    """4 of 10 simulations and 30 of 60 tokens: a half. With 4 in flight the tokens are 60, and the simulations 8."""
+    """4 of 10 simulations and 30 of 60 tokens are spent: a half. With 4 more in flight it would be 60 tokens and 8
+    simulations."""
     limits, spent = Limits(simulations=10, generated_tokens=60), Budget(simulations=4, generated_tokens=30)
     assert limits.share(spent) == 0.5
     assert limits.share(spent, in_flight=4) == 1.0

@@ -1,4 +1,4 @@
-"""Lookahead: as deep as it is told, one action after the other, and the actions taken are the most visited ones."""
+"""Lookahead searches to its configured depth, takes one action after the other, and takes the most visited actions."""
 
 import asyncio
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ def test_one_step_ahead_walks_into_a_trap_that_two_steps_see() -> None:
 
 
 def test_statistics_of_a_lookahead_by_hand() -> None:
-    """Two looks from the root back up a-ab (0.2) and b-bb (0.8); two looks from b ba (0.0) and bb (0.8)."""
+    """Two leaves seen from the root back up a-ab (0.2) and b-bb (0.8). Two leaves seen from b are ba (0.0) and bb
+    (0.8)."""
     assert statistics(ahead(TRAP, 2)) == {
         "a": (1, 0.2),
         "aa": (0, 0.0),
@@ -55,7 +56,8 @@ def test_statistics_of_a_lookahead_by_hand() -> None:
 
 
 def test_what_was_looked_at_is_not_paid_for_again() -> None:
-    """Without ends each action taken adds the K^d states that come into sight, to the K + ... + K^d seen at first."""
+    """Without ends, the first action sees K + ... + K^d states. Each further action adds only the K^d states that come
+    into view."""
     world = Written({"a" * length: length / 10 for length in range(1, 9)})
     for taken, steps in ((1, 2 + 4 + 8), (2, 14 + 8), (3, 22 + 8)):
         tree = ahead(world, 3, 2 * taken)
@@ -65,16 +67,16 @@ def test_what_was_looked_at_is_not_paid_for_again() -> None:
 
 @pytest.mark.parametrize(("promised", "kept", "again"), [(0.9, 0.6, 1), (0.9, 0.5, 2), (0.2, 0.6, 0)])
 def test_second_thoughts_are_what_is_taken(promised: float, kept: float, again: int) -> None:
-    """From the root a-aa looks best at 0.9; from a it turns out that a-ab leads to more than aa does.
+    """From the root, a-aa looks best at 0.9. From a it turns out that a-ab leads to more than aa does.
 
-    aa then has two visits, worth (0.9 + 0.2) / 2 = 0.55 on average, and ab one: 0.6 again makes ab the better of two
-    equals, 0.5 must be backed up twice. Where ab was best at once, aa has but one.
+    aa then has two visits with a mean of (0.9 + 0.2) / 2 = 0.55, and ab has one. Backing up 0.6 again makes ab the
+    better of two equals; 0.5 must be backed up twice. If ab was best from the start, aa has one visit.
     """
     ends = {"aaa": 0.2, "aab": 0.1, "aba": kept, "abb": 0.3, "ba": 0.0, "bb": 0.0}
     tree = ahead(Written({"aa": promised, "ab": 0.45}, ends=ends), 2)
     assert said(most_visited_path(tree)) == "aba"
     found = statistics(tree)
-    looks = 2 + 2 + 2  # of the candidates of the root, of a and of ab
+    looks = 2 + 2 + 2  # for the candidates of the root, of a and of ab
     assert tree.budget.simulations == tree.root.visits == looks + again
     assert found["aa"][0] == (2 if promised == 0.9 else 1)
     assert found["aba"] == (1 + again + 1, round((1 + again + 1) * kept, 9))
@@ -82,7 +84,7 @@ def test_second_thoughts_are_what_is_taken(promised: float, kept: float, again: 
 
 def test_a_limit_ends_the_episode_early() -> None:
     world = Written({"a" * length: length / 10 for length in range(1, 9)})
-    tree = ahead(world, 2, 3)  # the third look is the first of two from a
+    tree = ahead(world, 2, 3)  # the third simulation is the first of two from a
     assert tree.budget.simulations == 3
     assert said(most_visited_path(tree)) == "aaa"
     assert statistics(tree)["aaa"] == (1, 0.3)
@@ -90,7 +92,8 @@ def test_a_limit_ends_the_episode_early() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(simulations=40), Limits(environment_steps=20)], ids=str)
 def test_what_nobody_can_tell_is_never_taken(limits: Limits) -> None:
-    """It counts as no return, though others are worth less; a look at it is a simulation all the same."""
+    """An unknown state has no return, even if all others are worth less. Stepping to it still counts as a
+    simulation."""
     world = Written({"b": -0.5, "bb": -0.5}, ends={"bbb": -1.0}, untold=["a", "ba", "bba"])
     tree = grown(Lookahead(InOrder("ab"), world, SearchConfig(limits=limits, candidates=2), world))
     assert said(most_visited_path(tree)) == "bbb"
@@ -112,7 +115,7 @@ def test_nothing_is_looked_at_after_an_error() -> None:
 
     tree = ahead(Broken(), 2, leaves=2)
     assert tree.error == "OSError: gone"
-    assert (tree.budget.environment_steps, tree.budget.simulations) == (1, 0)  # b beside a, nothing below
+    assert (tree.budget.environment_steps, tree.budget.simulations) == (1, 0)  # b as well as a, but nothing below
 
 
 def test_equals_go_to_the_likelier_path() -> None:
@@ -133,10 +136,10 @@ def test_looks_side_by_side_lead_to_the_same_actions() -> None:
     st.integers(0, 2**63 - 1),
 )
 def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates: int, maze: Maze, seed: int) -> None:
-    """Checked against a plain loop over the finished tree, which looks as far ahead and takes the best."""
+    """Checked against a plain loop over the finished tree, which looks equally far ahead and takes the best action."""
     config = SearchConfig(
         limits=Limits(simulations=2000), candidates=candidates, bootstrap=True, lookahead=LookaheadConfig(depth)
-    )  # without ties
+    )  # no two values are equal
     tree = grown(Lookahead(TablePolicy({"a": 0.4, "b": 0.3, "c": 0.3}), maze, config, HashValue()), seed)
     taken: list[Edge] = []
     node = tree.root
@@ -148,7 +151,7 @@ def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates:
 
 
 def promise(path: list[Edge], left: int) -> float:
-    """The highest return within so many steps more."""
+    """The highest return within ``left`` more steps."""
     node = child(path[-1])
     if not left or not node.edges:
         return path_return(path)
@@ -162,7 +165,7 @@ def child(edge: Edge) -> Node:
 
 @dataclass(frozen=True)
 class From:
-    """A model that is asked to begin where a real episode stands."""
+    """A model in which an episode begins at a given state of the real one."""
 
     model: Dynamics
     state: State
@@ -175,7 +178,8 @@ class From:
 
 
 def test_replanning_in_a_model_from_what_really_happened() -> None:
-    """The model takes ab for an end. Once there it has another look, and knows what ends the episode really."""
+    """The model predicts that ab ends the episode. From there the agent plans again, and the world shows the real
+    end."""
     model, world = Written(ends={"ab": 0.9, "abb": 1.0}), Written(ends={"abb": 1.0})
     config = SearchConfig(limits=Limits(simulations=50), candidates=2, lookahead=LookaheadConfig(2))
     plans: list[str] = []

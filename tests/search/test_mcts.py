@@ -1,4 +1,4 @@
-"""What holds for every grown tree, what one tree owes to its neighbours (nothing), and what breaks a search."""
+"""Properties of every grown tree, independence of the trees in a batch, and errors that stop a search."""
 
 import asyncio
 import math
@@ -54,9 +54,9 @@ def child(tree: Tree, *words: str) -> Node:
 
 @given(configs, worlds, seeds)
 def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Root visits are simulations; the visits of an edge are those of what follows and those that ended there; its W is
-    the returns of both. Nothing is left in flight. Where search skips what it has exhausted, the revisits that it
-    counts in place of them come on top."""
+    """The root's visits are the simulations. An edge's visits are those of its child's edges plus those that ended at
+    it, and its W is the sum of their returns. Nothing stays in flight. If search skips exhausted subtrees, the revisits
+    that it counts instead are added."""
     [tree] = search(config, world, [task()], [seed])
     assert config.limits.simulations is not None
     assert tree.budget.simulations <= min(tree.root.visits, config.limits.simulations)
@@ -76,14 +76,14 @@ def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> No
         assert not (closed and node.edges)
         if not path or config.skip_exhausted:
             continue
-        # The first visit evaluates the node, every later one goes on to a child; an end can only be visited again.
+        # The first visit evaluates the node, and every later one goes on to a child. An end can only be visited again.
         arrivals, leaf_visits = path[-1].visits, path[-1].visits - node.visits
         assert leaf_visits == 1 or (closed and leaf_visits == arrivals)
         assert path[-1].value_sum == pytest.approx(mixed_returns(path[-1], leaf_visits, config), abs=1e-9)
 
 
 def mixed_returns(edge: Edge, leaf_visits: int, config: SearchConfig) -> float:
-    """Σ G of the visits to an edge: the part of outcomes and that of process rewards."""
+    """Σ G of the visits to an edge, weighted between outcomes and process rewards."""
     outcome, process = returns(edge, leaf_visits, config.discount)
     return (1 - config.process_weight) * outcome + config.process_weight * process
 
@@ -98,7 +98,7 @@ def returns(edge: Edge, leaf_visits: int, discount: float) -> tuple[float, float
 
 @given(configs, worlds, seeds)
 def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Outcomes and estimates are in [0, 1), and so are the process rewards of each of six steps."""
+    """Outcomes and estimates are in [0, 1), and so is the process reward of each of six steps."""
     [tree] = search(config, world, [task()], [seed])
     most = 1 - config.process_weight + config.process_weight * DEPTH
     assert all(0.0 <= edge.value <= most for node in tree.nodes() for edge in node.edges)
@@ -106,7 +106,7 @@ def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tan
 
 @given(configs, worlds, seeds)
 def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Also where siblings or neighbours in the batch have ended, failed, or been evaluated before."""
+    """Also if siblings or neighbours in the batch have ended, failed, or were evaluated before."""
     trees = search(config, world, TASKS[:3], [seed, seed + 1, seed])
     for tree in trees:
         for node in tree.nodes():
@@ -117,7 +117,7 @@ def test_every_node_has_its_own_value_and_context(config: SearchConfig, world: T
 
 @given(configs, worlds, st.lists(seeds, min_size=8, max_size=8), st.integers(0, 7))
 def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, drawn: list[int], place: int) -> None:
-    """Whatever is searched beside it, under every combination of settings."""
+    """It does not depend on the trees searched beside it, under any combination of settings."""
     batch = search(config, world, TASKS, drawn)
     [alone] = search(config, world, [TASKS[place]], [drawn[place]])
     assert digest(batch[place]) == digest(alone)
@@ -125,7 +125,7 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, d
 
 @given(configs, worlds, seeds)
 def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """By visits alone; the tree is that of the whole search as it stood when nothing could change its choice."""
+    """By visits alone. The tree is that of the whole search at the point from which nothing could change the choice."""
     [whole] = search(config, world, [task()], [seed])
     [short] = search(replace(config, stop_when_decided=True), world, [task()], [seed])
     assert most_visited_path(short)[0].action == most_visited_path(whole)[0].action
@@ -133,7 +133,7 @@ def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, 
 
 
 def test_a_decided_search_stops_early() -> None:
-    """Both ends pay alike in every round, so the likelier word leads, and it leads by more than is left."""
+    """Both ends pay the same in every round, so the likelier word leads, by more than the simulations that are left."""
     config = SearchConfig(limits=Limits(simulations=40), widening=0, c_init=0.2, stop_when_decided=True)
     policy = TablePolicy({"a": 0.9, "b": 0.1})
     [tree] = grow(policy, Maze(0.0, 0.0), config, ConstantValue(0.5), seeds=[1])
@@ -144,7 +144,7 @@ def test_a_decided_search_stops_early() -> None:
 
 @given(configs, worlds, seeds, st.floats(0, 1))
 def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tangle, seed: int, enough: float) -> None:
-    """At the end of the batch that finds it, and not before."""
+    """It stops at the end of the batch that finds the return, and not before."""
     found: list[bool] = []
     search(
         replace(config, stop_at_return=enough),
@@ -170,7 +170,7 @@ def test_other_seeds_other_trees() -> None:
 
 
 def test_tasks_of_a_batch_share_no_state() -> None:
-    """Equal tasks with equal seeds grow equal trees, of which no part is the same object."""
+    """Equal tasks with equal seeds grow equal trees that share no object."""
     one, two = grow(TablePolicy(WORDS), Maze(), SearchConfig(), HashValue(), [TASKS[0]] * 2, [3, 3])
     assert digest(one) == digest(two)
     objects = [{id(part) for node in tree.nodes() for part in (node, *node.edges)} for tree in (one, two)]
@@ -195,7 +195,7 @@ def test_one_call_serves_the_whole_batch() -> None:
         value,
         TASKS,
     )
-    assert value.calls == [8] * 6  # the roots, then one new leaf a tree and simulation
+    assert value.calls == [8] * 6  # the roots, then one new leaf per tree and simulation
 
 
 def test_an_unvisited_leaf_costs_no_proposal() -> None:
@@ -212,7 +212,7 @@ def test_on_batch_is_told_after_the_roots_and_every_simulation() -> None:
 
 
 class Lever:
-    """Two levers, pulled twice: every path ends, so there are six nodes to be found."""
+    """Two levers, pulled twice. Every path ends, so the tree has six nodes below the root."""
 
     async def reset(self, task: Task) -> State:
         return begin(task, "start")
@@ -235,8 +235,8 @@ def test_an_exhausted_tree_stops_early() -> None:
 
 
 def test_an_exhausted_subtree_is_left_alone() -> None:
-    """One branch ends at once and looks best; what is left goes to the other. Each simulation there counts as a revisit
-    of the first one, too."""
+    """One branch ends at once and looks best, so the other gets what is left. Each simulation there also counts as a
+    revisit of the first branch."""
 
     class Trap:
         async def reset(self, task: Task) -> State:
@@ -267,7 +267,7 @@ def test_a_batch_goes_on_without_its_exhausted_trees() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("selection", ["puct", "uct"])
 def test_the_known_best_leaf_is_found(seed: int, selection: Literal["puct", "uct"]) -> None:
-    """340 nodes, 64 simulations, a value that counts the right steps, with noise."""
+    """340 nodes, 64 simulations, and a value function that counts the right steps, with noise."""
 
     class Hint(HashValue):
         @staticmethod
@@ -286,7 +286,7 @@ def test_the_known_best_leaf_is_found(seed: int, selection: Literal["puct", "uct
 def test_nothing_follows_an_end_and_a_truncated_leaf_keeps_its_estimate_on_demand(
     bootstrap: bool, expected: list[tuple[int, float]]
 ) -> None:
-    """Where the limit is not the task's own, one edge is revisited in the other's place once it is worth more."""
+    """If the limit is not the task's own, the other edge is revisited instead once it is worth more."""
 
     class Fork(Lever):
         async def step(self, state: State, action: Action) -> Transition:
@@ -356,14 +356,14 @@ def test_tokens_without_log_probabilities_are_refused() -> None:
 
 
 def test_candidates_that_are_all_the_same_are_one_edge() -> None:
-    """A tree without a branch, of prior 1 throughout; what was drawn is paid for."""
+    """The tree does not branch, and its priors are 1. All draws are paid for."""
     [tree] = grow(TablePolicy({"a": 1.0}), Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=6)), HashValue())
     assert [[edge.prior for edge in node.edges] for node in tree.nodes()] == [[1.0]] * 6 + [[]]
     assert tree.budget.generated_tokens == 6 * 2
 
 
 class Nearsighted(TablePolicy):
-    """Cannot read a state of more than three messages."""
+    """A policy that cannot read a state of more than three messages."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         drawn = await super().propose(states, count, seeds)
@@ -375,8 +375,8 @@ class Nearsighted(TablePolicy):
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_state_that_the_policy_cannot_read_is_a_limit(skip: bool) -> None:
-    """Nothing follows it, and the search goes on elsewhere. Its first visit, before it was to be read, returned V(s);
-    later ones return what was paid, which is 0."""
+    """Nothing follows it, and the search goes on elsewhere. The first visit comes before the policy reads it, and
+    returns V(s). Later visits return the rewards, which are 0."""
     config = SearchConfig(limits=Limits(simulations=60), widening=0, skip_exhausted=skip)
     [tree] = grow(Nearsighted(WORDS), Maze(0.0, 0.0), config, HashValue())
     unread = [(path, node) for path, node in tree.walk() if node.truncated]
@@ -417,7 +417,7 @@ def test_a_missing_proposal_is_refused() -> None:
 
 
 class Fragile(Maze):
-    """Raises in one task's world, at the second step."""
+    """Raises at the second step in the world of one task."""
 
     async def step(self, state: State, action: Action) -> Transition:
         if state.task.id == "task 1" and len(state.messages) > 1:
@@ -441,7 +441,7 @@ def test_a_failing_environment_costs_its_own_tree_only() -> None:
 
 
 def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree() -> None:
-    """The protocol knows no ended root: whoever steps it is told so by the environment."""
+    """The protocol has no ended root: the environment raises when the root is stepped."""
 
     class Over(Maze):
         async def step(self, state: State, action: Action) -> Transition:
@@ -476,7 +476,7 @@ def test_a_reset_that_takes_too_long_is_an_error_of_its_tree() -> None:
 
 
 class Forgetful(Env):
-    """Goes back by replay, and reads otherwise after every reset."""
+    """Has no snapshots, and its observation differs after every reset."""
 
     def __init__(self) -> None:
         self.resets = 0
@@ -495,7 +495,7 @@ class Forgetful(Env):
 
 
 def test_an_environment_that_does_not_replay_is_an_error_of_its_tree() -> None:
-    """Going back to the root after the first step, and from there to the page it led to."""
+    """The search goes back to the root after the first step, and then to the page that this step led to."""
     dynamics = EnvDynamics(Forgetful(), max_steps=4)
     [tree] = grow(AllPolicy("a", "b"), dynamics, SearchConfig(limits=Limits(simulations=9)), HashValue())
     assert tree.error.startswith("ReplayDivergence: replay of task 'toy' diverged at step 1 (action '")
@@ -531,7 +531,7 @@ def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
 
 @pytest.mark.parametrize("prune", [True, False])
 def test_nothing_grows_beyond_a_refused_call(prune: bool) -> None:
-    """A refused call leaves the environment where it was: its child is a dead end unless pruning is off."""
+    """A refused call leaves the environment unchanged: its child is a dead end unless pruning is off."""
     config = SearchConfig(limits=Limits(simulations=40), prune_invalid=prune)
     (tree,) = grow(AllPolicy("left", "jump", "right"), Corridor(), config, HashValue())
     refused = [node for node in tree.nodes() if node.invalid and not node.ended]

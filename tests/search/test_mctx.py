@@ -1,7 +1,7 @@
 """The same search as DeepMind's mctx: equal visits at every state, equal Q, equal improved policy and action.
 
-mctx expands a leaf with the priors of all its actions, which is what a policy does here that proposes every action. It
-goes on through ends, so exhausted subtrees are revisited, which is what ``skip_exhausted=False`` does here. See
+mctx expands a leaf with the priors of all its actions; a policy that proposes every action does that here. mctx
+searches on through ends, so exhausted subtrees are revisited; ``skip_exhausted=False`` does that here. See
 mctx_golden.py for the rest, and for what differs by design.
 """
 
@@ -26,7 +26,7 @@ from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Tr
 
 @dataclass(frozen=True)
 class World:
-    """A case's tables as policy, value and dynamics; a state's last message is its number."""
+    """The tables of a case as policy, value function and dynamics. The last message of a state is its number."""
 
     case: Case
 
@@ -66,7 +66,7 @@ CONSTANTS = {
     "gumbel_visit_offset": (gumbel, "VISIT_OFFSET"),
     "gumbel_value_scale": (gumbel, "VALUE_SCALE"),
 }
-"""Settings of a case that are constants of treeagent: the formulas must agree with mctx at other values, too."""
+"""Settings of a case that are constants in treeagent. The formulas must agree with mctx at other values, too."""
 
 
 def by_treeagent(case: Case) -> Result:
@@ -81,7 +81,7 @@ def _searched(case: Case) -> Result:
     settings = {name: value for name, value in case["settings"].items() if name not in CONSTANTS}
     if case["method"] == "gumbel":
         settings["gumbel"] = GumbelConfig(settings.pop("gumbel_considered"))
-    noise = bool(settings.pop("gumbel_scale", 1.0))  # the cases have all of it or none
+    noise = bool(settings.pop("gumbel_scale", 1.0))  # each case has full noise or none
     limits = Limits(simulations=case["simulations"])
     config = SearchConfig(
         limits=limits,
@@ -109,7 +109,7 @@ def _searched(case: Case) -> Result:
 
 
 def agrees(mine: Result, other: Result) -> bool:
-    """Numbers may differ by rounding: mctx keeps means, treeagent sums."""
+    """Numbers may differ by rounding: mctx stores means, treeagent sums."""
     return mine == {
         key: value if key in ("visits", "action") else pytest.approx(value, rel=1e-9, abs=1e-9)
         for key, value in other.items()
@@ -131,7 +131,7 @@ def test_every_visit_and_value_is_that_of_mctx(method: str) -> None:
 
 
 def test_numpy_draws_the_noise_that_mctx_was_given() -> None:
-    """If not, write the golden file anew."""
+    """If this fails, write the golden file again."""
     for row in json.loads(GOLDEN.read_text())["cases"]:
         assert gumbel_noise(len(row["noise"]), row["seed"]) == pytest.approx(row["noise"])
 

@@ -1,4 +1,4 @@
-"""The formulas of selection, and candidates to edges, against numbers computed by hand."""
+"""The formulas of selection, and edges from candidates, against numbers computed by hand."""
 
 import asyncio
 import math
@@ -46,7 +46,7 @@ def test_puct_by_hand_on_three_edges() -> None:
 
 def test_uct_by_hand() -> None:
     assert uct_score(0.5, 9, 2, 1.5) == pytest.approx(0.5 + 1.5 * math.sqrt(math.log(9) / 3))
-    assert uct_score(0.5, 0, 0, 1.5) == 0.5  # before any visit there is nothing to explore by
+    assert uct_score(0.5, 0, 0, 1.5) == 0.5  # before any visit, exploration is 0
 
 
 def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge | None:
@@ -62,7 +62,7 @@ def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> 
 
 
 def test_deep_trees_explore_less_at_each_state() -> None:
-    """64 simulations: sqrt(64) / (2 * 16) = 1/4, and 8 / 8 = 1 at depth 4; shorter trees keep c_init."""
+    """64 simulations: sqrt(64) / (2 * 16) = 1/4, and 8 / 8 = 1 at depth 4. Shallower trees keep c_init."""
     assert [exploration_at_depth(2.0, 64, depth) for depth in (0, 1, 4, 16)] == [2.0, 2.0, 2.0, 0.5]
 
 
@@ -75,7 +75,7 @@ def test_deep_trees_explore_less_at_each_state() -> None:
     ],
 )
 def test_the_simulations_that_limits_allow_are_told_from_those_so_far(limits: Limits, spent: Budget) -> None:
-    """16 simulations spent a quarter of the limits, so that there will be 64."""
+    """16 simulations have used a quarter of the limits, so 64 are expected in all."""
     search = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0))
     growth = Growth(Tree(task(), 0, node(), spent), depth=16)
     assert search._exploration(growth, 1) == pytest.approx(0.5, abs=1e-3)
@@ -84,10 +84,11 @@ def test_the_simulations_that_limits_allow_are_told_from_those_so_far(limits: Li
 
 
 def test_selection_follows_the_formula() -> None:
-    """N(s) = 1 + 5 + 3 = 9, range [0, 2], so Q̂ is half of Q: 0.5, 0.25, and and untried 6.5 / 8 / 2 - 0.1 = 0.30625.
+    """N(s) = 1 + 5 + 3 = 9 and the range is [0, 2], so Q̂ is half of Q: 0.5, 0.25, and for the untried edge 6.5 / 8 / 2
+    - 0.1 = 0.30625.
 
-    PUCT with c = 1.25 (+ 0.0005): 0.5 + 0.2 * 3 * c / 6 = 0.6251; 0.25 + 0.6 * 3 * c / 4 = 0.8127;
-    0.30625 + 0.2 * 3 * c = 1.0566. Without exploration the first wins, and by a small c the second.
+    PUCT with c = 1.25 (+ 0.0005): 0.5 + 0.2 * 3 * c / 6 = 0.6251; 0.25 + 0.6 * 3 * c / 4 = 0.8127; 0.30625 + 0.2 * 3 *
+    c = 1.0566. Without exploration the first wins.
     """
     first = Edge(act("first"), 0.2, visits=5, value_sum=5.0)
     second = Edge(act("second"), 0.6, visits=3, value_sum=1.5)
@@ -105,14 +106,15 @@ def test_selection_follows_the_formula() -> None:
 
 
 def two_edges(in_flight: int) -> list[Edge]:
-    """Equal priors and visits, Q = 0.6 with so many simulations in flight, and Q = 0.5."""
+    """Equal priors and visits; Q = 0.6 with ``in_flight`` simulations in flight, and Q = 0.5."""
     one = Edge(act("a"), 0.5, visits=4, value_sum=2.4, child=node(), in_flight=in_flight)
     return [one, Edge(act("b"), 0.5, visits=4, value_sum=2.0, child=node())]
 
 
 def test_simulations_in_flight_count_as_visits() -> None:
-    """WU-UCT, c = 1: none: 0.6 + 0.5 * 3 / 5 = 0.9 of N(s) = 9. One, N(s) = 10: 0.6 + 0.5 * sqrt(10) / 6 = 0.8635
-    before 0.5 + 0.5 * sqrt(10) / 5 = 0.8162. Three, N(s) = 12: 0.6 + 0.5 * sqrt(12) / 8 = 0.8165 behind 0.8464."""
+    """WU-UCT with c = 1. None in flight, N(s) = 9: 0.6 + 0.5 * 3 / 5 = 0.9. One, N(s) = 10: 0.6 + 0.5 * sqrt(10) / 6 =
+    0.8635 against 0.5 + 0.5 * sqrt(10) / 5 = 0.8162. Three, N(s) = 12: 0.6 + 0.5 * sqrt(12) / 8 = 0.8165 against
+    0.8464."""
     config = SearchConfig(c_init=1.0)  # c(s) is 1.0005 to 1.0007, hence the tolerance
     assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8], abs=3e-4)
     assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.8635, 0.8162], abs=3e-4)
@@ -129,8 +131,9 @@ def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
 
 
 def test_the_critic_weighs_in() -> None:
-    """α = 0.75, range [0, 2]: Q̂ 0.5 and a critic of 0.5, so 0.25: 0.75 * 0.5 + 0.25 * 0.25 = 0.4375; untried
-    1 / 2 - 0.1 = 0.4 and a critic of 2, so 1: 0.75 * 0.4 + 0.25 * 1 = 0.55; not ranked: 0.4."""
+    """α = 0.75, range [0, 2]. Q̂ = 0.5 with a critic of 0.5, rescaled 0.25: 0.75 * 0.5 + 0.25 * 0.25 = 0.4375. Untried,
+    Q̂ = 1 / 2 - 0.1 = 0.4 with a critic of 2, rescaled 1: 0.75 * 0.4 + 0.25 * 1 = 0.55. Not ranked by the critic:
+    0.4."""
     edges = [
         Edge(act("a"), 0.4, visits=2, value_sum=2.0, critic=0.5),
         Edge(act("b"), 0.4, critic=2.0),
@@ -148,8 +151,8 @@ def test_priors_decide_before_the_first_visit() -> None:
 
 
 def test_values_before_the_first_visit_by_hand() -> None:
-    """W = 3 and N = 4, of a range of 1.5, less 0.1. A candidate without visits takes the mean of its siblings, 3/4. An
-    action not sampled yet takes V(s) in as one visit more: 3/5 where V(s) = 0, and 3.6/5 where it is 0.6."""
+    """W = 3 and N = 4, divided by the range of 1.5, minus 0.1. A candidate without visits gets the mean of its
+    siblings, 3/4. An action not sampled yet counts V(s) as one more visit: 3/5 if V(s) = 0, and 3.6/5 if it is 0.6."""
     tried = [Edge(act("a"), 0.5, visits=3, value_sum=3.0), Edge(act("b"), 0.3, visits=1, value_sum=0.0)]
     untried, values = Edge(act("c"), 0.2), ValueRange(0.0, 1.5)
     assert first_play_value(node(*tried, untried), values) == pytest.approx(0.4)
@@ -168,7 +171,7 @@ def test_min_max_normalisation() -> None:
 
 
 def test_a_given_range_stays() -> None:
-    """Of [0, 4], 1 is a quarter, whatever is seen; 5 is beyond it."""
+    """In [0, 4], 1 is always a quarter, whatever values are seen; 5 is beyond the range."""
     values = ValueRange(0.0, 4.0, fixed=True)
     assert values.normalise(1.0) == 0.25
     values.include(-4.0)
@@ -180,7 +183,7 @@ def test_a_given_range_stays() -> None:
 def test_a_search_takes_the_range_it_is_given(
     value_range: tuple[float, float] | None, expected: tuple[float, float]
 ) -> None:
-    """Values between 0.25 and 1 are seen in the tree."""
+    """The tree has values between 0.25 and 1."""
     config = SearchConfig(value_range=value_range)
     [growth] = asyncio.run(plant(Corridor(), [task()], [0], config))
     for value in (0.5, 1.0, 0.25):
@@ -223,8 +226,8 @@ def test_backup_with_discount() -> None:
 
 
 def test_backup_of_process_rewards() -> None:
-    """η = 0.25. Outcome 0, 0, 1 and an end, process 0.5, 0.25, 0: from each step on the outcomes sum to 1, the process
-    rewards to 0.75, 0.25, 0, so 0.75 + 0.25 * 0.75 = 0.9375, 0.75 + 0.25 * 0.25 = 0.8125, 0.75."""
+    """η = 0.25. Outcomes 0, 0, 1 with an end, process rewards 0.5, 0.25, 0. From each step on, the outcomes sum to 1
+    and the process rewards to 0.75, 0.25, 0. So 0.75 + 0.25 * 0.75 = 0.9375, 0.75 + 0.25 * 0.25 = 0.8125, 0.75."""
     path, growth = chain(0.0, 0.0, 1.0, value=9.0, terminated=True), sprout()
     path[0].process, path[1].process = 0.5, 0.25
     backup(path, growth, 0.25)
@@ -258,22 +261,22 @@ def merged(*actions: Action) -> list[Edge]:
 
 
 def test_priors_by_hand() -> None:
-    """Call a has two texts of 0.1 and 0.3, b has one of 0.2, drawn twice. S = 0.6, so 0.4 is left, of T = 3 texts and
-    C = 2 calls. P(new) = 0.4 * 2/3 = 0.8/3; the other 0.4/3 goes to a and b by 2 to 1. Without P(new), all of 0.4 does.
-    """
+    """Call a has two texts of 0.1 and 0.3; b has one of 0.2, which is drawn twice. S = 0.6, so 0.4 is left; T = 3 texts
+    and C = 2 calls. P(new) = 0.4 * 2/3 = 0.8/3; the other 0.4/3 goes to a and b by 2 to 1. Without P(new) they get all
+    of 0.4."""
     unlikely = act("a", math.log(0.1), text="Thought: hm\nAction: a")
     likely = act("a", math.log(0.3), text="Action: a")
     other = act("b", math.log(0.2), text="Action: b")
     edges, new = sampled_edges([unlikely, other, likely, other])
-    assert [edge.action for edge in edges] == [likely, other]  # the place of the first drawn, the likeliest kept
+    assert [edge.action for edge in edges] == [likely, other]  # in the order of first draws, with the likeliest text
     assert new == pytest.approx(0.8 / 3)
     assert [edge.prior for edge in edges] == pytest.approx([0.4 + 0.8 / 9, 0.2 + 0.4 / 9])
     assert [edge.prior for edge in merged(unlikely, other, likely, other)] == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_thoughts_that_are_never_repeated() -> None:
-    """Texts of a probability near 0: three of four make the call a. P(new) = 2/4, and a and b share the rest by 3 to
-    1. Without P(new) they share all."""
+    """Texts with a probability near 0; three of four make call a. P(new) = 2/4, and a and b share the rest by 3 to 1.
+    Without P(new) they share everything by 3 to 1."""
     drawn = [act("a", -99.0, text=f"Thought: {word}\nAction: a") for word in ("one", "two", "three")]
     drawn.append(act("b", -99.0, text="Thought: four\nAction: b"))
     edges, new = sampled_edges(drawn)
@@ -283,7 +286,7 @@ def test_thoughts_that_are_never_repeated() -> None:
 
 
 def test_repeated_samples_show_that_little_is_left() -> None:
-    """The server reports 0.2 and 0.2, but nine samples brought nothing else: at most (0 + 1) / (9 + 1) is left."""
+    """The server reports 0.2 and 0.2, but nine samples brought nothing else, so at most (0 + 1) / (9 + 1) is left."""
     edges, new = sampled_edges([act("a", math.log(0.2))] * 5 + [act("b", math.log(0.2))] * 4)
     assert new == pytest.approx(0.1)
     assert [edge.prior for edge in edges] == pytest.approx([0.45, 0.45])
@@ -320,7 +323,7 @@ def test_the_order_of_a_calls_arguments_makes_no_other_call() -> None:
 
 
 def test_without_tokens_a_candidate_is_as_likely_as_it_was_often() -> None:
-    """Drawn 3, 2 and 1 times of 6; two thoughts before one call."""
+    """Drawn 3, 2 and 1 times of 6. Two of the texts are thoughts before the same call."""
     often, also, rare = Action("x\na", "a"), Action("y\na", "a"), Action("b", "b")
     drawn = [often, often, rare, also, often, also]
     assert [edge.prior for edge in merged(*drawn)] == pytest.approx([5 / 6, 1 / 6])
@@ -336,7 +339,7 @@ def test_log_probabilities_that_do_not_fit_their_tokens_are_refused() -> None:
     for ids, logprobs in (((1, 2), (-1.0,)), ((1,), ()), ((), (-1.0,))):
         with pytest.raises(ValueError, match=f"'b' has {len(ids)} tokens and {len(logprobs)} log-probabilities"):
             merged(act("a"), Action("b", "b", "", ids, logprobs))
-    assert merged(Action("b", "b"))[0].prior == 1.0  # neither: a scripted policy
+    assert merged(Action("b", "b"))[0].prior == 1.0  # neither tokens nor log-probabilities: a scripted policy
 
 
 def test_no_candidates_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""REBASE: how the candidates of a depth are divided, by hand."""
+"""REBASE: how the candidates of a depth are distributed, by hand."""
 
 import asyncio
 
@@ -47,8 +47,9 @@ def test_the_whole_budget_is_given_and_the_better_state_gets_no_less(
 
 
 def test_a_tree_by_hand() -> None:
-    """B = 4, T = 0.2. Depth 1: four of the root. Depth 2: 2.73, 1.00, 0.14, 0.14 of 4 make 3 below a and 1 below b. aa
-    ends, so three are left for depth 3, all of which go to ab: exp(-5) of it each is left for ac and ba."""
+    """B = 4, T = 0.2. Depth 1: four candidates at the root. Depth 2: shares 2.73, 1.00, 0.14, 0.14 of 4 become 3 below
+    a and 1 below b. aa ends, so three are left for depth 3. All of them go to ab, because ac and ba have exp(-5) of its
+    weight."""
     world = Written(values={"a": 0.6, "b": 0.4, "ab": 1.0}, ends={"aa": 1.0})
     tree = grown(world, width=4, simulations=11)
     assert set(statistics(tree)) == {"a", "b", "c", "d", "aa", "ab", "ac", "ba", "aba", "abb", "abc"}

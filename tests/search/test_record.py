@@ -1,4 +1,4 @@
-"""Trees to records, through JSON, and back."""
+"""Trees are written as records and JSON, and read back."""
 
 import copy
 import json
@@ -35,12 +35,13 @@ WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 
 
 def reread(tree: Tree) -> Tree:
-    """To disk and back, as a store does it."""
+    """Write a tree and read it back, as a store does."""
     return from_record(json.loads(json.dumps(to_record(tree))))
 
 
 def assert_same(one: Tree, two: Tree) -> None:
-    """Field by field, but for what a record leaves out: snapshots, and simulations in flight."""
+    """Assert that two trees are equal, field by field, except for what a record leaves out: snapshots, and simulations
+    in flight."""
     assert_equal_fields(one, two, but={"root", "order", "spent"})
     walks = list(one.walk()), list(two.walk())
     places, others = ({id(node): place for place, (_, node) in enumerate(walk)} for walk in walks)
@@ -51,7 +52,7 @@ def assert_same(one: Tree, two: Tree) -> None:
     for (path, node), (other_path, other) in zip(*walks, strict=True):
         assert [edge.action for edge in path] == [edge.action for edge in other_path]
         assert_equal_fields(node, other, but={"edges"})
-        assert node.state.ended == other.state.ended  # which == leaves out
+        assert node.state.ended == other.state.ended  # not compared by ==
         for edge, other_edge in zip(node.edges, other.edges, strict=True):
             assert_equal_fields(edge, other_edge, but={"child", "in_flight"})
             assert (edge.child is None) == (other_edge.child is None)
@@ -65,7 +66,7 @@ def assert_equal_fields(one: Tree | Node | Edge, two: Tree | Node | Edge, but: s
 
 
 def test_every_field_has_its_place_in_a_record() -> None:
-    """A field added to one of these classes and not to the record would be lost at the first write."""
+    """If a field were added to one of these classes but not to the record, it would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks", "paid"}),
@@ -88,7 +89,7 @@ def test_a_searched_tree_comes_back(config: SearchConfig, maze: Maze, seed: int)
 
 
 def test_an_unusual_tree_comes_back() -> None:
-    """Every field with a value of its own: tool calls, several messages a step, unicode, a malformed step, an error."""
+    """Every field has an unusual value: tool calls, several messages per step, unicode, a malformed step, an error."""
     shop = Task("shop-1", "find a ✂️", "test", 17, {"answer": "B1", "limits": [1, 2.5], "deep": {"x": None}})
     messages = (Message("system", "Be brief."), Message("user", "find a ✂️\nsearch page"))
     root = Node(State(shop, messages, "root"), value=0.5, context_ids=(1, 2, 3))
@@ -120,7 +121,7 @@ def test_an_unusual_tree_comes_back() -> None:
 
 
 def test_a_thought_whose_turn_goes_on_comes_back() -> None:
-    """The turn of a thought alone is said again, whole, once its action is chosen."""
+    """The turn of a thought is written again, whole, once its action is chosen."""
     toy = task()
     asked = Message("user", "cell 2")
     half, whole = Message("assistant", "go on", (1, 2), partial=True), Message("assistant", "go on, right", (1, 2, 3))
@@ -210,7 +211,7 @@ def test_another_format_is_refused(version: object) -> None:
 
 
 def removed(where: Callable[[Any], Any]) -> list[Any]:
-    """Copies of a record, each without one key of what ``where`` picks."""
+    """Copies of a record, each with one key removed from the part that ``where`` picks."""
     copies = []
     for key in where(record()):
         spoilt = copy.deepcopy(record())
@@ -228,7 +229,7 @@ def test_a_missing_key_is_refused(where: str) -> None:
         "message": lambda whole: whole["nodes"][1]["messages"][0],
     }
     copies = removed(picks[where])
-    if where == "tree":  # trees of older versions lack the order of the simulations, and what they cost
+    if where == "tree":  # older versions store neither the order of the simulations nor their cost
         copies = [copy for copy in copies if "order" in copy and "spent" in copy]
     assert len(copies) >= 4
     for spoilt in copies:
@@ -253,7 +254,7 @@ def test_a_record_without_nodes_or_with_a_foreign_key_is_refused() -> None:
 
 
 def test_messages_are_stored_once() -> None:
-    """What a node repeats of its parent's conversation is not in its row."""
+    """A node's row leaves out what the conversation of its parent already has."""
     [tree] = grow(TablePolicy(WORDS), Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=30)), HashValue())
     rows = to_record(tree)["nodes"]
     assert len(rows) == 31
@@ -266,7 +267,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
 
 
 def code(language: str) -> str:
-    """The one block of that language in docs/files.md."""
+    """The only code block of that language in docs/files.md."""
     [block] = re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
     return str(block)
 

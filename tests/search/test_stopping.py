@@ -1,4 +1,4 @@
-"""A search ends where the rest of its limits cannot pay."""
+"""A search ends once spending the rest of its limits cannot pay off."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from treeagent.search.stopping import LeastGain
 
 
 def test_the_gain_by_hand() -> None:
-    """A quarter of the limits is left, and the best end is 0.2 below 1: a gain of 0.05 may be hoped for."""
+    """A quarter of the limits is left, and the best end is 0.2 below 1, so the possible gain is 0.05."""
     assert LeastGain(0.06, 1.0, 0.0).reached(0.8, 0.75)
     assert not LeastGain(0.04, 1.0, 0.0).reached(0.8, 0.75)
     assert not LeastGain(1e9, 1.0, 0.0).reached(-math.inf, 0.75)
@@ -27,8 +27,9 @@ def test_the_gain_by_hand() -> None:
     [(0.25, 0.0, 4), (0.35, 0.0, 2), (0.25, 0.1, 6), (0.0, 0.0, 10)],
 )
 def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, episodes: int) -> None:
-    """Each episode is two steps of -1 nat each and pays 0.6. Of 10 episodes, 4 leave 0.6 * 0.4 = 0.24 to hope for, 3
-    leave 0.28, 2 leave 0.32, 1 leaves 0.36. With λ = 0.1 the end is worth 0.4: 6 leave 0.24, 5 leave 0.3."""
+    """Each episode has two steps of -1 nat and pays 0.6. Of 10 episodes, the possible gain after 4 is 0.6 * 0.4 = 0.24,
+    after 3 0.28, after 2 0.32, after 1 0.36. With λ = 0.1 the end is worth 0.4, so it is 0.24 after 6 and 0.3 after
+    5."""
     world = Written(ends={"aa": 0.6})
     config = SearchConfig(Limits(simulations=10), method="best_of_n")
     gain = LeastGain(least, 1.0, likelihood_weight)

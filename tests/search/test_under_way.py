@@ -1,4 +1,4 @@
-"""Trees go on by themselves while the steps of others are under way."""
+"""Trees continue independently while the steps of other trees are under way."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ TASKS = [task(f"task {number}") for number in range(6)]
 
 @dataclass(frozen=True)
 class Tail(Maze):
-    """Some steps take 10 ms, most of them none, and as many again a turn of the event loop."""
+    """A tenth of the steps take 10 ms, most others take one turn of the event loop, and the rest take no time."""
 
     async def step(self, state: State, action: Action) -> Transition:
         luck = share("wait", state.messages[-1].content, action.text)
@@ -47,7 +47,7 @@ def test_trees_do_not_depend_on_what_steps_take(method: SearchMethod, estimate_a
 
 @dataclass(frozen=True)
 class Last(Maze):
-    """The first step of the first task ends once all others have made theirs."""
+    """The first step of the first task ends only after ``steps`` steps of the others."""
 
     made: Counter[str] = field(default_factory=Counter[str])
     steps: int = 0
@@ -70,7 +70,7 @@ def test_no_tree_waits_for_the_slow_step_of_another() -> None:
 
 @dataclass
 class SlowValue(HashValue):
-    """Takes ``seconds`` a call, for as many states as there are."""
+    """Takes ``seconds`` per call, for any number of states."""
 
     seconds: float = 0.0
 
@@ -86,7 +86,7 @@ class Staggered(Maze):
 
 
 def test_a_slow_model_is_asked_for_all_trees_together() -> None:
-    """Steps take up to 10 ms, and the model 0.2 s: it waits for all of them, as if no step took any time."""
+    """Steps take up to 10 ms and the model 0.2 s. The model waits for all of them, as if steps took no time."""
     values, config = [HashValue(), SlowValue(seconds=0.2)], SearchConfig(Limits(simulations=3))
     for world, value in zip((Maze(0.0, 0.0), Staggered(0.0, 0.0)), values, strict=True):
         asyncio.run(make_search(TablePolicy(WORDS), world, config, value).run(TASKS, range(6)))
@@ -124,8 +124,8 @@ def test_an_error_of_the_policy_gives_up_what_is_under_way() -> None:
 
 
 def test_a_step_that_ends_in_time_while_a_model_answers_is_not_late() -> None:
-    """A step in a thread takes as long as the policy needs to be asked, which then keeps the event loop for longer than
-    the step's limit."""
+    """A step in a thread ends once the policy is called, within its time limit. The policy call then blocks the event
+    loop for longer than that limit."""
     asked, ended = threading.Event(), threading.Event()
 
     def in_thread() -> None:
@@ -155,7 +155,7 @@ def test_a_step_that_ends_in_time_while_a_model_answers_is_not_late() -> None:
 
 
 class Panic(BaseException):
-    """What a library written in Rust raises where it panics."""
+    """The exception of a library written in Rust that panics."""
 
 
 @pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError])
@@ -184,7 +184,7 @@ def test_trees_share_the_time_of_slow_steps() -> None:
 
 @dataclass
 class Served(TablePolicy):
-    """A policy on a server, where some trees wait longer than others."""
+    """A policy on a server on which some trees wait longer than others."""
 
     concurrent: bool = True
     under_way: int = 0
@@ -225,7 +225,7 @@ def test_rollouts_of_one_tree_do_not_wait_for_those_of_another() -> None:
 
 @dataclass
 class Waiting(TablePolicy):
-    """A server whose first answer to the first task comes once the batches tell that every other tree is finished."""
+    """A server that answers the first task only when all other trees have finished, as reported by the batches."""
 
     concurrent: bool = True
     simulations: int = 0
@@ -241,7 +241,7 @@ class Waiting(TablePolicy):
 
 
 def test_batches_end_while_a_server_is_asked() -> None:
-    """Or else progress would stand still, and ``limits.seconds`` would end no tree."""
+    """Otherwise the progress would stand still, and ``limits.seconds`` would end no tree."""
     policy, config = Waiting(WORDS, simulations=40), SearchConfig(Limits(simulations=8), skip_exhausted=False)
     run = make_search(policy, Maze(0.0, 0.0), config).run(TASKS, range(6), policy.on_batch)
     trees = asyncio.run(asyncio.wait_for(run, timeout=10))

@@ -1,4 +1,4 @@
-"""Leaf values that play on or are mixed, by hand and in a search, and what a critic's word does to a search."""
+"""Leaf values by rollouts and as mixtures, by hand and in a search, and the effect of a critic on a search."""
 
 import asyncio
 import math
@@ -58,7 +58,8 @@ def test_a_rollout_by_hand() -> None:
 
 @dataclass(frozen=True)
 class Toll:
-    """Every step pays 0.25 and a process reward, and costs three environment steps; ``limit`` of them at most."""
+    """Every step pays 0.25 and a process reward, and costs three environment steps. An episode has ``limit`` steps at
+    most."""
 
     limit: int = 3
 
@@ -72,7 +73,7 @@ class Toll:
 
 @dataclass(frozen=True)
 class Withheld(Toll):
-    """A toll of which the search is not told."""
+    """A toll that the search does not see."""
 
     async def step(self, state: State, action: Action) -> Transition:
         return replace(await Toll.step(self, state, action), reward=None)
@@ -89,7 +90,7 @@ def test_a_state_knows_what_was_paid_on_the_way(dynamics: Toll, paid: float) -> 
 
 @dataclass(frozen=True)
 class Dear:
-    """V = 0.5, for four environment steps and five tokens."""
+    """V = 0.5, at a cost of four environment steps and five tokens."""
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         return [Estimate(0.5, (8, 9), 4, 5) for _ in states]
@@ -97,8 +98,8 @@ class Dear:
 
 @pytest.mark.parametrize(("limit", "max_steps", "steps"), [(3, 9, 3), (9, 2, 2)])
 def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps: int, steps: int) -> None:
-    """Σ_t γ^t 0.25 + γ^T 0.5, at the rollout's own limit, and at the environment's where that is not the task's.
-    Process rewards stay out."""
+    """Σ_t γ^t 0.25 + γ^T 0.5, both at the rollout's own limit and at a limit of the environment that is not the task's.
+    Process rewards are left out."""
     toll = RolloutValue(AllPolicy("pay"), Toll(limit), max_steps=max_steps, discount=0.5, bootstrap=True)
     paid = {2: 0.375, 3: 0.4375}[steps]
     assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
@@ -107,7 +108,7 @@ def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps
 
 
 def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
-    """Against the exact value of the walk: rollouts of 1600 tasks have a standard error of at most 0.0125."""
+    """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
 
     @lru_cache
     def exact(cell: int, left: int) -> float:
@@ -146,7 +147,7 @@ def test_other_states_and_seeds_give_other_rollouts() -> None:
 
 @dataclass
 class Batches:
-    """Counts the states of each call of a policy."""
+    """Counts the states in each call of a policy."""
 
     policy: Policy
     batches: list[int] = field(default_factory=list[int])
@@ -165,7 +166,7 @@ def test_all_rollouts_advance_together() -> None:
 
 @dataclass(frozen=True)
 class Breaks:
-    """Pays 0.25 a step; the third fails, is silent or pays what is no number, in task 1 alone."""
+    """Pays 0.25 per step. In task 1 alone, the third step raises, hangs or pays NaN."""
 
     how: str
 
@@ -194,7 +195,8 @@ class Breaks:
     ],
 )
 def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str, steps: int) -> None:
-    """The rollout keeps what it was paid by then, and what the value says of where it stood."""
+    """The rollout keeps the rewards until then and, if there is a value function, adds its value of the state
+    reached."""
     value = RolloutValue(AllPolicy("go"), Breaks(how), max_steps=9, step_seconds=0.2)
     sound, broken, too = estimate(value, *states(3))
     assert sound == too == Estimate(1.0, (1,), 4, 4)
@@ -228,7 +230,7 @@ def test_a_rollout_without_rewards_needs_a_value() -> None:
 
 @dataclass(frozen=True)
 class Forgetful:
-    """Cannot read a conversation in which ``steps`` actions were taken."""
+    """A policy that cannot read a conversation with ``steps`` actions."""
 
     steps: int
 
@@ -247,7 +249,7 @@ def test_a_state_that_cannot_be_read_is_told_and_one_on_the_way_is_a_limit() -> 
 
 
 def test_a_mixed_value_by_hand() -> None:
-    """1/4 of 1 and 3/4 of 0.5; the first context that there is, every cost, the first error."""
+    """1/4 of 1 and 3/4 of 0.5, with the first context that exists, the sum of the costs, and the first error."""
     blind, dear = ConstantValue(1.0), Dear()
     assert estimate(MixedValue([blind, dear], [0.25, 0.75]), CELL, CELL) == [Estimate(0.625, (8, 9), 4, 5)] * 2
     walk = RolloutValue(AllPolicy("right"), Corridor(), max_steps=6)
@@ -259,7 +261,7 @@ def test_a_mixed_value_by_hand() -> None:
 
 @dataclass
 class Ledger:
-    """Keeps what a value has told."""
+    """Records the estimates of a value function."""
 
     value: Value
     told: list[Estimate] = field(default_factory=list[Estimate])
@@ -293,10 +295,10 @@ def test_a_tree_of_rollouts_depends_on_its_seed_alone() -> None:
 
 @dataclass
 class Knowing:
-    """A critic that knows the way to the treasure."""
+    """A critic that knows the path to the treasure."""
 
     asked: list[tuple[tuple[str, ...], int]] = field(default_factory=list[tuple[tuple[str, ...], int]])
-    """(what was said before, candidates) of every state asked about."""
+    """For every state asked about: (the words so far, number of candidates)."""
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
         for state, actions in zip(states, candidates, strict=True):
@@ -330,7 +332,7 @@ def seek(config: SearchConfig, seed: int, critic: Knowing) -> Tree:
 
 
 def test_search_finds_the_treasure_sooner_with_a_critic_that_knows() -> None:
-    """Of 256 ways; where the critic has half the say, its word alone leads there in the four steps that it takes."""
+    """There are 256 paths. With weight one half, the critic alone leads search there in the four simulations needed."""
     alone, quarter, half = [], [], []
     for seed in range(5):
         alone.append(seek(replace(SEARCH, critic_weight=0.0), seed, Knowing()).budget.simulations)
@@ -364,7 +366,7 @@ def test_a_critic_without_weight_is_not_asked() -> None:
 
 @pytest.mark.parametrize("value", [None, HashValue()])
 def test_an_ended_state_is_not_played_on(value: Value | None) -> None:
-    """Only its context is read, and ``value`` judges it."""
+    """Only its context is read, and ``value`` estimates it."""
     policy = TablePolicy(WORDS)
     ended = replace(states(1)[0], ended=True)
     judged = 0.0 if value is None else HashValue.of(ended)

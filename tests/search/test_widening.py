@@ -1,4 +1,4 @@
-"""PUCT draws candidates as it wants them: a new one competes with the actions that a state has."""
+"""PUCT draws candidates on demand: a possible new action competes with the existing actions of a state."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ MANY = {f"w{number}": 0.01 for number in range(100)}
 
 @dataclass
 class CountingPolicy:
-    """Draws words of a table and counts those drawn at each state."""
+    """Draws words from a table, and counts the draws at each state."""
 
     table: dict[str, float]
     drawn: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
@@ -60,14 +60,14 @@ def limited(simulations: int, **others: object) -> SearchConfig:
     ("prior", "unseen", "value_sum", "drawn", "c", "wanted"),
     [
         # V(s) = 0.5, W = 1.6 and N = 2, so the new action's Q is 2.1 / 3 - 0.1 = 0.6, and sqrt(1 + N) = 1.7321. The
-        # action drawn has Q = 0.8.
+        # drawn action has Q = 0.8.
         (0.7, 0.3, 1.6, 1, 0.5, False),  # 0.8 + 0.5 * 0.7 * 1.7321 / 3 = 1.0021 before 0.6 + 0.5 * 0.3 * 1.7321 / 2
         (0.1, 0.9, 1.6, 1, 0.5, True),  # 0.8 + 0.5 * 0.1 * 1.7321 / 3 = 0.8289, 0.6 + 0.5 * 0.9 * 1.7321 / 2 = 0.9897
         (0.1, 0.9, 1.6, 4, 0.5, False),  # after four draws, 0.6 + 0.5 * 0.9 * 1.7321 / 5 = 0.7559
-        (0.1, 0.9, 1.6, 1, 0.0, False),  # without exploration the better Q decides
-        # W = 0.2: the action drawn has Q = 0.1, and the new one 0.7 / 3 - 0.1 = 0.1333.
+        (0.1, 0.9, 1.6, 1, 0.0, False),  # without exploration the higher Q decides
+        # W = 0.2: the drawn action has Q = 0.1, and the new one 0.7 / 3 - 0.1 = 0.1333.
         (0.7, 0.3, 0.2, 1, 0.0, True),
-        (1.0, NOTHING_NEW / 2, 0.2, 1, 0.0, False),  # there is nothing new
+        (1.0, NOTHING_NEW / 2, 0.2, 1, 0.0, False),  # nothing new is left
     ],
 )
 def test_the_new_action_competes(
@@ -104,8 +104,8 @@ def test_unlikely_candidates_are_drawn_one_after_another() -> None:
     seed=st.integers(0, 2**32),
 )
 def test_every_draw_is_tried(widening: int, leaves: int, simulations: int, end_share: float, seed: int) -> None:
-    """A simulation that has drawn a candidate goes on through it: one at a time, no candidate is left untried. Several
-    simulations in flight may give up where they draw what another one is trying."""
+    """A simulation that drew a candidate continues through it, so with one at a time no candidate stays untried.
+    Several simulations in flight may give up if they draw a candidate that another one is trying."""
     policy = CountingPolicy(WORDS)
     config = limited(simulations, widening=widening, leaves=leaves)
     [tree] = grow(policy, Maze(end_share, 0.1), config, HashValue(), seeds=[seed])
@@ -118,8 +118,8 @@ def test_every_draw_is_tried(widening: int, leaves: int, simulations: int, end_s
 
 
 def test_what_was_found_is_kept() -> None:
-    """Of b, a, then b, c: b and a keep their place, visits and child. The words' own probabilities are their priors,
-    and a tenth is left for d."""
+    """The draws are b, a, then b, c. b and a keep their order, visits and children. The words' own probabilities are
+    their priors, and a tenth is left for d."""
     [growth] = asyncio.run(plant(ENDLESS, [task()], [0]))
     policy, root = Scripted(["b", "a", "b", "c"]), growth.tree.root
     [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
@@ -147,8 +147,9 @@ def test_uct_draws_a_fixed_set() -> None:
 @pytest.mark.parametrize("tokens", [40, 320])
 @pytest.mark.parametrize("leaves", [1, 3])
 def test_gumbel_gathers_the_roots_candidates_in_its_first_phase(tokens: int, leaves: int) -> None:
-    """Four phases for 16 actions, of which a hundred are likely enough. At the root one is drawn at a time, until a
-    quarter of the tokens is spent, two a candidate. So are those of other states; together they cost all tokens."""
+    """16 actions are considered in four phases, and a hundred words are likely enough. At the root one candidate is
+    drawn at a time, until a quarter of the tokens is spent, at two tokens each. Other states draw in the same way.
+    Together they use all tokens."""
     policy = CountingPolicy(MANY)
     config = SearchConfig(Limits(generated_tokens=tokens), selection="gumbel", leaves=leaves)
     [tree] = grow(policy, ENDLESS, config, HashValue())
@@ -166,7 +167,7 @@ def test_gumbel_looks_no_further_than_the_considered() -> None:
 
 
 def test_gumbel_draws_others_where_all_of_the_considered_are_explored() -> None:
-    """Every action ends the episode at once. Three are considered, and all tokens are spent, two a draw."""
+    """Every action ends the episode at once. Three are considered, and all tokens are spent, two per draw."""
     policy = CountingPolicy(MANY)
     config = SearchConfig(Limits(generated_tokens=40), selection="gumbel", gumbel=GumbelConfig(3))
     [tree] = grow(policy, Maze(1.0, 0.0), config, HashValue())
@@ -182,7 +183,7 @@ def test_without_widening_each_state_is_expanded_once() -> None:
 
 
 def test_an_end_does_not_stop_the_draws() -> None:
-    """Every action ends the episode at once, so that nothing is left but to draw others."""
+    """Every action ends the episode at once, so only drawing others is left."""
     policy = CountingPolicy(MANY)
     [tree] = grow(policy, Maze(1.0, 0.0), limited(16))
     assert tree.budget.simulations == policy.drawn[("toy",)] == 16
@@ -199,7 +200,7 @@ def test_a_search_ends_where_the_policy_has_nothing_else_to_say() -> None:
 
 
 def test_a_policy_that_repeats_itself_ends_the_search() -> None:
-    """It reports a probability of 0.2 for the one word that it ever says."""
+    """The policy reports a probability of 0.2 for the only word that it ever says."""
 
     class Parrot:
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -212,7 +213,7 @@ def test_a_policy_that_repeats_itself_ends_the_search() -> None:
 
 
 def test_the_roots_noise_stays_where_candidates_join() -> None:
-    """A quarter of each prior is Dirichlet noise of the tree's seed: where one more edge joins two, theirs keeps its
+    """A quarter of each prior is Dirichlet noise from the tree's seed. If a third edge joins two, their noise keeps its
     proportion."""
     noise = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 3)
     two = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 2)
@@ -225,7 +226,7 @@ def test_the_roots_noise_stays_where_candidates_join() -> None:
 
 
 def test_neighbours_do_not_change_the_draws() -> None:
-    """In one batch some states want one candidate more and others their first, in whatever order the trees come."""
+    """In one batch some states want one more candidate and others their first, whatever the order of the trees."""
     tasks = [task(f"task {number}") for number in range(6)]
     random.Random(0).shuffle(tasks)
     config = limited(40, leaves=4)

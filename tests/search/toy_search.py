@@ -1,4 +1,4 @@
-"""Small worlds, table policies and values that play the protocols, and a digest of trees."""
+"""Small worlds, table policies and value functions for the protocols, and a digest of trees."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ def task(name: str = "toy") -> Task:
 
 
 def act(call: str, logprob: float = -1.0, *, text: str = "", error: str = "", tokens: int = 1) -> Action:
-    """An action of so many tokens whose log-probabilities sum to ``logprob``."""
+    """An action of ``tokens`` tokens whose log-probabilities sum to ``logprob``."""
     ids = tuple(derive_seed(text or call, place) % 1000 for place in range(tokens))
     return Action(text or call, "" if error else call, "", ids, (logprob / tokens,) * tokens, error)
 
@@ -48,12 +48,13 @@ def after(state: State, action: Action, observation: str) -> State:
 
 
 def calls(state: State) -> tuple[str, ...]:
-    """What was said so far."""
+    """The calls so far."""
     return tuple(message.content for message in state.messages if message.role == "assistant")
 
 
 class Corridor:
-    """Walk from cell 2 to cell 4, which pays 1 and ends, as cell 0 does; other words are invalid; six steps at most."""
+    """Walk from cell 2 to cell 4, which pays 1 and ends the task. Cell 0 ends it, too; other words are invalid; six
+    steps at most."""
 
     async def reset(self, task: Task) -> State:
         return begin(task, "cell 2")
@@ -73,7 +74,7 @@ class Corridor:
 
 @dataclass(frozen=True)
 class Maze:
-    """What a step leads to is a hash of the steps so far: an end that pays something in [0, 1], a limit, or on."""
+    """The result of a step is a hash of the steps so far: an end that pays something in [0, 1], a limit, or neither."""
 
     end_share: float = 0.3
     limit_share: float = 0.1
@@ -97,7 +98,7 @@ class Maze:
 
 @dataclass(frozen=True)
 class Treasure:
-    """Four steps deep; only one path pays 1, every other less than a half."""
+    """Four steps deep. Only one path pays 1, and every other less than a half."""
 
     path: tuple[str, ...] = ("c", "a", "d", "b")
 
@@ -113,7 +114,7 @@ class Treasure:
 
 @dataclass
 class TablePolicy:
-    """Draws from a table of words and probabilities; ``by_state`` overrides it where the last observation is known."""
+    """Draws from a table of words and probabilities. ``by_state`` overrides it for known last observations."""
 
     table: Mapping[str, float]
     by_state: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
@@ -132,7 +133,7 @@ class TablePolicy:
 
 
 class AllPolicy:
-    """Proposes every word once, in order, all equally likely."""
+    """Proposes every word once, in order, with equal probabilities."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -147,7 +148,7 @@ class HashValue:
     """V(s) is a hash of the conversation, in [0, 1)."""
 
     calls: list[int] = field(default_factory=list[int])
-    """States in each call."""
+    """The number of states in each call."""
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         self.calls.append(len(states))
@@ -181,13 +182,13 @@ def grow(
     *,
     noise: bool = True,
 ) -> list[Tree]:
-    """Search each task; seeds follow from the tasks' names unless given."""
+    """Search each task. By default the seeds follow from the tasks' names."""
     seeds = [derive_seed(each.id) for each in tasks] if seeds is None else seeds
     return asyncio.run(Search(policy, dynamics, config, value, noise=noise).run(tasks, seeds))
 
 
 def plain(tree: Tree) -> Any:
-    """The tree's record as JSON reads it back, without wall time."""
+    """The tree's record as read back from JSON, without wall time."""
     record = to_record(tree)
     record["budget"]["seconds"] = 0.0
     record.get("spent", {}).pop("seconds", None)

@@ -1,4 +1,4 @@
-"""A world and a value that are written down, for trees computed by hand."""
+"""A world and a value function given by tables, for trees computed by hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from treeagent.types import Action, Estimate, Proposal, State, Task, Transition
 
 @dataclass(frozen=True)
 class Written:
-    """Words lead on and on; "ab" is the state after a and b."""
+    """Any word leads on; "ab" is the state after a and b."""
 
     values: Mapping[str, float] = field(default_factory=dict[str, float])
-    """V by state; 0 where none is given."""
+    """V by state; 0 by default."""
     ends: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What the ends pay, by state."""
+    """Rewards of the ends, by state."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What other states pay on arrival."""
+    """Rewards on arrival in other states."""
     refused: Sequence[str] = ()
-    """States to which a refused call leads."""
+    """States that a refused call leads to."""
     untold: Sequence[str] = ()
-    """States of which the dynamics cannot tell anything."""
+    """States that the dynamics reports as unknown."""
 
     async def reset(self, task: Task) -> State:
         return begin(task, "")
@@ -47,7 +47,7 @@ def where(state: State) -> str:
 
 @dataclass(frozen=True)
 class InOrder:
-    """Draws the first ``count`` of its words, one token each; all are equally likely unless said otherwise."""
+    """Draws the first ``count`` of its words, with one token each. By default they are equally likely."""
 
     words: str
     logprobs: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -62,5 +62,5 @@ def said(path: Sequence[Edge]) -> str:
 
 
 def statistics(tree: Tree) -> dict[str, tuple[int, float]]:
-    """(N, W) of every edge that was stepped, by the state it leads to; W to nine decimals."""
+    """(N, W) of every edge that was stepped, by the state that it leads to; W to nine decimals."""
     return {said(path): (path[-1].visits, round(path[-1].value_sum, 9)) for path, _ in tree.walk() if path}

@@ -1,4 +1,4 @@
-"""An environment that returns and raises what it must not, by the name of its task."""
+"""An environment that returns and raises forbidden things, selected by the name of its task."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ HOSTILE = f"{__name__}:Hostile"
 
 
 class Mute(Exception):
-    """An exception that cannot tell itself."""
+    """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -57,7 +57,7 @@ ANSWERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "cancellation at step": ("step", raises(asyncio.CancelledError())),
     "cancellation at reset": ("reset", raises(asyncio.CancelledError())),
 }
-"""By the attack: the method that strikes, and what it does."""
+"""For each attack, the method that it uses, and what it does."""
 
 
 def cyclic() -> dict[str, object]:
@@ -93,7 +93,7 @@ TASKS: dict[str, Task] = {
 
 
 class Hostile(Env):
-    """``on`` leads on and ``end`` ends with success; tasks named after an attack of ``ANSWERS`` meet it."""
+    """``on`` continues and ``end`` ends with success. A task named after an attack of ``ANSWERS`` makes that attack."""
 
     snapshot_kind: SnapshotKind = "exact"
 

@@ -1,4 +1,4 @@
-"""An MCP server over stdio without a library, hostile in the way that its first argument names.
+"""An MCP server over stdio, written without a library, that misbehaves in the way that its first argument names.
 
 The second argument is a JSON file of what the fault needs: the tools to list, or a number of lines or characters.
 """
@@ -25,7 +25,7 @@ def answer(number: object, result: Mapping[str, object]) -> None:
 
 
 def listed(number: object) -> None:
-    """Answer what tools there are."""
+    """Answer the request for the list of tools."""
     answer(number, {"tools": GIVEN if FAULT == "tools" else [ECHO]})
 
 

@@ -1,4 +1,4 @@
-"""Values that no file can hold, and exceptions that would end the run, cost the episode that met them and no other."""
+"""Values that no file can hold, and exceptions that would end the run, only cost the episode in which they occur."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ class BothWords:
 
 
 def searched(env: Env, tasks: Sequence[Task], folder: Path) -> list[Record]:
-    """Search the tasks together, store the trees and read their records, without wall time."""
+    """Search the tasks together and store the trees. Returns their records without wall time."""
     search = Search(BothWords(), EnvDynamics(env, max_steps=3), SearchConfig(limits=Limits(simulations=6)))
     trees = asyncio.run(search.run(tasks, list(range(len(tasks)))))
     write_trees(folder, "collect", 0, trees)
@@ -76,7 +76,7 @@ def test_a_bad_answer_costs_its_own_tree_alone(attack: str, sound: list[Record],
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_a_reward_that_is_no_number_is_the_tree_s_error(reward: float, tmp_path: Path) -> None:
     class Unjudged(Hostile):
-        """Without a verdict, which would take the place of the reward."""
+        """Has no verdict, which would override the reward."""
 
         def step(self, action: str | ToolCall) -> StepResult:
             return "here", reward, False, False, {}
@@ -102,7 +102,7 @@ def test_a_bad_task_costs_its_own_tree_alone(attack: str, sound: list[Record], t
     ],
 )
 def test_a_tree_that_cannot_be_written_is_told_by_its_error(node: State, tmp_path: Path) -> None:
-    """As one of another ``Dynamics`` than an environment's might be."""
+    """Another ``Dynamics`` than an environment's may return such a value."""
     kept = Tree(Task("kept", "walk"), 1, Node(State(Task("kept", "walk"), ())))
     write_trees(tmp_path, "collect", 0, [kept, Tree(node.task, 2, Node(node)), kept])
     first, lost, last = read_as(dict, tmp_path)
@@ -200,7 +200,7 @@ def test_a_model_s_call_with_values_that_no_file_can_hold_reaches_no_tool(argume
     text = f"Action: say {arguments}"
     state = asyncio.run(dynamics.reset(Task("t", "walk")))
     asyncio.run(dynamics.step(state, ReAct().read(text)))
-    assert asked == [f"say {arguments}"]  # as written, not read
+    assert asked == [f"say {arguments}"]  # as it was written, without parsing
     turn = f'<action>{{"when": true, "which": "say", "how": {arguments}}}</action>'
     assert JsonAction().read(turn).error
 

@@ -1,4 +1,5 @@
-"""What the files of a downloaded run or checkpoint could do: run code, reach another machine, end in a traceback."""
+"""What the files of a downloaded run or checkpoint could cause: running code, contacting another machine, a
+traceback."""
 
 import json
 from pathlib import Path
@@ -24,7 +25,7 @@ SETTINGS = [
 
 
 def downloaded(folder: Path, key: str, value: str) -> Path:
-    """A run with a checkpoint, whose settings name something."""
+    """A run with a checkpoint, in whose settings ``key`` has ``value``."""
     checkpoint = folder / "checkpoints" / "base"
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Every place that reads foreign text, with the fuzzer's findings so far and a few of its texts."""
+"""Every place that reads foreign text, with the fuzzer's findings so far and a few of its random texts."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from treeagent.types import ToolCall
 FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "fuzz.py"))
 CASES = [json.loads(line) for line in Path(__file__).with_name("fuzz_cases.jsonl").read_text().splitlines()]
 SOME = {"python": 2, "settings": 3, "settings file": 10}
-"""Texts of the places that take long for each; of the others there are 200."""
+"""Number of texts for slow places; the others get 200."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['place']} {case['text'][:10]!r}")

@@ -1,4 +1,4 @@
-"""MCP servers that die, hang, flood and lie: each gives a sentence at the door or an episode's error."""
+"""MCP servers that die, hang, flood and lie lead to an error at the start or to an episode's error."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Serve(Protocol):
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Serve]:
-    """Starts the hostile server and resets it; every server ends with the test."""
+    """A function that starts the hostile server and resets it. All servers end with the test."""
     with contextlib.ExitStack() as started:
 
         def serve(fault: str, given: object = None, *, seconds: float = 60.0) -> McpEnv:
@@ -133,7 +133,7 @@ def test_an_answer_beyond_every_limit_costs_the_episode_alone(
     served: Serve, fault: str, given: object, error: type[Exception], named: str
 ) -> None:
     env = served(fault, given)
-    if error is EnvTimeout:  # nothing answers the call, which ends by its limit
+    if error is EnvTimeout:  # nobody answers, so the call runs into its limit
         env._seconds = 2
     with pytest.raises(error) as failed:
         env.step("echo {}")

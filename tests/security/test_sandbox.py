@@ -1,4 +1,4 @@
-"""Attacks on the sandbox of the Python tool: code that reaches for files, processes, the network or the answers."""
+"""Attacks on the sandbox of the Python tool: code that tries to reach files, processes, the network or the answers."""
 
 import json
 import os
@@ -21,13 +21,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def said(code: str, **limits: float) -> str:
-    """What the code printed, and why it was ended."""
+    """The output of the code, and why it was ended."""
     run = Sandbox(**limits).run(code)  # type: ignore[arg-type]
     return f"{run.output.strip()} {run.error}".strip()
 
 
 def answers(lines: list[str], header: str = "") -> list[str]:
-    """For each line of code, the name of the exception that it raises, or ``no error``; all in one run."""
+    """For each line of code, the name of the exception that it raises, or ``no error``. All lines run in one
+    process."""
     code = (
         f"{header}\nimport json\nanswers = []\n"
         f"for line in json.loads({json.dumps(json.dumps(lines))}):\n"
@@ -88,7 +89,7 @@ def test_no_open_flag_empties_or_makes_a_file(tmp_path: Path) -> None:
     file.write_text("kept")
     flags = [
         f"os.open({str(file)!r}, {mode} | {flag})"
-        for mode in range(4)  # 3 is neither reading nor writing, which once passed for no access at all
+        for mode in range(4)  # 3 is neither reading nor writing, and was once treated as no access at all
         for flag in ("0", "os.O_TRUNC", "os.O_CREAT", "os.O_CREAT | os.O_TRUNC", "os.O_APPEND", "os.O_DIRECT")
     ]
     flags += [f"os.open({str(tmp_path)!r}, 2 | os.O_TMPFILE)", "os.open('/dev/null', 3)", "os.open('/dev/tty', 3)"]
@@ -161,7 +162,7 @@ def test_there_is_no_network_no_other_process_and_no_environment() -> None:
         "os.nice(1)",
         "import socket",
         "_thread.start_new_thread(print, ())",
-        f"time.clock_gettime(({~os.getpid()} << 3) | 2)",  # the processor time of another process
+        f"time.clock_gettime(({~os.getpid()} << 3) | 2)",  # the CPU time of another process
         "time.clock_settime(0, 0.0)",
         "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
         f"resource.prlimit({os.getpid()}, resource.RLIMIT_AS)",
@@ -174,7 +175,8 @@ def test_there_is_no_network_no_other_process_and_no_environment() -> None:
 
 @pytest.mark.parametrize("x32", [0, 0x40000000])
 def test_every_system_call_that_is_not_listed_is_refused(x32: int) -> None:
-    # 335 and 336 are the kernel's own return points of probes. It answers them itself, with a signal or an error.
+    # 335 and 336 are return points of the kernel's own probes. The kernel answers them itself, with a signal or an
+    # error.
     allowed = () if x32 else (*_CALLS, *_CLOCK_CALLS, 335, 336)
     code = (
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nwrong = []\n"
@@ -188,7 +190,7 @@ def test_every_system_call_that_is_not_listed_is_refused(x32: int) -> None:
 
 
 def test_the_wrong_architectures_calls_end_the_run() -> None:
-    # int 0x80 with eax = 20 asks for getpid by the numbers of 32 bits.
+    # int 0x80 with eax = 20 calls getpid by its 32-bit number.
     machine_code = "b'\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3'"
     code = (
         "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
@@ -209,7 +211,7 @@ def test_what_waits_without_end_is_ended() -> None:
         assert said(code, seconds=1.0) == "it took too long"
 
 
-@pytest.mark.slow  # the limit of processor time is reached twice
+@pytest.mark.slow  # the CPU time limit is reached twice
 @pytest.mark.timeout(900)
 def test_what_computes_without_end_is_ended() -> None:
     assert "seconds of processor time" in said("while True: pass", seconds=250.0)
@@ -225,7 +227,7 @@ def test_a_fork_bomb_hungry_code_and_chatter_are_held() -> None:
     run = Sandbox().run("while True: print('x' * 1000)")
     assert run.error == "it wrote too much"
     assert len(run.output) <= 2**16
-    # The file to which results go is none to fill the parent's memory by.
+    # The file for results must not be a way to fill the parent's memory.
     assert Sandbox().run("import os\nwhile True: os.write(int(__import__('sys').argv[1]), b'1' * 9999)").error
 
 
@@ -254,7 +256,7 @@ def test_a_run_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
 def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import treeagent.envs.python.sandbox as sandbox
 
-    # A kernel without filters answers their call with "invalid argument", as this number is answered.
+    # A kernel without seccomp filters answers with "invalid argument", as it does for this unknown number.
     text = sandbox._CHILD.read_text()
     assert "= 1, 38, 22, 2\n" in text
     old_kernel = tmp_path / "child.py"

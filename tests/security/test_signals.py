@@ -1,4 +1,4 @@
-"""Signals that end a run leave no process and no broken store; environments do not get the keys of the run."""
+"""Signals that end a run leave no process and no broken store, and environments do not get the run's API keys."""
 
 import os
 import random
@@ -26,13 +26,13 @@ from treeagent.workers.processes import Processes
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
 SECONDS = 2.0
-"""Within which every worker of a run is gone."""
+"""All workers of a run must have ended within this time."""
 MOMENTS = 20
 MARK = "TREEAGENT_TEST_MARK"
 
 
 class Started:
-    """A process whose descendants, also those that lead sessions of their own, are known by a mark."""
+    """A process and its descendants, found by a mark in their environment even if they lead sessions of their own."""
 
     def __init__(self, *command: str | Path) -> None:
         self.mark = uuid.uuid4().hex
@@ -51,13 +51,13 @@ class Started:
             try:
                 if f"{MARK}={self.mark}".encode() in path.read_bytes() and runs(int(path.parent.name)):
                     found.append(int(path.parent.name))
-            except OSError:  # it has just ended, or is another user's
+            except OSError:  # the process has just ended, or belongs to another user
                 continue
         return found
 
     def left(self) -> list[int]:
-        """Processes that are still there after ``SECONDS``, without the one that was started and the resource tracker
-        of multiprocessing, which ends with it: on a busy machine, Python takes longer to unload torch."""
+        """Processes that still run after ``SECONDS``. The started process and the resource tracker of multiprocessing,
+        which ends with it, are left out, because Python takes longer to unload torch on a busy machine."""
         deadline = time.monotonic() + SECONDS
         while (found := [pid for pid in self.all() if not self._leads(pid)]) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -66,13 +66,13 @@ class Started:
     def _leads(self, pid: int) -> bool:
         try:
             tracks = b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             tracks = False
         return pid == self.process.pid or tracks
 
 
 Send = Callable[[int, int], None]
-"""To a process or to its group."""
+"""Sends a signal to a process or to its process group."""
 
 
 def collection(run: Path, out: Path) -> list[str | Path]:
@@ -86,7 +86,7 @@ def trees(run: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The trees of a collection that nothing disturbs."""
+    """The trees of an undisturbed collection."""
     out = tmp_path_factory.mktemp("whole") / "run"
     done = treeagent(*collection(finished_run, out), "workers=1")
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def whole(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def end(started: Started, send: Send, number: int) -> None:
-    """End a collection that is at work, and see that it ends as it should."""
+    """Send a signal to a collection at work, and check that it ends properly."""
     send(started.process.pid, number)
     left = started.left()
     _, said = started.process.communicate(timeout=20)
@@ -121,7 +121,7 @@ def test_an_ended_collection_leaves_no_process_and_resumes_to_the_same_trees(
     started = Started(PROGRAM, *command)
     while not list(tmp_path.glob("run/trees/*.zst")) and started.process.poll() is None:
         time.sleep(0.01)
-    assert len(started.all()) >= 5  # it, two workers and their environments
+    assert len(started.all()) >= 5  # the command, two workers and their environments
     end(started, send, number)
     assert treeagent(*command, "workers=1").returncode == 0
     assert trees(tmp_path / "run") == whole
@@ -155,7 +155,7 @@ def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_tre
             assert not left, f"{len(left)} processes are left at moment {ended}"
             assert "Traceback" not in said
             if started.process.returncode != (-number if number == signal.SIGKILL else 128 + number):
-                # Its work was done. While Python unloads its modules, it no longer handles signals.
+                # Its work was done. Python no longer handles signals while it unloads its modules.
                 assert started.process.returncode in (0, -number), said
                 assert trees(out) == whole
                 shutil.rmtree(out)
@@ -172,7 +172,7 @@ def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_tre
         ("", "SIGINT", 130),
         ("", "SIGTERM, SIGTERM, SIGHUP", 129),  # as service managers send them; the lower number comes first
         ("SIGHUP", "SIGHUP", 0),  # as under nohup
-        ("SIGINT", "SIGTERM", 143),  # as in the background of a script
+        ("SIGINT", "SIGTERM", 143),  # as for a background job of a script
     ],
 )
 def test_a_signal_while_the_command_line_is_imported_is_silent(before: str, sent: str, code: int) -> None:
@@ -224,7 +224,7 @@ def play(job: str, emit: Emit) -> None:
         env.step("up")
         env.step("up")
     print(os.getpid(), flush=True)
-    re.match(r"(a+)+$", "a" * 100 + "b")  # holds the interpreter's lock for ages
+    re.match(r"(a+)+$", "a" * 100 + "b")  # blocks while holding the GIL
 
 
 def parent(then: str) -> str:
@@ -246,7 +246,7 @@ def test_workers_that_hang_die_with_a_killed_parent(tmp_path: Path) -> None:
     for _ in range(2):
         started.process.stdout.readline()
     time.sleep(0.5)
-    assert len(started.all()) >= 5  # the parent, two workers, the environment and what it has started
+    assert len(started.all()) >= 5  # the parent, two workers, the environment and its child process
     started.process.kill()
     assert not started.left()
     started.process.communicate()
@@ -275,7 +275,7 @@ def test_a_worker_that_alone_got_the_signal_is_lost(number: int) -> None:
 
 
 class Telling(Stairs):
-    """Its observation is the environment that its process was started with and that it has."""
+    """Its observation holds the environment variables that its process was started with and has now."""
 
     def step(self, action: str | ToolCall) -> StepResult:
         return f"{dict(os.environ)} {Path('/proc/self/environ').read_bytes()!r}", 0.0, True, False, {}

@@ -1,4 +1,4 @@
-"""Queries that try to take much time or memory, write a file, or answer differently each time."""
+"""Queries that try to use much time or memory, write a file, or give a different answer each time."""
 
 import re
 import time
@@ -14,7 +14,7 @@ from treeagent.types import ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 LONG = f"SELECT replace('{'a' * 24}', 'a', '{'a' * 20}') x"
-"""A value nearly as long as one may be."""
+"""A value nearly as long as the limit."""
 
 
 def growing(step: str, start: str, body: str = "count(*)", union: str = "UNION ALL", most: int = 1_000_000) -> str:
@@ -123,7 +123,7 @@ HEAVY = {
 
 
 def peak() -> int:
-    """Most bytes that the process had since ``forget_peak``."""
+    """Peak memory of the process since ``forget_peak``, in bytes."""
     return 1024 * int(re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[0])
 
 

@@ -1,4 +1,5 @@
-"""A run's folder of a stranger: what is no file there is refused by name, and no name in a tree leads elsewhere."""
+"""The run folder of a stranger: special files are refused by name, and no name in a tree leads outside of the
+folder."""
 
 import os
 import shutil
@@ -27,7 +28,7 @@ SHARD = "trees/collect-00000.jsonl.zst"
 
 @pytest.fixture(autouse=True)
 def no_hang() -> Iterator[None]:
-    """A read that waits for ever fails after some seconds."""
+    """A read that blocks forever fails after some seconds."""
 
     def fail(*_: object) -> None:
         raise TimeoutError
@@ -41,7 +42,7 @@ def no_hang() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of one tree, in the current folder: a socket's path must be short."""
+    """A run of one tree in the current folder, because the path of a socket must be short."""
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as made:
         task = Task("t", "walk")
         root = Node(State(task, (Message("user", "walk"),)), context_ids=(1,))
@@ -165,7 +166,7 @@ def test_a_split_that_is_none_is_refused_since_it_names_files(split: object, run
 
 
 def test_an_honest_run_with_linked_files_is_read(run: Path) -> None:
-    """A store may lie on another disk."""
+    """A store may lie on another disk, behind links."""
     shutil.move(run / SHARD, "elsewhere")
     (run / SHARD).symlink_to(Path("elsewhere").resolve())
     assert len(list(read_as(from_record, run / "trees"))) == 1

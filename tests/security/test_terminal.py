@@ -1,4 +1,4 @@
-"""Hostile text in all that a person can print: the terminal is given no order, and no word is hidden."""
+"""Hostile text in everything that can be printed: the terminal obeys no sequence in it, and no text is hidden."""
 
 import io
 import json
@@ -41,12 +41,12 @@ from treeagent.world_model.fidelity import Bound, Fidelity, Figures
 ATTACK = (
     "\x1b[2J\x1b]0;owned\x07\x1b]8;;https://evil.example\x1b\\\x9b31m\x9d0;x\x9c\r\b\x7f\u202eevil\u2066\u200b\u3164"
 )
-"""Clears the screen, sets the window's title, makes a link, colours, goes back over what was written, turns words
-round, and hides characters."""
+"""Clears the screen, sets the window's title, makes a link, sets colours, overwrites text, reverses text and hides
+characters."""
 
 
 def orders(text: str) -> list[str]:
-    """The characters of a text that a terminal would obey, or that cannot be seen."""
+    """The characters of a text that a terminal would obey or that are invisible."""
     unseen = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
     return [ascii(each) for each in text if each != "\n" and (unicodedata.category(each) in unseen or each == "\u3164")]
 
@@ -72,7 +72,7 @@ def hostile_tree() -> Tree:
 
 
 def hostile_episodes() -> list[Tree]:
-    """The steps of the hostile tree, an episode each; the environment refuses its calls."""
+    """The steps of the hostile tree as one episode each. The environment refuses its calls."""
     episodes = [hostile_tree() for _ in range(3)]
     for place, episode in enumerate(episodes):
         episode.root.edges = [episode.root.edges[place]]
@@ -109,7 +109,7 @@ def test_a_tree_is_shown(run: Path) -> None:
     shown = printed("show", run, attack("task")).stdout
     fields = ("task", "prompt", "call", "tool", "argument", "malformed", "thought", "observation", "error")
     assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
-    assert r"value\u001b[2J" in shown  # as JSON spells it
+    assert r"value\u001b[2J" in shown  # escaped by JSON
 
 
 def test_episodes_are_shown(run: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_task_that_is_not_there_is_refused(run: Path) -> None:
 
 
 class Hostile(Env):
-    """An environment whose every word is an attack."""
+    """An environment in which every text is an attack."""
 
     def tasks(self, split: Split, count: int, start: int = 0) -> list[Task]:
         return [Task(attack(f"{split}-{start + each}"), attack("prompt"), split, each) for each in range(count)]
@@ -177,7 +177,7 @@ def test_brackets_are_text(tmp_path: Path) -> None:
 
 @contextmanager
 def guarded() -> Iterator[io.StringIO]:
-    """What a process writes to its standard error when the streams are guarded."""
+    """What a process writes to standard error while its streams are guarded."""
     before, stream = (sys.stdout, sys.stderr), io.StringIO()
     sys.stdout, sys.stderr = io.StringIO(), stream
     try:
@@ -342,7 +342,7 @@ MAIN = "from treeagent.__main__ import main; main()"
 
 
 def process(words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell's command in which ``treeagent`` is the command line; its last line is the exit code."""
+    """Run a shell script in which ``treeagent`` is the command line. The last line of its output is the exit code."""
     script = f'treeagent() {{ {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} "$@"; }}\n{words}'
     return subprocess.run(["bash", "-c", script], capture_output=True, encoding="latin-1", env=os.environ | environment)
 

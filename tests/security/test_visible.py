@@ -1,4 +1,4 @@
-"""Foreign text made visible: nothing that a terminal obeys or that an eye cannot see comes through."""
+"""Foreign text made visible: no terminal sequence and no invisible character remains."""
 
 import unicodedata
 

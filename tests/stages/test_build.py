@@ -1,4 +1,4 @@
-"""Tasks at the places that a job names."""
+"""The tasks at the indices that a job names."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from treeagent.types import Split, Task, UserError
 
 
 class Short(Doors):
-    """Has two tasks a split, and says no word of it."""
+    """Has only two tasks per split, and returns fewer tasks without raising."""
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return super().tasks(split, 2)[start : start + count]

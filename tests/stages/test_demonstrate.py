@@ -1,4 +1,4 @@
-"""Demonstrations as trees, and the tokens that a policy would have read and said in them."""
+"""Demonstrations as trees, with the tokens that a policy would have read and sampled in them."""
 
 from toy_llama import tokenizer
 
@@ -26,7 +26,7 @@ def texts(tree: Tree) -> list[str]:
 
 
 def test_a_demonstration_is_read_within_the_policys_budget() -> None:
-    """What the policy would not see is left out of it; it ends where nothing can be read."""
+    """Observations that exceed the policy's budget are left out, and a demonstration ends where nothing fits."""
     for tree in demonstrations():
         whole = tokenise(tree, CHAT)
         longest = max(len(whole.prompt_ids(path)) for path, _ in whole.walk())

@@ -1,4 +1,4 @@
-"""How policies are compared: no label reaches a choice, plans are carried on greedily, intervals are Wilson's."""
+"""How policies are evaluated: labels influence no choice, plans are continued greedily, and intervals are Wilson's."""
 
 import asyncio
 import math
@@ -53,7 +53,7 @@ def act(call: str, logprob: float = -1.0) -> Action:
 
 @dataclass(frozen=True)
 class Shopper:
-    """Reads the last page and does one of the things that it offers; ``greedy`` takes the first."""
+    """Reads the last page and takes one of the actions that it offers; ``greedy`` takes the first."""
 
     greedy: bool = False
 
@@ -78,13 +78,13 @@ class Shopper:
             return [f"click[{product}]" for product in products]
         if page.startswith("chosen:"):
             return ["click[buy now]"]
-        wanted = re.split(" ,| under| with", state.task.prompt)[0].split()[2:]  # without "find a"
+        wanted = re.split(" ,| under| with", state.task.prompt)[0].split()[2:]  # the words after "find a"
         return [f"search[{' '.join(wanted[start:])}]" for start in range(len(wanted))]
 
 
 @dataclass(frozen=True)
 class Taste:
-    """V(s) from the words of the conversation alone; ``flat`` likes everything equally."""
+    """V(s) from the words of the conversation alone; with ``flat``, all states have the same value."""
 
     flat: bool = False
 
@@ -97,7 +97,7 @@ class Taste:
 
 @dataclass
 class Recorder:
-    """Another dynamics, with a record of the actions taken in each task."""
+    """Wraps a dynamics and records the actions taken in each task."""
 
     inner: Dynamics
     actions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -112,7 +112,7 @@ class Recorder:
 
 
 def relabelled(task: Task) -> Task:
-    """The same instruction under another answer key."""
+    """The same instruction with another answer key."""
     other = {"attributes": ["unheard of"], "options": ["nowhere to be had"], "price_limit": 1.0}
     return replace(task, data={**task.data, **other})
 
@@ -161,7 +161,7 @@ def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
 
 
 def replayed(tree: Tree) -> list[float]:
-    """The return of each path of a planned tree to its end, played in an environment that reveals rewards."""
+    """The returns of all paths to an end in a planned tree, replayed in an environment that reveals rewards."""
     dynamics, returns = EnvDynamics(SHOP, max_steps=8), list[float]()
 
     async def play_path(path: Sequence[Edge]) -> float:
@@ -179,8 +179,8 @@ def replayed(tree: Tree) -> list[float]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode) -> None:
-    """By the true labels, what a replay of every end finds. By labels that nothing meets, nothing, after the same
-    choices."""
+    """With the true labels, ``found`` agrees with a replay of every end. With labels that nothing meets, nothing is
+    found, after the same choices."""
     tasks = SHOP.tasks("test", 12)
     true, actions, trees = played(tasks, mode, Taste())
     false, others, other_trees = played([relabelled(task) for task in tasks], mode, Taste())
@@ -194,12 +194,12 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
         "best_first",
         "ab_mcts",
         "rebase",
-    )  # a random V leads them to few ends
+    )  # with a random V they reach few ends
     assert not any(outcome.found for outcome in false)
     for tree, other in zip(trees, other_trees, strict=True):
         ends = [node for path, node in tree.walk() if path and node.ended]
         assert [node.paid for node in ends] == pytest.approx(replayed(tree))
-        for each in (tree, other):  # what a file keeps of them beside what was found
+        for each in (tree, other):  # what else a file stores about the labels and the time
             each.task, each.budget.seconds = tasks[0], 0.0
             each.spent = [spent._replace(seconds=0.0) for spent in each.spent]
             for node in each.nodes():
@@ -209,7 +209,7 @@ def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_that_leak_would_be_seen(mode: Mode) -> None:
-    """The same comparison on a dynamics that reveals rewards: the choices follow the labels."""
+    """The same comparison with a dynamics that reveals rewards: here the choices follow the labels."""
     tasks = SHOP.tasks("test", 12)
     _, actions, _ = played(tasks, mode, Taste(flat=True), reveal=True)
     _, others, _ = played([relabelled(task) for task in tasks], mode, Taste(flat=True), reveal=True)
@@ -247,7 +247,7 @@ def test_greedy_plans_nothing() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -> None:
-    """What is in flight at once is what takes memory."""
+    """The number of states in flight determines the memory needed."""
     asked: list[int] = []
 
     class Counting(Shopper):
@@ -262,7 +262,7 @@ def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -
 
 
 def test_best_of_n_keeps_to_other_limits_too() -> None:
-    """Six episodes a task of more than three steps each are too many for ten steps: the last one is finished."""
+    """Six episodes of more than three steps each exceed ten steps; the last one is finished."""
     tasks = SHOP.tasks("test", 5)
     actors = Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
@@ -297,8 +297,8 @@ def test_noise_is_for_training(noisy: SearchConfig) -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "greedy"])
 def test_a_search_ends_where_the_rest_cannot_pay(mode: Mode) -> None:
-    """Taste is at most 1, and 1 - V times the share that is left bounds the gain. With 5 any first end of the task is
-    enough, with 1e-9 none is."""
+    """Taste is at most 1, and 1 - V times the share of the limits that is left bounds the gain. With 5 the first end of
+    the task is enough, with 1e-9 none is."""
     tasks, actors = SHOP.tasks("test", 6), Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
     search, counts = replace(SEARCH, limits=Limits(simulations=60)), list[list[int]]()
@@ -312,7 +312,7 @@ def test_a_search_ends_where_the_rest_cannot_pay(mode: Mode) -> None:
 
 @dataclass(frozen=True)
 class Stairs:
-    """Five steps up, each worth 0.25 but the last, which ends it; ``stuck`` raises at the third."""
+    """Five steps up, each worth 0.25 except the last, which ends the task. ``stuck`` raises at the third step."""
 
     async def reset(self, task: Task) -> State:
         return State(task, (Message("user", "0"),))
@@ -338,7 +338,7 @@ class Climber:
 
 @dataclass(frozen=True)
 class RightDoor:
-    """Takes it."""
+    """Always takes the right door."""
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         both = await BothDoors().propose(states, count, seeds)
@@ -348,7 +348,7 @@ class RightDoor:
 def replanned(
     model: Dynamics, mode: Mode = "mcts", step_seconds: float | None = None
 ) -> tuple[Outcome, list[str], list[Tree]]:
-    """Of the doors, planned in ``model``: how it went, the doors taken, the first tree."""
+    """Plan a task of the doors in ``model``. Returns the outcome, the doors taken and the trees."""
     env = Doors()
     [goal] = env.tasks("test", 1)
     verified = Recorder(EnvDynamics(env, max_steps=2))
@@ -362,7 +362,7 @@ def replanned(
 def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mode: Mode) -> None:
     outcome, doors, [tree] = replanned(teller_model(Teller()), mode)
     assert (outcome.success, doors) == (True, ["r", "r"])
-    assert outcome.found is None  # in the environment, where nothing was planned
+    assert outcome.found is None  # nothing was planned in the environment itself
     assert (outcome.budget.environment_steps, outcome.steps) == (2, 2)
     assert outcome.budget.imagined_steps > 2
     assert tree.root.origin == "real"
@@ -370,8 +370,8 @@ def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mo
 
 
 def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
-    """The model believes in a prize behind ll. Behind the first door it reads that it is wrong, as would another model:
-    what follows is asked with the environment's own words."""
+    """The model predicts a prize behind ll. The observation after the first door differs from the prediction, and
+    further steps are predicted from the real observation."""
     teller = Teller(prize=lambda taken: 1.0 if taken == "ll" else 0.0, sight=lambda taken: f"gold glitters at {taken}")
     model, asked = teller_model(teller), list[str]()
 
@@ -385,13 +385,13 @@ def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
             return await model.step(state, action)
 
     outcome, doors, _ = replanned(Listener())
-    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model's word chose, the environment's counts
+    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model chose, the environment pays
     assert {"gold glitters at l", "behind door l"} <= set(asked)
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Opens as another dynamics does, and fails at every step."""
+    """Resets like another dynamics, and fails at every step."""
 
     inner: Dynamics
 
@@ -416,7 +416,7 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
 
 
 def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
-    """Trees are stored by the places of their tasks."""
+    """Trees are stored by the indices of their tasks."""
 
     class Closed(Stairs):
         async def reset(self, task: Task) -> State:
@@ -431,7 +431,7 @@ def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
 
 
 def test_a_slow_model_is_waited_for() -> None:
-    """Its writer holds the event loop up for longer than a step of the environment may take."""
+    """The model's writer blocks the event loop for longer than a step of the environment may take."""
 
     @dataclass
     class Slow(Teller):
@@ -444,7 +444,7 @@ def test_a_slow_model_is_waited_for() -> None:
 
 
 def test_where_search_finds_nothing_the_policy_goes_on() -> None:
-    """A model whose every answer is babble."""
+    """Every answer of the model is unreadable."""
     silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
     outcome, doors, _ = replanned(silent)
     assert (doors, outcome.reward, outcome.error) == (["r", "r"], 1.0, "")
@@ -479,7 +479,7 @@ def test_where_a_plan_stops_the_policy_goes_on() -> None:
     assert [outcome.budget.proposals for outcome in outcomes] == [0, 3, 5, 2]
     assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
     said = {episode.task.id: [edge.action.text for edge in steps(episode)] for episode in episodes}
-    assert said == stairs.actions  # the last one of "stuck" failed, and is told too
+    assert said == stairs.actions  # the last action of "stuck" failed, and is listed, too
     assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
 
 
@@ -580,7 +580,7 @@ def test_summary_by_hand() -> None:
 
 
 def test_coverage_apart_from_judgement_by_hand() -> None:
-    """Found in a, b and c, of which a and c were solved; d was solved by the policy beyond its plan."""
+    """A success was found in a, b and c, of which a and c were solved. The policy solved d beyond its plan."""
     outcomes = [
         Outcome("a", 1.0, 4, found=True),
         Outcome("b", 0.5, 4, found=True),

@@ -1,4 +1,4 @@
-"""Hindsight divergence against log-probabilities that transformers gives of whole sequences."""
+"""Hindsight divergence against transformers' log-probabilities of whole sequences."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def policy(checkpoint: Checkpoint) -> LLMPolicy:
 
 
 def grown(chat: ChatFormat) -> Tree:
-    """ "look", below it "buy" with success and "sell" with failure; beside it "wait", which never ends."""
+    """ "look", followed by "buy" with success and "sell" with failure; beside it "wait", which never ends."""
     messages = (Message("user", TASK.prompt),)
     tree = Tree(TASK, 0, Node(State(TASK, messages), context_ids=chat.prompt_ids(messages)))
 
@@ -85,7 +85,7 @@ def test_divergence_is_the_change_of_the_log_probability_by_knowing_the_outcome(
         ids = edge.action.token_ids
         changed = logprob(checkpoint, begun[known] + behind, ids) - logprob(checkpoint, start + behind, ids)
         assert edge.divergence == pytest.approx(abs(changed), abs=1e-4) and abs(changed) > 1e-3
-    # Both ends follow the first step: the mean of its divergences.
+    # Both ends follow the first step, so it gets the mean of their divergences.
     ids, plain = look.action.token_ids, logprob(checkpoint, start, look.action.token_ids)
     both = [abs(logprob(checkpoint, begun[known], ids) - plain) for known in NOTES]
     assert look.divergence == pytest.approx(sum(both) / 2, abs=1e-4)
@@ -138,7 +138,7 @@ def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLM
             row = by_action[edge.action.text]
             assert row["divergence"] == (None if edge.divergence is None else pytest.approx(edge.divergence, abs=1e-4))
     assert by_action["buy"]["criticality"] == 1.0
-    # The same dataset is not gone on with by another policy, nor without one.
+    # Another policy, or none, cannot continue the same dataset.
     other = treeagent(*command, "--out", tmp_path / "out")
     assert other.returncode == 2 and "hindsight" in other.stderr
     alone = treeagent("export", run.path, "--out", tmp_path / "none", "--hindsight")

@@ -1,4 +1,4 @@
-"""``treeagent reward fit``: the model, its audit, and what may be done with it, on a small finished run."""
+"""``treeagent reward fit``: the model, its audit, and how it may be used, on a small finished run."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ from treeagent.store import read_as
 
 @pytest.fixture(scope="module")
 def fitted(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 40 trees with a reward model. The policy has learnt next to nothing, so that marks of a person call one
+    """A run of 40 trees with a reward model. Its policy has learnt next to nothing, so marks of a person declare one
     end of each tree a success."""
     run = tmp_path_factory.mktemp("fitted") / "run"
     base = finished_run / "checkpoints" / "base"
@@ -69,7 +69,7 @@ def test_a_weight_above_the_cap_is_refused(fitted: Path, finished_run: Path, tmp
 
 def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Path) -> None:
     base = finished_run / "checkpoints" / "base"
-    for name, word in ((base, FILE), (tmp_path / "nowhere", "nowhere")):  # a policy is none
+    for name, word in ((base, FILE), (tmp_path / "nowhere", "nowhere")):  # a policy is not a reward model
         done = treeagent("collect", base, "--out", tmp_path / "new", f"rewards.learned={name}")
         assert done.returncode == 2 and word in done.stderr
     done = treeagent("collect", base, "--out", tmp_path / "new", "search.learned_weight=0.5")

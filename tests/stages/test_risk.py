@@ -1,4 +1,4 @@
-"""CVaR of a plan's return: by hand, and where the mean hides a rare disaster."""
+"""CVaR of a plan's return: by hand, and in a case where the mean hides a rare disaster."""
 
 import asyncio
 import random
@@ -35,13 +35,13 @@ def test_cvar_by_hand(level: float, expected: float) -> None:
 
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=12), st.floats(0.01, 1))
 def test_cvar_is_the_maximum_of_rockafellar_and_uryasev(returns: list[float], level: float) -> None:
-    """The maximum lies at one of the returns, since the function is concave and linear between them."""
+    """The function is concave and piecewise linear, so its maximum lies at one of the returns."""
     told = max(η - fmean(max(η - each, 0) for each in returns) / level for η in returns)
     assert cvar(returns, level) == pytest.approx(told, abs=1e-9)
 
 
 class Arms(Env):
-    """``safe`` pays 0.6. ``risky`` pays 1, but one time in ten it pays -1: 0.8 on the mean."""
+    """``safe`` pays 0.6. ``risky`` pays 1, but one time in ten -1, which is 0.8 on average."""
 
     snapshot_kind: SnapshotKind = "exact"
     stochastic = True
@@ -78,7 +78,7 @@ class Pulls:
 
 
 class Reads:
-    """V(s) of an end is what it says that it paid."""
+    """V(s) of an end is the payment in its observation."""
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         said = (re.search(r"paid (\S+)", state.messages[-1].content) for state in states)
@@ -101,23 +101,23 @@ def taken(episodes: Sequence[Tree]) -> list[object]:
 
 def test_the_mean_takes_the_risky_arm_and_the_tail_the_safe_one() -> None:
     _, trees, once = played(20)
-    # One draw of luck decides: the risky arm wherever the search did not happen to meet the disaster.
+    # A single draw decides: risky unless the search happened to meet the disaster.
     met = [
         any(edge.child is not None and "-1" in edge.child.state.messages[-1].content for edge in tree.root.edges)
         for tree in trees
     ]
     assert 0 < sum(met) < 20 and taken(once) == ["safe" if each else "risky" for each in met]
     by_mean, grown, often = played(20, replays=40)
-    assert taken(often).count("risky") >= 18  # 0.8 on the mean of 40, against 0.6
+    assert taken(often).count("risky") >= 18  # the mean of 40 is about 0.8, against 0.6
     assert all(tree.budget.environment_steps == 2 + 2 * 40 for tree in grown)
     by_tail, _, careful = played(20, replays=40, cvar=0.1)
-    assert taken(careful) == ["safe"] * 20  # the worst 4 of 40 hold a disaster
+    assert taken(careful) == ["safe"] * 20  # the worst 4 of 40 include a disaster
     assert min(each.reward for each in by_tail) == 0.6 and min(each.reward for each in by_mean) == -1.0
     assert taken(played(20, replays=40, cvar=0.1)[2]) == taken(careful)
 
 
 def test_the_snapshots_of_one_plans_replays_make_room_for_the_next_ones() -> None:
-    """Each of two trees holds three. Without room for a plan's replays, their errors are the tree's."""
+    """Each of two trees holds three snapshots. Without room for a plan's replays, the tree gets their error."""
     each = snapshot_size(Arms().snapshot())
     outcomes, trees, _ = played(2, Snapshots(50 * each), replays=40)
     assert not any(outcome.error for outcome in outcomes)

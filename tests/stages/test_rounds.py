@@ -1,4 +1,4 @@
-"""Search-and-adapt: which tasks come next, by hand; and small runs of the whole loop."""
+"""Search-and-adapt: the choice of the next tasks, by hand, and small runs of the whole loop."""
 
 import asyncio
 import json
@@ -48,13 +48,13 @@ def test_tasks_of_widest_spread_are_searched_again_and_unsolved_ones_told_apart(
     searched = {
         0: Searched(0.1, 0.9),
         1: Searched(0.5, 0.5),
-        2: Searched(0.0, 0.0),  # all went equally: nothing to learn from it
+        2: Searched(0.0, 0.0),  # all paths had the same return: nothing to learn
         3: Searched(0.4, 0.0),
     }
     assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1], [3])
     assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1], [])
     assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [], [])
-    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # no more than have a spread
+    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # at most the tasks with a spread
 
 
 def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
@@ -87,7 +87,7 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
     search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
     trees = asyncio.run(search.run(tasks, [0, 1]))
     config = load_config(CONFIG, ["environment.name=toy_doors:Doors", "environment.options={}"])
-    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: less, and no less
+    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: below 0.9, but not below 0.2
     with Run.create(tmp_path / "run", config, resume=False) as begun:
         write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
         begun.finish("vary-1", {"batches": 1})
@@ -101,7 +101,7 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
 def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
     config = load_config(CONFIG)
     with Run.create(tmp_path / "run", config, resume=False) as begun:
-        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one, a jump for the other
+        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one method, a jump for the other
             for step in range(1, steps + 1):
                 begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
         finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course(tmp_path))
@@ -113,7 +113,7 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
     [
         ([0.0, 0.0, 0.2], [False, True, False]),
         ([0.0, 0.2, 0.0], [False, False, False]),
-        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing, and keeps the policy of the first
+        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing and keeps the first round's policy
     ],
 )
 def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
@@ -159,7 +159,7 @@ def test_a_task_searched_again_is_chosen_by_what_the_first_round_found(run: Path
     first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
     assert first == set(range(8))
     assert len(second) == 8
-    assert 4 <= len(second - first) <= 8  # half of them at most are old
+    assert 4 <= len(second - first) <= 8  # at most half of them are old
 
 
 def test_the_first_and_the_best_policy_are_compared_in_every_mode(run: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
 
 
 def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> None:
-    """The update stays undone, so that the run goes on with it once the file is mended."""
+    """The update remains undone, and the run resumes with it once the file is fixed."""
     config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
     with Run.create(tmp_path / "run", config, resume=False) as begun:
         with pytest.raises(UserError, match=r"nowhere\.yaml"):
@@ -229,7 +229,7 @@ def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> No
 
 
 def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> None:
-    """DAPO's dynamic sampling: one candidate a state gives a single path, whose return differs from nothing."""
+    """DAPO's dynamic sampling: with one candidate per state, a tree has a single path and therefore no spread."""
     out = tmp_path / "run"
     done = treeagent(
         "collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1",
@@ -307,7 +307,7 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], name
 
 
 def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) -> None:
-    """Or else its evaluation would be that of this run's own round, hours later."""
+    """Otherwise it would take over the evaluation of this run's own round, hours later."""
     start = tmp_path / "old" / "checkpoints" / "round-3-grpo"
     start.mkdir(parents=True)
     config = load_config(CONFIG)

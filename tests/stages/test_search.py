@@ -31,7 +31,7 @@ TASK = Task("t", "earn")
 
 
 def tree(reward: float, value: float, *, terminated: bool) -> Tree:
-    """One step that earned ``reward`` and led to a state of V ``value``, or to the end."""
+    """One step with ``reward`` that leads to a state with V ``value``, or to an end."""
     action = Action("go", "go", token_ids=(2, 3))
     after = State(TASK, (Message("user", "earn"), Message("assistant", "go"), Message("user", "on")))
     child = Node(after, value=value, context_ids=(4,), terminated=terminated)
@@ -64,7 +64,7 @@ CHAT = ChatFormat(TOKENIZER)
 
 
 def bought(task: Task, reward: float) -> Tree:
-    """One step to the end, which nobody judged: its tokens are not known."""
+    """One step to an end that has no value estimate, so its tokens are unknown."""
     opening = (Message("user", "earn"),)
     said = CHAT.encode_action("Action: go")
     action = Action("Action: go", "go", "", said, (-0.1,) * len(said))
@@ -75,7 +75,7 @@ def bought(task: Task, reward: float) -> Tree:
 
 
 def updated(folder: Path, trees: list[Tree], *settings: str) -> tuple[dict[str, Any], list[float]]:
-    """What an update of a policy without a head returns, and the losses that its training told."""
+    """Update a policy without a head. Returns the result and the losses that the training reported."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), folder / "base")
     (folder / "trees").mkdir()
     write_shard(folder / "trees", "collect", 0, map(to_record, trees))
@@ -115,18 +115,18 @@ def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_tr
 
 
 def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
-    """Also from trees that were searched without one, which no estimate read; and an opening that failed is no end."""
+    """Also from trees searched without a head, whose states were never read. A failed opening is not an end."""
     trees = [bought(replace(TASK, id=f"t{place}"), float(place % 2)) for place in range(6)]
     failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
     facts, told = updated(tmp_path, [*trees, failed])
     assert len(told) > 0
     positions = facts["value"]["train_positions"] + facts["value"]["held_out_positions"]
-    assert positions == 2 * len(trees)  # the opening and the end of each
+    assert positions == 2 * len(trees)  # the opening and the end of each tree
     assert load_checkpoint(tmp_path / "rft").head is not None
 
 
 def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
-    """A policy that solves none of its validation tasks before or after."""
+    """The policy solves none of its validation tasks, before or after."""
     facts, _ = updated(tmp_path, [bought(replace(TASK, id=f"t{place}"), 1.0) for place in range(4)])
     assert facts["update"]["best_step"] == 0
     [sentence] = facts["alarms"]
@@ -136,7 +136,7 @@ def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
 
 
 class Closed(Example):
-    """Opens for no task but its first."""
+    """Resets only for its first task."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -188,7 +188,7 @@ def test_trees_of_another_temperature_are_refused_where_probabilities_are_compar
 
 @pytest.mark.parametrize("mode", ["mcts", "beam", "lookahead"])
 def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_path: Path) -> None:
-    """They would want the rewards that evaluation withholds; the likeliest end is what is left to go by."""
+    """In evaluation rollouts would need the withheld rewards, so the likeliest end is chosen."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     config = load_config(
         None,
@@ -209,7 +209,7 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
 @pytest.mark.parametrize("format", ["react", "json"])
 @pytest.mark.parametrize("actions", ["score", "both"])
 def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str, format: str, tmp_path: Path) -> None:
-    """An untrained model searches and plays without a malformed or refused call, unless turns are sampled, too."""
+    """An untrained model searches and plays without malformed or refused calls, unless it also samples turns."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=4"]
     chosen = [f"policy.actions={actions}", f"policy.format={format}", "policy.max_new_tokens=4"]
@@ -248,7 +248,7 @@ def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path:
 
 
 def assert_alike(mine: Any, other: Any) -> None:
-    """Equal up to the rounding of floats, which depends on the states that the model reads together."""
+    """Assert equality up to the rounding of floats, which depends on how states are batched."""
     if isinstance(mine, dict):
         assert mine.keys() == other.keys()
         for key, each in mine.items():

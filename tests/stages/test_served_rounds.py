@@ -1,4 +1,4 @@
-"""Rounds of training on servers, which get each round's weights without a stop of the run."""
+"""Rounds of training on servers that receive each round's weights while the run continues."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def shapes(trees: list[Tree]) -> list[list[tuple[tuple[int, ...], ...]]]:
 
 @pytest.mark.slow
 def test_servers_get_the_weights_of_every_round(tmp_path: Path) -> None:
-    """The run is the one that samples in this process, and evaluation gets each policy again."""
+    """The run equals one that samples in this process, and for the evaluation the servers get each policy again."""
     local, served = tmp_path / "local", tmp_path / "served"
     done = treeagent("train", "--config", CONFIG, "--out", local, *ROUNDS)
     assert done.returncode == 0, done.stderr

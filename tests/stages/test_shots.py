@@ -1,4 +1,5 @@
-"""Demonstrations in prompts: played on training tasks or read from a file, stored with trees, refused in numbers."""
+"""Demonstrations in prompts: played on training tasks or read from a file, stored with trees, and refused with a
+reason."""
 
 import asyncio
 import json
@@ -80,7 +81,7 @@ def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: Format) -
 
 
 class Blind(Doors):
-    """Its demonstrator takes the left door in all tasks but the third."""
+    """Its demonstrator takes the left door in all tasks except the third."""
 
     def demonstrator(self, noise: float) -> Demonstrator:  # type: ignore[override]
         return Blinking(self)
@@ -182,7 +183,7 @@ def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base
         assert tree.root.context_ids == chat.prompt_ids(tree.root.state.messages)
         assert tree.root.context_ids[: len(chat.shared_ids())] == chat.shared_ids()
         assert "click[buy now]" in TOKENIZER.decode(list(tree.root.context_ids))
-        assert len(tree.root.state.messages) == 1  # what was shown is no part of the conversation
+        assert len(tree.root.state.messages) == 1  # shots are not part of the conversation
 
     def job(config: RunConfig) -> TrainJob:
         return TrainJob(config, base, "rft", tmp_path, ("collect",), tmp_path / "rft")

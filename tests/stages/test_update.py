@@ -1,4 +1,4 @@
-"""An update from stored trees: which trees it refuses, and by how many processes it is done."""
+"""An update from stored trees: which trees it refuses, and how many processes it uses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> N
 
 
 def accelerate(folder: Path, **settings: object) -> Path:
-    """A file as configs/models/fsdp.yaml but for some settings, those of FSDP by their names without "fsdp_"."""
+    """A copy of configs/models/fsdp.yaml with some settings changed; those of FSDP are named without "fsdp_"."""
     asked = yaml.safe_load((CONFIG.parent / "models" / "fsdp.yaml").read_text())
     sharing = {f"fsdp_{name}": value for name, value in settings.items() if f"fsdp_{name}" in _FSDP}
     asked |= {name: value for name, value in settings.items() if f"fsdp_{name}" not in _FSDP}

@@ -1,4 +1,4 @@
-"""Early experience in a warm start: what it trains on, what it costs, and that no interruption changes the weights."""
+"""Early experience in a warm start: its training rows, its cost, and weights that do not depend on interruptions."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ BOTH = [
 
 
 class Interrupting(QuietProgress):
-    """As Ctrl-C at a step of the piece of work of that name."""
+    """Raises KeyboardInterrupt, like Ctrl-C, at a step of the work ``name``."""
 
     def __init__(self, name: str, step: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Interrupting(QuietProgress):
 
 
 def start(out: Path, overrides: Sequence[str], *interruptions: tuple[str, int]) -> tuple[Path, dict[str, Any]]:
-    """The warm checkpoint and its stage's facts, resumed after each interruption."""
+    """Make a warm start and resume it after each interruption. Returns the checkpoint and the facts of its stage."""
     config = load_config(CONFIG, [*SMALL, *overrides])
     for name, step in interruptions:
         with Run.create(out, config, resume=True) as run, pytest.raises(KeyboardInterrupt):
@@ -77,7 +77,7 @@ def few_world_steps() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Never interrupted."""
+    """A warm start that was never interrupted."""
     return start(tmp_path_factory.mktemp("whole") / "run", BOTH)
 
 
@@ -140,8 +140,8 @@ def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
 
 
 class Stuck(Doors):
-    """Task 1 does not reset; at task 2 the demonstrator gives up behind its first door, and at any it does so where
-    alone ``l`` was taken."""
+    """Task 1 does not reset. In task 2 the demonstrator gives up after its first door, and in every task it gives up
+    after ``l``."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -262,7 +262,7 @@ def test_a_warm_start_stops_where_no_demonstration_succeeds(tmp_path: Path) -> N
 
 
 def test_a_head_for_engines_is_fitted_behind_the_same_policy(tmp_path: Path) -> None:
-    """The policy learns along with a head on hidden states in any case."""
+    """The policy learns together with a head on hidden states in any case."""
     hidden, _ = start(tmp_path / "hidden", [])
     told, _ = start(tmp_path / "logprobs", ["update.value_reads=logprobs"])
     assert same_weights(hidden, told)

@@ -57,19 +57,19 @@ WORLD = [
     "world.hard_steps=10",
     "world.max_new_tokens=120",
     "world.examples=1",
-    "world.reasoning=false",  # learnt in fewer steps
+    "world.reasoning=false",  # needs fewer training steps
 ]
 
 
 @pytest.fixture(autouse=True)
 def larger_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held out, since the runs are small."""
+    """Hold out more steps, because the runs are small."""
     monkeypatch.setattr(world, "HELD_OUT", 0.3)
 
 
 @pytest.fixture(scope="module")
 def run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, since world models are fitted in it."""
+    """A copy of the finished run, because world models are fitted in it."""
     return shutil.copytree(finished_run, tmp_path_factory.mktemp("world") / "run")
 
 
@@ -87,7 +87,7 @@ def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
     assert set(found) >= KEYS
     assert found == json.loads((run / "fidelity.json").read_text())
     assert 0 <= found["lambda_cap"] <= 1
-    assert found["unreadable"] < 0.5  # so many steps teach the form at least
+    assert found["unreadable"] < 0.5  # so many steps at least teach the form of answers
     assert found["openings"]["observation_exact"] > 0.5
 
 
@@ -99,7 +99,7 @@ def test_an_audit_is_a_table(run: Path) -> None:
 
 
 def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: Path) -> None:
-    """It is told apart from the real one in all that is counted and kept."""
+    """In counts and files it is kept apart from the real environment."""
     imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}", "workers=1"]
     checkpoint = run / "checkpoints" / "warm"
     played = treeagent(
@@ -121,7 +121,7 @@ def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: P
 
 
 def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
-    """Every step of the environment is one that was executed, as its greedy twin's are."""
+    """Every real step is an executed one, as in the greedy evaluation."""
     checkpoint = run / "checkpoints" / "warm"
     settings = ["workers=1", "evaluate.tasks=3", 'evaluate.modes=["greedy","mcts"]', "search.limits.simulations=4"]
     command: list[str | Path] = ["eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "planned", *settings]
@@ -186,7 +186,7 @@ def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run:
     again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
     assert again.returncode == 2
     assert "world.reasoning changed" in again.stderr.replace("\n", " ")
-    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # done already
+    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # it is already done
 
 
 def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
@@ -197,7 +197,8 @@ def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
 
 
 def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
-    """Small games of one prompt begin alike; what a game says of itself is another's as well."""
+    """Small games with equal prompts start alike. An observation specific to one game is held out with that game
+    only."""
     names = [f"game {number}" for number in range(20)]
     same = [Experience(name, (Message("user", "win"),), "look", "a room") for name in names]
     own = [Experience(name, (Message("user", "win"),), "wait", name) for name in names]
@@ -210,14 +211,14 @@ def test_a_step_that_was_learnt_before_stays_learnt_whoever_shares_it() -> None:
     here, there = (Message("user", "win"),), (Message("user", "lose"),)
     names = [f"game {number}" for number in range(20)]
     begun = [Experience(name, here, "look", "a room") for name in names]
-    _, [one] = split(begun)  # held out, as long as none has learnt it
+    _, [one] = split(begun)  # held out, unless it was already learnt
     [before] = split([each for each in begun if split([each])[0]])[0]
     own = Experience(one.task_id, there, "look", "a hall")
     assert split([one, own], [before]) == ([before], [own])
 
 
 class OneGame(Doors):
-    """All tasks are told in the same words, so that they share every step."""
+    """All tasks have the same prompt, so they share every step."""
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return [replace(task, prompt="find the prize") for task in super().tasks(split, count, start)]
@@ -230,7 +231,7 @@ def searched(env: Doors, places: Iterable[int]) -> list[Tree]:
 
 
 def told(*settings: str) -> RunConfig:
-    """Of a world model on a server, which has memory only."""
+    """Settings of a world model on a server, for which fitting only fills the memory."""
     others = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
     server = ["world.generator=remote", "world.model=teller", "world.reasoning=false"]
     return load_config(CONFIG, [*others, *server, *settings])
@@ -242,11 +243,11 @@ def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> 
         with pytest.raises(UserError, match=r"world.sqlite does not exist"), world_model(config, tmp_path / "world"):
             pass
         with world_model(replace(config, world=replace(config.world, examples=0)), tmp_path / "world"):
-            pass  # it asks for none
+            pass  # there are no further prompts
 
 
 def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tree has six steps, of which three fit twice and not a third time and a half."""
+    """Each tree has six steps. 20 steps allow three whole trees, not a fourth."""
     monkeypatch.setattr(world, "HELD_OUT", 0.4)
 
     @dataclass
@@ -263,7 +264,7 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monk
         with Run.create(tmp_path / "run", config, resume=False) as run:
             empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True)
             empty.close()
-            for number in (2, 10):  # by name the tenth comes first
+            for number in (2, 10):  # alphabetically, "10" comes before "2"
                 trees = searched(Doors(), range(20 * number, 20 * number + 20))
                 write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
                 listener.heard.clear()
@@ -273,8 +274,9 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monk
 
 
 def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the left door the model sees what is not there and promises what is not paid, which half of the episodes
-    show. No replay goes on behind it, so that the episodes that are whole are those that the model has right."""
+    """Behind the left door the model predicts wrong observations and rewards, which shows in half of the episodes.
+    Replays do not continue behind it, so the whole episodes among imagined trees are those that the model predicts
+    right."""
     monkeypatch.setattr(world, "HELD_OUT", 0.4)
     promised = {"ll": 1.0, "lr": 1.0, "rl": 0.0, "rr": 1.0}
 
@@ -321,9 +323,9 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
         places[bool(split([alone])[1])].append(place)
     with Run.create(tmp_path / "run", config, resume=False) as run:
         write_shard(run.trees, "collect-0", 0, map(to_record, searched(env, places[False][:2])))
-        write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(9))))  # a round to be done again
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(9))))  # this round is redone
         first = fit(config, run, QuietProgress(), run.checkpoints / "world-1")
-        assert run.facts("world-1")["learnt"] == 7  # six steps and how the game opens
+        assert run.facts("world-1")["learnt"] == 7  # six steps and the opening of the game
         write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[True][:2])))
         second = fit(config, run, QuietProgress(), run.checkpoints / "world-2", first)
         assert (run.facts("world-2")["learnt"], run.facts("world-2")["held_out"]) == (7, 0)
@@ -337,18 +339,18 @@ def test_a_common_call_is_a_kind_of_its_own() -> None:
         return Experience("t", (Message("user", "x"),), action, "seen")
 
     found = [made("click[buy now]")] * 100 + [made(f"click[{number}]") for number in range(100)]
-    kind = kinds([*found, made("click[red]")])  # one of 201
+    kind = kinds([*found, made("click[red]")])  # one of 201 calls, so it is rare
     assert kind(made("click[buy now]")) == "click[buy now]"
     assert kind(made("click[7]")) == "click[#]"
     assert kind(made("click[red]")) == "click"
     searches = [*found, *[made("search[lamp]")] * 50]
     assert kinds(searches)(searches[-1]) == "search[lamp]"
     assert kinds(searches, free=["search"])(searches[-1]) == "search"
-    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # said once, it is no habit
+    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # a call that occurs once is not common
 
 
 def refit(run: Path, *settings: str) -> list[Experience]:
-    """What a new world model remembers."""
+    """The experiences that a new world model remembers."""
     shutil.rmtree(run / "checkpoints" / "world")
     (run / "world.toml").unlink()
     fitted = treeagent("world", "fit", run, *WORLD, "world.training.max_steps=1", *settings)
@@ -361,7 +363,7 @@ def refit(run: Path, *settings: str) -> list[Experience]:
 
 @pytest.mark.slow
 def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or steps that are held out now would be among the examples that it is shown."""
+    """Otherwise steps that are held out now would be among its examples."""
     monkeypatch.setattr(world, "HELD_OUT", 0.6)
     assert len(refit(run)) == Run.open(run).facts("world")["learnt"]
 
@@ -381,7 +383,7 @@ def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> Non
 
     def fitted(url: str) -> Ended:
         teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.url={url}"]
-        few = ["remote.concurrency=4"]  # the server here is a small one
+        few = ["remote.concurrency=4"]  # the server in this test is small
         return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
 
     lost = fitted("http://127.0.0.1:9/v1")
@@ -415,7 +417,7 @@ def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Pat
     other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
     assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
     shutil.rmtree(copy / "checkpoints" / "world")
-    (copy / "checkpoints" / ".world").mkdir()  # of a fit that was cut off by other settings, which are removed
+    (copy / "checkpoints" / ".world").mkdir()  # left by a fit that was cut off under other settings
     (copy / "world.toml").unlink()
     assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0
     assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
@@ -447,7 +449,7 @@ def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path:
     assert fitted.returncode == 0, fitted.stderr
     with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
         (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
-    assert bytes_ == 2 * 2 * 64  # of a state's width and an action's, in half precision
+    assert bytes_ == 2 * 2 * 64  # the widths of a state's and an action's vector, in half precision
     other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
     assert other.returncode == 2 and "use the encoder that it was filled with" in " ".join(other.stderr.split())
     (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
@@ -477,7 +479,7 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
         weights.append((copy / "checkpoints" / "world" / "model.safetensors").read_bytes())
         rows = list(Run.open(copy).metrics())[begun:]
         steps = [row["step"] for row in rows if row["stage"] == "world-hard"]
-        assert (steps.count(10), steps[-1]) == (1, 60)  # it went on and did not begin anew
+        assert (steps.count(10), steps[-1]) == (1, 60)  # it was resumed, not restarted
     assert weights[0] == weights[1]
 
 

@@ -12,14 +12,14 @@ TASK = Task("hand-1", "do it")
 
 def node(context: tuple[int, ...], *edges: Edge, value: float = 0.0, end: str = "") -> Node:
     state = State(TASK, (Message("user", str(context)),))
-    cut = end == "truncated"  # by a limit that is not the task's own, so that V(s) stands for what would follow
+    cut = end == "truncated"  # cut off by a limit that is not the task's own, so V(s) stands for what would follow
     return Node(state, value, context, terminated=end == "terminated", truncated=cut, bootstrap=cut, edges=list(edges))
 
 
 def edge(
     name: str, ids: tuple[int, ...], visits: int, value_sum: float, child: Node | None, reward: float | None = 0.0
 ) -> Edge:
-    """An edge whose tokens have the log-probabilities -id / 100."""
+    """An edge in which token id has log-probability -id / 100."""
     action = Action(name, name, "", ids, tuple(-each / 100 for each in ids))
     return Edge(action, 0.25, visits, value_sum, reward, child)
 
@@ -39,8 +39,8 @@ def hand_tree() -> Tree:
 
 
 def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
-    """Up to three levels of up to three siblings, some of them untried; Q in steps of 1/10, so that there are ties.
-    Token ids count up from ``first``."""
+    """Up to three levels of up to three siblings, some of them untried. Q is a multiple of 1/10, so that there are
+    ties. Token ids count up from ``first``."""
     fresh = itertools.count(first)
 
     def ids(fewest: int) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
 
 
 def random_group(shuffler: random.Random) -> list[Tree]:
-    """Up to three trees of one task, after one prompt."""
+    """Up to three trees of one task with the same prompt."""
     group = [random_tree(shuffler, 1 + 1000 * number) for number in range(shuffler.randint(1, 3))]
     for tree in group:
         tree.root.context_ids = (0,)
@@ -73,7 +73,7 @@ def random_group(shuffler: random.Random) -> list[Tree]:
 
 
 def criticised_tree(shuffler: random.Random) -> Tree:
-    """A critic has scored the candidates of most nodes, in steps of 1/10."""
+    """A tree in which a critic has scored the candidates of most nodes, in multiples of 1/10."""
     tree = random_tree(shuffler)
     for here in tree.nodes():
         if shuffler.random() < 0.8:
@@ -83,7 +83,7 @@ def criticised_tree(shuffler: random.Random) -> Tree:
 
 
 def chain_group(shuffler: random.Random) -> list[Tree]:
-    """As chains leave them: N(s,a) counts the trajectories through an edge, W(s,a) sums their returns."""
+    """Trees as chains leave them: N(s,a) counts the trajectories through an edge, and W(s,a) sums their returns."""
     group = random_group(shuffler)
     for tree in group:
         for each in edges(tree):

@@ -40,7 +40,7 @@ def by_name(trees: Tree | Sequence[Tree], config: AdvantageConfig) -> dict[str, 
 
 
 def ends(*named: tuple[str, float]) -> Tree:
-    """Actions that end at once with these rewards."""
+    """A tree of actions that end at once with these rewards."""
     return Tree(TASK, 0, node((1,), *(end_of(name, reward) for name, reward in named)))
 
 
@@ -49,16 +49,17 @@ def end_of(name: str, reward: float) -> Edge:
 
 
 def test_q_minus_sibling_mean_by_hand() -> None:
-    """Baseline at the root 3.5 / 7 = 1/2, below A 2 / 3; B1 has no sibling."""
+    """The baseline at the root is 3.5 / 7 = 1/2, below A it is 2 / 3. B1 has no sibling."""
     scored = by_name(hand_tree(), AdvantageConfig())
     assert scored == pytest.approx({"A": 1 / 4, "B": -1 / 4, "C": -1 / 2, "A1": 1 / 3, "A2": -1 / 6})
     often = by_name(hand_tree(), AdvantageConfig(min_visits=2))
-    assert often == pytest.approx({"A": 1 / 6, "B": -1 / 3})  # baseline 3.5 / 6
+    assert often == pytest.approx({"A": 1 / 6, "B": -1 / 3})  # the baseline is 3.5 / 6
 
 
 @pytest.mark.parametrize("kind", COMPARING)
 def test_imagined_actions_that_were_not_replayed_get_no_positive_advantage(kind: Kind) -> None:
-    """Three ends worth 1, 0.8 and 0.2, the first one replayed: the second is better than the mean by nobody's word."""
+    """Three ends are worth 1, 0.8 and 0.2, and only the first was replayed. Only imagination says that the second is
+    better than the mean."""
     tree = ends(("A", 1.0), ("B", 0.8), ("C", 0.2))
     taken_at_its_word = by_name(tree, of(kind))
     for sibling in tree.root.edges[1:]:
@@ -70,7 +71,7 @@ def test_imagined_actions_that_were_not_replayed_get_no_positive_advantage(kind:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_refused_calls_get_no_positive_advantage(kind: Kind) -> None:
-    """Three chains, the first of which wins after a refused call; the last one loses after one."""
+    """Three chains: the first wins after a refused call, and the second loses after one."""
     won = edge("won", (3,), 1, 1.0, node((60,), end="terminated"), 1.0)
     lost = edge("lost", (4,), 1, 0.0, node((61,), end="terminated"))
     refused = edge("refused", (5,), 1, 1.0, node((62,), won, value=0.6))
@@ -86,7 +87,8 @@ def test_refused_calls_get_no_positive_advantage(kind: Kind) -> None:
 
 
 def test_outcomes_by_hand() -> None:
-    """Returns: A1 1, A2 and B1 1/2 as estimated, C 0; mean 1/2, deviation sqrt(1/6). A leads to A1 and A2."""
+    """Returns: A1 1, A2 and B1 1/2 by their estimates, C 0. Mean 1/2, standard deviation sqrt(1/6). A leads to A1 and
+    A2."""
     z = sqrt(1.5)
     assert by_name(hand_tree(), of("grpo")) == pytest.approx({"A": z / 2, "A1": z, "C": -z})
     undivided = of("grpo", "none")
@@ -96,7 +98,8 @@ def test_outcomes_by_hand() -> None:
 
 
 def test_outcomes_within_and_across_trees_by_hand() -> None:
-    """Two more returns of 1: mean 2/3, deviation sqrt(1/6) again; their own tree tells them not apart."""
+    """A second tree adds two returns of 1: mean 2/3, standard deviation sqrt(1/6) again. Within that tree both are
+    equal."""
     group, s = [hand_tree(), ends(("X", 1.0), ("Y", 1.0))], sqrt(6)
     both = {"A": s / 3, "A1": 5 * s / 6, "A2": -s / 6, "B": -s / 6, "B1": -s / 6, "C": -7 * s / 6, "X": s / 3}
     assert by_name(group, of("tree_grpo")) == pytest.approx(both | {"Y": s / 3})
@@ -105,7 +108,8 @@ def test_outcomes_within_and_across_trees_by_hand() -> None:
 
 
 def test_tree_grpo_compares_within_the_groups_of_one_tree_by_hand() -> None:
-    """Group 0 returns 1 and 0, deviation 1/√2; group 1 returns 1 and 1. All four: mean 3/4, deviation 1/2."""
+    """Group 0 has returns 1 and 0, with standard deviation 1/√2; group 1 has 1 and 1. All four have mean 3/4 and
+    standard deviation 1/2."""
     tree = ends(("A", 1.0), ("C", 1.0), ("B", 0.0), ("D", 1.0))
     for each, group in zip(tree.root.edges, (0, 1, 0, 1), strict=True):
         each.group = group
@@ -115,7 +119,8 @@ def test_tree_grpo_compares_within_the_groups_of_one_tree_by_hand() -> None:
 
 
 def test_treerl_by_hand() -> None:
-    """Mean returns below: A 3/4 of two leaves, A1 1, A2, B and B1 1/2, C 0; the root 1/2, or 2/3 with two wins more."""
+    """Mean returns of the leaves below: A 3/4 from two leaves, A1 1, A2, B and B1 1/2, C 0. The root has 1/2, or 2/3
+    with two more wins."""
     alone = {"A": 1 / 2 / sqrt(2), "A1": 3 / 4, "A2": -1 / 4, "C": -1.0}
     assert by_name(hand_tree(), of("treerl")) == pytest.approx(alone)
     joined = {"A": 1 / 6 / sqrt(2), "A1": 7 / 12, "A2": -5 / 12, "B": -1 / 3, "B1": -1 / 6, "C": -4 / 3}
@@ -124,7 +129,8 @@ def test_treerl_by_hand() -> None:
 
 
 def test_gigpo_by_hand() -> None:
-    """Without keys each state is its own anchor; then the states after A and B count as one, of returns 1, 1/2, 1/2."""
+    """Without keys each state is its own anchor. With equal keys, the states after A and B are one anchor with returns
+    1, 1/2, 1/2."""
     tree, z = hand_tree(), sqrt(1.5)
     apart = {"A": z, "A1": z + sqrt(0.5), "A2": -sqrt(0.5), "C": -2 * z}
     assert by_name(tree, of("gigpo")) == pytest.approx(apart)
@@ -136,8 +142,8 @@ def test_gigpo_by_hand() -> None:
 
 
 def test_gigpo_compares_returns_from_the_anchor_state_on() -> None:
-    """γ = 1/2: episodes a b of 1/2 and c d of 1, but from the state that both pass, 1 and 0. The better of two returns
-    gets 1/√2, the worse one -1/√2."""
+    """γ = 1/2. Episode a b has return 1/2 and c d 1, but from the state that both pass they have 1 and 0. The better of
+    two returns gets 1/√2, the worse one -1/√2."""
     b, d = edge("b", (3,), 1, 1.0, node((4,), end="terminated"), 1.0), edge("d", (7,), 1, 0.0, node((8,)), 0.0)
     tree = Tree(
         TASK, 0, node((1,), edge("a", (2,), 1, 0.5, node((9,), b)), edge("c", (6,), 1, 1.0, node((9,), d), 1.0))
@@ -159,13 +165,13 @@ def test_gigpo_compares_returns_from_the_anchor_state_on() -> None:
     ],
 )
 def test_gae_by_hand(lambda_: float, expected: dict[str, float]) -> None:
-    """δ: A 1/2, A1 0, A2 -1/2, B -1/2, B1 1/2, C -1/2; A gets the mean of 1/2 + λ 0 and 1/2 - λ / 2."""
+    """δ: A 1/2, A1 0, A2 -1/2, B -1/2, B1 1/2, C -1/2. A gets the mean of 1/2 + λ 0 and 1/2 - λ / 2."""
     assert by_name(hand_tree(), AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_))) == pytest.approx(expected)
 
 
 @given(trees, st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: float) -> None:
-    """λ = 1: the return less V(s). λ = 0: one step's reward and the next V, less V(s)."""
+    """λ = 1 gives the return minus V(s). λ = 0 gives the reward of one step plus the discounted next V, minus V(s)."""
     tree.discount = discount
     scored = advantages([tree], AdvantageConfig(kind="gae", gae=GAEConfig(lambda_=lambda_)))
     foreseen: dict[int, list[float]] = {}
@@ -188,7 +194,7 @@ def test_gae_equals_a_slow_computation(tree: Tree, discount: float, lambda_: flo
 
 
 def test_thoughts_are_not_discounted() -> None:
-    """γ = 1/2 of the one step that is taken: the thought and the action that follows it."""
+    """The thought and the action after it are one step, so γ = 1/2 applies once."""
     action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
@@ -207,7 +213,7 @@ def test_a_single_trajectory_has_no_advantage(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", COMPARING)
 def test_siblings_of_equal_value_get_no_advantage(kind: Kind) -> None:
-    """Also where (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary."""
+    """Also if (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary."""
     assert (0.1 + 0.1 + 0.1) / 3 != 0.1
     tree = ends(("a", 0.1), ("b", 0.1), ("c", 0.1))
     scales: tuple[Scale, ...] = ("std", "none")
@@ -273,7 +279,7 @@ def test_edges_tried_less_often_are_left_out(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tree_that_broke_off_is_data_up_to_there(kind: Kind) -> None:
-    """A chain whose step failed was never backed up: its first steps are no trajectory."""
+    """A chain whose step failed was never backed up, so its first steps are not a trajectory."""
     whole, broken = ends(("X", 1.0), ("Y", 0.0)), ends(("X", 1.0), ("Y", 0.0))
     failed = edge("unknown", (71,), 0, 0.0, None)
     broken.root.edges.append(edge("begun", (70,), 0, 0.0, node((61,), failed)))
@@ -328,7 +334,7 @@ def test_every_scored_token_is_trained_once_and_no_observation_ever(
     paths = [tree.prompt_ids(path) for tree in group for path, _ in tree.walk()]
     for row in rows:
         assert trained(row)
-        assert row.mask[-1]  # nothing is read in vain
+        assert row.mask[-1]  # a row ends with a trained token
         whole = row.prompt_ids + row.completion_ids
         assert any(path[: len(whole)] == whole for path in paths)
         columns = zip(row.completion_ids, row.mask, row.advantages, row.logprobs, strict=True)

@@ -1,4 +1,4 @@
-"""Pairs and advantages of the same trees: what one prefers the other must not punish."""
+"""Pairs and advantages of the same trees agree: what pairs prefer, advantages must not punish."""
 
 from dataclasses import replace
 from itertools import compress
@@ -26,7 +26,7 @@ randoms = st.randoms(use_true_random=False)
 
 
 def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ...], float]:
-    """Token ids tell the edges of one group apart."""
+    """Advantages by token ids, which identify the edges of a group."""
     return {each.action.token_ids: scored.get(id(each), 0.0) for tree in trees for each in edges(tree)}
 
 
@@ -52,8 +52,8 @@ def test_of_the_widest_pair_one_side_is_above_its_siblings_and_one_below(tree: T
 def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_advantage(
     group: list[Tree], kind: Literal["grpo", "rloo", "tree_grpo", "gigpo", "gae"], scale: Literal["std", "none"]
 ) -> None:
-    """There Q is the mean return of the leaves below, and each of these grows with it among siblings. Its sign need not
-    follow: below a good action both siblings may be better than the task's other trajectories."""
+    """Here Q is the mean return of the leaves below, and each of these advantages grows with it among siblings. The
+    sign may differ: below a good action both siblings may be better than the task's other trajectories."""
     config = AdvantageConfig(
         kind=kind,
         grpo=GRPOConfig(scale=scale),
@@ -75,7 +75,8 @@ def test_at_the_root_outcomes_raise_the_best_action_and_lower_the_worst(group: l
 
 
 def test_square_roots_of_leaves_may_turn_the_order_of_siblings() -> None:
-    """TreeRL's weight: V(root) 0.44; four leaves of 0.9 earn their action 2 · 0.46 / 2, one of 0.8 earns 2 · 0.36."""
+    """TreeRL's weights: V(root) = 0.44. Four leaves of 0.9 give their action 2 · 0.46 / 2, and one of 0.8 gives 2 ·
+    0.36."""
 
     def end(name: str, token: int, reward: float) -> Edge:
         return edge(name, (token,), 1, reward, node((9,), end="terminated"), reward)

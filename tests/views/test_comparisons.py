@@ -1,4 +1,4 @@
-"""What a reward model learns of a tree, by hand."""
+"""The comparisons that a reward model learns from a tree, by hand."""
 
 from hand_trees import TASK, hand_tree
 

@@ -1,4 +1,5 @@
-"""Rows of early experience: observations alone, or reflections alone, carry a loss; in no other view does either."""
+"""Rows of early experience have loss either on observations only or on reflections only. No other view has loss on
+either."""
 
 import random
 from dataclasses import replace
@@ -16,11 +17,11 @@ from treeagent.views.early_experience import Outcome, Reflection, reflection_row
 from treeagent.views.tokens import TokenRow
 
 ANY = 0.0
-"""Least return that every path reaches."""
+"""A least return that every path reaches."""
 
 
 def restarting(shuffler: random.Random) -> Tree:
-    """Any state but the root may start anew, or be imagined."""
+    """A random tree in which the prompt may restart at any state but the root, and states may be imagined."""
     tree = random_tree(shuffler)
     for each in edges(tree):
         if each.child is not None:
@@ -33,7 +34,7 @@ trees = st.randoms(use_true_random=False).map(restarting)
 
 
 def test_world_rows_by_hand() -> None:
-    """What followed A is learnt with A1, once; D was not tried."""
+    """The observation after A is learnt once, in the row of A1. D was not tried."""
     assert list(world_rows(hand_tree())) == [
         TokenRow("hand-1", ids, tuple(mark == "+" for mark in mask))
         for ids, mask in [
@@ -83,7 +84,8 @@ def test_in_no_other_view_does_an_observation_carry_a_loss(tree: Tree) -> None:
 
 
 def step(tree: Tree, path: tuple[Edge, ...], text: str, answer: str, reward: float | None = None) -> tuple[Edge, ...]:
-    """An action at the end of a path, whose tokens are its text's; with a reward it ends the task."""
+    """Add an action, whose tokens spell its text, at the end of a path. With a reward it ends the task. Returns the new
+    path."""
     parent = path[-1].child if path else tree.root
     assert parent is not None
     action = ReAct().read(text, encode(text))
@@ -98,7 +100,7 @@ def encode(text: str) -> tuple[int, ...]:
 
 
 def shop() -> Tree:
-    """Line 1 is bought, after line 2 is seen or not; the kettle of line 2 is no kettle that was asked for."""
+    """Line 1 is bought, in one path after looking at line 2. The kettle of line 2 is not the one that was asked for."""
     task = Task("shop", "buy a red kettle")
     opening = "buy a red kettle\n1 red kettle $9\n2 blue kettle $7"
     tree = Tree(task, 0, Node(State(task, (Message("user", opening),)), context_ids=encode(opening)))
@@ -128,7 +130,7 @@ def test_reflections_by_hand() -> None:
 
 
 def test_no_reflection_praises_a_refused_call() -> None:
-    """A chain went on after a refused call and won; the other call lost."""
+    """A chain continued after a refused call and won; the other call lost."""
     tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
     refused = step(tree, (), "Action: jump", "you cannot jump")
     step(tree, refused, "Action: buy", "order placed", reward=1.0)
@@ -149,7 +151,7 @@ def test_reflections_need_the_least_return() -> None:
 
 
 def test_actions_without_a_known_end_are_not_compared() -> None:
-    """An open end, an imagined one, a malformed turn, an equal call, an equal outcome."""
+    """An open end, an imagined one, a malformed turn, an equal call, and an equal outcome."""
     for change in ("open", "imagined", "malformed", "equal call", "equal outcome"):
         tree = shop()
         bad, good = tree.root.edges
@@ -217,7 +219,7 @@ def test_a_tree_that_never_began_teaches_nothing() -> None:
 
 @pytest.mark.parametrize("end", ["", "truncated"])
 def test_a_limit_is_an_end_without_reward(end: str) -> None:
-    """Its value, an estimate, does not count."""
+    """The value of its last state is an estimate and does not count."""
     limit = edge("far", (3,), 1, 2.0, node((4,), value=2.0, end=end))
     tree = Tree(TASK, 0, node((1,), limit, edge("win", (5,), 1, 1.0, node((6,), end="terminated"), 1.0)))
     for each in edges(tree):

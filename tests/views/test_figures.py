@@ -1,4 +1,4 @@
-"""Figures of a policy's trees and the alarms of their course, by hand."""
+"""Figures of a policy's trees, and the alarms raised by their course, by hand."""
 
 import pytest
 from hand_trees import edge, hand_tree, node
@@ -21,7 +21,7 @@ GOOD = {
 
 def test_figures_of_one_tree() -> None:
     figures = tree_figures([hand_tree()])
-    # Finished: A A1 with return 1, C with return 0. Nine tokens were sampled, of -log μ 1.86 in all.
+    # Finished paths: A A1 with return 1, C with return 0. Nine tokens were sampled; the sum of their -log μ is 1.86.
     assert figures == pytest.approx(
         {
             "success": 1.0,
@@ -47,7 +47,7 @@ def test_a_tree_that_finished_nothing_counts_as_no_success_and_no_spread() -> No
     bare = Tree(Task("bare", "x"), 0, node((1,)), error="crashed")
     figures = tree_figures([hand_tree(), bare])
     assert figures["success"] == 0.5 and figures["failed"] == 0.5
-    assert figures["reward"] == 0.5  # of paths, of which the bare one has none
+    assert figures["reward"] == 0.5  # a mean over paths; the bare tree has none
     assert return_spread(bare) == 0.0
 
 
@@ -55,12 +55,12 @@ def test_refused_steps_are_counted() -> None:
     tree = hand_tree()
     assert tree.root.edges[1].child is not None
     tree.root.edges[1].child.invalid = True
-    assert tree_figures([tree])["invalid"] == pytest.approx(1 / 6)  # of six steps taken
+    assert tree_figures([tree])["invalid"] == pytest.approx(1 / 6)  # of six executed steps
 
 
 def test_repetition_is_of_three_tokens_said_before_on_the_path() -> None:
     first, again = edge("a", (1, 2, 3, 4), 1, 0, None), edge("b", (1, 2, 3, 9), 1, 0, None)
-    assert repetition([first, again]) == 0.25  # 123 of 123, 234, 123, 239
+    assert repetition([first, again]) == 0.25  # 123 is repeated among 123, 234, 123, 239
     assert repetition([first]) == 0.0
     assert repetition([edge("c", (5, 5, 5, 5, 5), 1, 0, None)]) == pytest.approx(2 / 3)
     assert repetition([]) == 0.0
@@ -92,9 +92,9 @@ def test_each_sign_raises_its_alarm(changed: dict[str, float], word: str) -> Non
 @pytest.mark.parametrize(
     ("process", "success", "warned"),
     [
-        (0.3, 0.5, True),  # paid more, solved no more
+        (0.3, 0.5, True),  # more reward, but no more success
         (0.3, 0.53, True),
-        (0.3, 0.56, False),  # what is paid leads to success
+        (0.3, 0.56, False),  # the rewards lead to success
         (0.22, 0.5, False),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_round_that_is_no_better_says_why(last: dict[str, float], why: str) ->
     assert alarms(course) == []
     [sentence] = alarms([*course, GOOD | {"validation": 0.7} | last])
     assert sentence.startswith("plateau: 70% of the validation tasks succeed, 70% before; ") and why in sentence
-    assert alarms([GOOD, GOOD | last]) == []  # nobody validated
+    assert alarms([GOOD, GOOD | last]) == []  # there was no validation
 
 
 def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
@@ -129,9 +129,9 @@ def test_a_round_without_a_real_tree_neither_warns_nor_is_the_first() -> None:
 @pytest.mark.parametrize(
     ("reward", "success", "warned"),
     [
-        (0.62, 0.5, True),  # no better, in both
+        (0.62, 0.5, True),  # both are no better
         (0.8, 0.5, False),  # the tasks are learned
-        (0.8, 0.44, True),  # the mean return rises, because one way is taken all the time, but fewer tasks are solved
+        (0.8, 0.44, True),  # one way is always taken, so the mean return rises, but fewer tasks are solved
         (0.5, 1.0, True),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_narrow_policy_is_an_echo_where_return_or_success_suffer(reward: float
 
 @pytest.mark.parametrize(("reward", "warned"), [(0.5, True), (0.6, False)])
 def test_returns_that_narrow_and_fall_are_an_echo_though_entropy_stays(reward: float, warned: bool) -> None:
-    """As where the tasks of each round are new to the policy."""
+    """This happens if the tasks of each round are new to the policy."""
     narrow = GOOD | {"reward_std": 0.1, "reward": reward}
     assert [sentence.split(":")[0] for sentence in alarms([GOOD, narrow])] == ["echo trap"] * warned
 
@@ -166,10 +166,10 @@ def test_a_gradient_jumps_above_what_was_before(norms: list[float], warned: bool
     ("name", "first", "last", "warned"),
     [
         ("repetition", 0.1, 0.3, False),
-        ("repetition", 0.1, 0.31, True),  # 0.3 at least
+        ("repetition", 0.1, 0.31, True),  # at least 0.3
         ("repetition", 0.2, 0.41, True),  # twice as much
         ("repetition", 0.6, 0.79, False),
-        ("repetition", 0.6, 0.81, True),  # 0.4 is left of 1, and half of it is gone
+        ("repetition", 0.6, 0.81, True),  # half of the remaining 0.4 is gone
         ("invalid", 0.0, 0.2, False),
         ("invalid", 0.0, 0.21, True),
         ("invalid", 0.5, 0.76, True),
@@ -184,9 +184,9 @@ def test_a_share_that_is_large_at_first_can_still_warn(name: str, first: float, 
     [
         ([], False),
         ([0.6], False),
-        ([0.6, 0.1, 0.31], False),  # it came back
+        ([0.6, 0.1, 0.31], False),  # it recovered
         ([0.6, 0.7, 0.29], True),
-        ([0.1, 0.01], False),  # a task or two
+        ([0.1, 0.01], False),  # one or two tasks
         ([0.0, 0.0], False),
     ],
 )

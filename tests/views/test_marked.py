@@ -1,4 +1,4 @@
-"""Hand-computed effects of reviewers' marks on the tree of ``hand_tree``: Q is A 3/4, B 1/4, C 0; A1 1, A2 1/2."""
+"""Effects of reviewers' marks on the tree of ``hand_tree``, by hand: Q is A 3/4, B 1/4, C 0; A1 1, A2 1/2."""
 
 import random
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_a_vetoed_action_is_rejected_for_its_best_sibling_and_never_taught() -> 
         ("A1>A2", 0.5, "rule"),
     ]
     [row] = imitation_rows(tree, ImitationConfig())
-    assert [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept] == [30]  # A1, and not A
+    assert [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept] == [30]  # only A1, not A
     scored = advantages([tree], AdvantageConfig())
     assert id(tree.root.edges[0]) not in scored
 
@@ -81,7 +81,7 @@ def test_a_veto_of_both_leaves_neither_to_learn() -> None:
 
 
 def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
-    """The end of A, A1 has one visit of return 1: W(A1) 1 -> 0, W(A) 3 -> 2."""
+    """The end of A, A1 has one visit with return 1: W(A1) goes from 1 to 0, and W(A) from 3 to 2."""
     tree = hand_tree()
     a = tree.root.edges[0]
     assert a.child is not None
@@ -93,7 +93,7 @@ def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
 
 
 def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
-    """B1 was cut off at V = 1/2: its return becomes 1. With γ = 1/2, W(B1) gains 1/2 and W(B) gains 1/4."""
+    """B1 was cut off at V = 1/2, and its return becomes 1. With γ = 1/2, W(B1) gains 1/2 and W(B) gains 1/4."""
     tree = hand_tree()
     tree.discount = 0.5
     b = tree.root.edges[1]

@@ -52,30 +52,30 @@ def test_a_pair_carries_its_prompt_and_both_actions() -> None:
 
 
 def test_imagined_actions_that_were_not_replayed_are_never_chosen() -> None:
-    """A was replayed, B and C were not: B is worth more than C on imagination's word alone."""
+    """A was replayed, B and C were not. Only imagination says that B is worth more than C."""
     tree = hand_tree()
     for sibling in tree.root.edges[1:3]:
         assert sibling.child is not None
         sibling.child.origin = "imagined"
     assert names(tree, ALL) == ["A>C", "A>B", "A1>A2"]
-    tree.root.origin = "imagined"  # taken at its word
+    tree.root.origin = "imagined"  # nothing in the tree was replayed
     assert names(tree, ALL) == ["A>C", "A>B", "B>C", "A1>A2"]
 
 
 def test_a_refused_call_is_never_chosen() -> None:
-    """B was refused: its Q of 1/4 is V alone. It may be the worse one."""
+    """B was refused, so its Q of 1/4 is V alone. It may be rejected, but not chosen."""
     tree = hand_tree()
     refused = tree.root.edges[1].child
     assert refused is not None
     refused.invalid, refused.edges = True, []
     assert names(tree, ALL) == ["A>C", "A>B", "A1>A2"]
-    tree.root.edges[1].value_sum = 2.0  # Q = 1, the greatest
+    tree.root.edges[1].value_sum = 2.0  # Q = 1, the highest
     assert names(tree, ALL) == ["A>C", "A1>A2"]
     assert names(tree, PairConfig()) == ["A>C", "A1>A2"]
 
 
 def test_a_refused_call_on_the_better_path_carries_no_loss() -> None:
-    """The winner's first call was refused, and so was the loser's; only the loser is to do so less often."""
+    """The first calls of both the winner and the loser were refused. Only the loser's may be made less likely."""
     win = edge("W", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
     lose = edge("L", (8,), 1, 0.0, node((9,), end="terminated"))
     tree = Tree(
@@ -96,7 +96,8 @@ def test_several_trees_give_the_pairs_of_each() -> None:
 
 
 def test_pairs_of_mixed_values_by_hand() -> None:
-    """Half of the critic's word: A 3/8, B 5/8, C 1/4; nobody was asked below A, and D was not tried."""
+    """With half of the weight on the critic: A 3/8, B 5/8, C 1/4. The critic did not score below A, and D was not
+    tried."""
     tree = hand_tree()
     for each, score in zip(tree.root.edges, (0.0, 1.0, 0.5, 1.0), strict=True):
         each.critic = score
@@ -130,7 +131,7 @@ def test_best_vs_worst_is_the_widest_of_all_pairs(
             return each.value
         return (1 - critic_weight) * each.value + critic_weight * each.critic
 
-    # Computed the slow way: every ordered couple of siblings.
+    # Computed the slow way: every ordered pair of siblings.
     expected = Counter(
         (one.action.text, two.action.text, tree.prompt_ids(path))
         for path, here in tree.walk()
@@ -142,7 +143,7 @@ def test_best_vs_worst_is_the_widest_of_all_pairs(
 
 
 def test_a_trajectory_pair_by_hand() -> None:
-    """Ends: the win through A (1), the limit through B (1/2), the loss C (0); A2 is open."""
+    """Ends: the win through A (1), the limit through B (1/2), the loss C (0). A2 is open."""
     tree = hand_tree()
     [pair] = preference_pairs(tree, TRAJECTORY)
     won = Continuation("A\nA1", (10, 11, 20, 21, 30), (True, True, False, False, True), (-0.1, -0.11, 0.0, 0.0, -0.3))
@@ -167,7 +168,7 @@ def test_a_trajectory_pair_crosses_trees_of_a_task_and_of_one_prompt() -> None:
     assert low.root.edges[1].child is not None
     low.root.edges[1].child.origin = "imagined"
     assert [pair.origin for pair in preference_pairs([low, high], TRAJECTORY)] == ["imagined"]
-    assert list(preference_pairs([high], TRAJECTORY)) == []  # 0.1 apart
+    assert list(preference_pairs([high], TRAJECTORY)) == []  # they are only 0.1 apart
     assert list(preference_pairs([], TRAJECTORY)) == []
 
 

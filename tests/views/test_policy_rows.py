@@ -27,8 +27,8 @@ def targets(row: PolicyRow) -> list[float]:
 
 
 def test_visits_by_hand() -> None:
-    """At the root A, B and C have 4, 2 and 1 visits and D none; behind A, A1 has 1 and A2 has 2. B leads to no
-    good end."""
+    """At the root A, B and C have 4, 2 and 1 visits and D none. After A, A1 has 1 and A2 has 2. B leads to no good
+    end."""
     root, behind = rows(hand_tree())
     assert (root.task_id, root.prompt_ids, root.origin) == ("hand-1", (1, 2), "real")
     assert [each.token_ids for each in root.candidates] == [(10, 11), (12,), (13,), (14,)]
@@ -39,8 +39,8 @@ def test_visits_by_hand() -> None:
 
 
 def test_the_improved_policy_by_hand() -> None:
-    """Priors are equal. Q is 3/4, 1/4 and 0; D has v_mix = (1/2 + 7 * 1/3) / 8 = 17/48. Rescaled to [0, 1] they are 1,
-    1/3, 0 and 17/36, times (50 + 4) / 10. Behind A, Q is 1 and 1/2: 1 and 0 times (50 + 2) / 10."""
+    """Priors are equal. Q is 3/4, 1/4 and 0; D gets v_mix = (1/2 + 7 * 1/3) / 8 = 17/48. Rescaled to [0, 1] they are 1,
+    1/3, 0 and 17/36, times (50 + 4) / 10. After A, Q is 1 and 1/2: 1 and 0 times (50 + 2) / 10."""
     root, behind = rows(hand_tree(), IMPROVED)
     weights = [math.exp(5.4 * q) for q in (1, 1 / 3, 0, 17 / 36)]
     assert targets(root) == pytest.approx([weight / sum(weights) for weight in weights])
@@ -62,7 +62,7 @@ def test_malformed_and_refused_calls_are_not_learned(config: PolicyTargetConfig)
 
 def test_states_with_nothing_to_teach_are_left_out() -> None:
     assert rows(hand_tree(), replace(VISITS, min_return=1.5)) == []
-    lost = rows(hand_tree(), replace(VISITS, min_return=0.0))  # a loss is as good: of C, behind the root alone
+    lost = rows(hand_tree(), replace(VISITS, min_return=0.0))  # C's loss counts, too; only the root leads to it
     assert [row.prompt_ids for row in lost] == [(1, 2), (1, 2, 10, 11, 20, 21)]
     tree = hand_tree()
     for each in tree.root.edges:
@@ -71,7 +71,7 @@ def test_states_with_nothing_to_teach_are_left_out() -> None:
 
 
 def test_only_replayed_successes_are_learned_in_an_imagined_tree() -> None:
-    """The root is real, so what is imagined was not replayed."""
+    """The root is real, so the imagined state after A was not replayed."""
     tree = hand_tree()
     a = tree.root.edges[0]
     assert a.child is not None

@@ -1,5 +1,5 @@
-"""Views of trees in which the prompt starts anew, old observations left out: by hand, and that nothing is trained
-behind another prompt than it was sampled behind."""
+"""Views of trees in which the prompt restarts without old observations: by hand, and checked that no token is trained
+after another prompt than it was sampled after."""
 
 import json
 import random
@@ -26,7 +26,7 @@ TRAJECTORY = PairConfig(rule="trajectory")
 
 
 def restarted_tree() -> Tree:
-    """A leads to B, after which the prompt is 60, 61 alone; behind it B1 wins and B2 loses. C loses at once.
+    """A leads to B, after which the prompt restarts as 60, 61. After it B1 wins and B2 loses. C loses at once.
 
     Q: A 1/2, C 0; B 1/2; B1 1, B2 0.
     """
@@ -76,7 +76,7 @@ def test_targets_by_hand() -> None:
 
 
 def test_advantages_by_hand() -> None:
-    """At the root A is 1/2 - 1/3; B has no sibling."""
+    """At the root A has 1/2 - 1/3. B has no sibling."""
     tree = restarted_tree()
     rows = [
         (row.prompt_ids, row.completion_ids, row.advantages, row.logprobs)
@@ -106,7 +106,7 @@ def test_pairs_of_whole_paths_want_one_prompt() -> None:
     ):
         list(preference_pairs(tree, TRAJECTORY))
     end = node((70, 71), end="terminated")
-    end.left_out = (1,)  # nothing is sampled behind it
+    end.left_out = (1,)  # nothing is sampled after it
     tree.root.edges[0] = edge("A", (10, 11), 2, 1.0, node((20,), edge("B", (30,), 2, 1.0, end, 1.0)))
     [pair] = preference_pairs(tree, TRAJECTORY)
     assert (pair.context_ids, pair.chosen.token_ids, pair.rejected.token_ids) == ((1, 2), (10, 11, 20, 30), (13,))
@@ -121,7 +121,7 @@ def test_an_end_with_a_restarted_prompt_is_valued_behind_that_prompt() -> None:
 
 
 def test_restarts_are_counted() -> None:
-    assert tree_figures([restarted_tree()])["restarts"] == pytest.approx(1 / 6)  # of six states
+    assert tree_figures([restarted_tree()])["restarts"] == pytest.approx(1 / 6)  # one of six states
 
 
 def test_a_record_names_what_is_left_out_where_something_is() -> None:
@@ -134,7 +134,8 @@ def test_a_record_names_what_is_left_out_where_something_is() -> None:
 
 
 def random_restarts(shuffler: random.Random) -> Tree:
-    """Any state but the root may start anew; its context, whose ids occur nowhere else, is then its prompt."""
+    """A random tree in which the prompt may restart at any state but the root. The state's context, whose ids occur
+    nowhere else, is then its whole prompt."""
     tree = random_tree(shuffler)
     for each in edges(tree):
         if each.child is not None and shuffler.random() < 0.4:
@@ -146,7 +147,7 @@ trees = st.randoms(use_true_random=False).map(random_restarts)
 
 
 def rows_of(tree: Tree) -> Iterator[TokenRow | AdvantageRow]:
-    """Of every view that trains whole rows of tokens."""
+    """The rows of every view that trains on whole rows of tokens."""
     targets = ImitationConfig(min_return=0.0, paths_per_tree=3)
     yield from imitation_rows(tree, targets)
     yield from imitation_rows(tree, ImitationConfig(min_return=0.0, what="states"))

@@ -1,4 +1,4 @@
-"""The signal of V(s), by hand and against definitions by pairs."""
+"""The signal of V(s), by hand and against pairwise definitions."""
 
 import random
 from typing import Any
@@ -23,8 +23,9 @@ from treeagent.views.signal import (
 
 
 def tree_of_four() -> Tree:
-    """Below the root, A (V 0.8) leads to a win, B (0.8) and C (0.2) to losses, D to nothing finished. Ends: the win is
-    judged 0.9, beside it a loss 0.3; B's loss 0.6, C's loss 0.5 and, at the task's own limit, 0.4."""
+    """Below the root, A (V 0.8) leads to a win, B (0.8) and C (0.2) lead to losses, and D to nothing finished. V at the
+    ends: the win has 0.9 and the loss beside it 0.3; B's loss has 0.6, C's loss 0.5, and C's end at the task's own
+    limit 0.4."""
     won = edge("A1", (1,), 1, 1.0, node((1,), value=0.9, end="terminated"), 1.0)
     lost = edge("A2", (2,), 1, 0.0, node((2,), value=0.3, end="terminated"))
     a = edge("A", (3,), 2, 1.0, node((3,), won, lost, value=0.8))
@@ -44,13 +45,13 @@ def near(value: float) -> Any:
 
 
 def test_the_signal_of_a_tree_by_hand() -> None:
-    # Depth 1: V 0.8 beside 0.8 and 0.2, so AUC (0.5 + 1) / 2, the means 0.3 apart. Variances: 0 and 0.09.
+    # Depth 1: V 0.8 against 0.8 and 0.2, so AUC is (0.5 + 1) / 2, and the means differ by 0.3. Variances: 0 and 0.09.
     assert value_signal([tree_of_four()]) == [
         ValueSignal(0, 1, 1, None, None, None, 0),
         ValueSignal(1, 3, 1, 0.75, near(0.3 / (0.09 / 2) ** 0.5), 0.75, 2),
-        # With the root's 0.5 among the good ones: means 0.65 and 0.5, variances 0.0225 and 0.09.
+        # The root's 0.5 counts among the good ones: means 0.65 and 0.5, variances 0.0225 and 0.09.
         ValueSignal("all", 4, 2, 0.625, near(0.15 / (0.1125 / 2) ** 0.5), 0.75, 2),
-        # 0.9 beside 0.3, 0.6 and 0.5; of siblings, only the win and the loss below A differ.
+        # 0.9 against 0.3, 0.6 and 0.5. Among siblings, only the win and the loss below A differ.
         ValueSignal("ends", 4, 1, 1.0, near((0.9 - 1.4 / 3) / (0.14 / 9 / 2) ** 0.5), 1.0, 1),
     ]
 
@@ -89,7 +90,7 @@ def test_trees_without_a_finished_path_have_no_signal() -> None:
     ("good", "bad", "area", "apart"),
     [
         ([3.0], [1.0, 2.0], 1.0, 1.5 / (0.25 / 2) ** 0.5),
-        ([1.0], [2.0, 2.0], 0.0, None),  # nothing varies within a kind
+        ([1.0], [2.0, 2.0], 0.0, None),  # no variance within either kind
         ([0.5, 0.5], [0.5], 0.5, None),
         ([1.0, 3.0], [2.0, 4.0], 0.25, -1.0),
         ([1.0], [], None, None),
@@ -129,7 +130,7 @@ def test_the_order_of_siblings_and_of_trees_changes_nothing() -> None:
 def test_estimates_stand_beside_what_followed() -> None:
     tree = tree_of_four()
     assert sorted(estimated_ends(tree)) == [(0.3, 0.0), (0.5, 0.0), (0.6, 0.0), (0.9, 1.0)]
-    # The root saw five finished paths with one win, A two of which one won; D leads to none.
+    # Five finished paths below the root have one win, and two below A have one. D has none.
     assert sorted(estimated_states(tree)) == [(0.2, 0.0), (0.5, near(0.2)), (0.8, 0.0), (0.8, 0.5)]
 
 
@@ -144,7 +145,8 @@ def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None
 
 def test_calibration_by_hand() -> None:
     estimates = [Estimated(0.8, 1.0), Estimated(0.2, 0.0), Estimated(0.2, 1.0), Estimated(0.6, 1.0)]
-    # Two groups of two: V 0.2 with outcomes 0 and 1, whose deviation is 0.7071, so that the error is 0.5.
+    # Two groups of two. V = 0.2 with outcomes 0 and 1: their standard deviation is 0.7071, so the standard error is
+    # 0.5.
     low, high = calibration(estimates, bins=2)
     assert low == Bin(2, near(0.2), near(0.5), near(0.5 - 0.98), near(0.5 + 0.98))
     assert high == Bin(2, near(0.7), 1.0, 1.0, 1.0)

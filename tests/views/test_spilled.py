@@ -1,4 +1,4 @@
-"""Rows on disk are the sequence that a list of them would be."""
+"""Rows on disk behave like the same rows in a list."""
 
 from array import array
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_rows_come_back_in_any_order(ids: list[list[int]], data: st.DataObject) 
     spilled = Spilled[TokenRow]()
     for row in rows:
         spilled.append(row)
-        assert spilled[-1] == row  # also while rows are still added
+        assert spilled[-1] == row  # also while rows are being added
     assert list(spilled) == rows and spilled[1:4] == rows[1:4]
     places = data.draw(st.permutations(range(len(rows))))
     assert list(Picked(spilled, array("q", places))) == [rows[place] for place in places]

@@ -1,4 +1,4 @@
-"""An episode that the task's own step limit cuts off has failed: it is worth what it was paid, wherever it is read.
+"""An episode cut off by the task's own step limit has failed: every view counts only the rewards that it was paid.
 
 In the hall, two times "good" wins and ends the task. Every other episode is cut off after three steps, with reward 0.
 """
@@ -35,11 +35,11 @@ class Hall:
 
 POLICY = TablePolicy({"good": 0.5, "wait": 0.5})
 GUESS = 0.7
-"""V of every state, as a head gives it that has never seen a failure."""
+"""V of every state, as from a head that has never seen a failure."""
 
 
 def hall_tree(*, bootstrap: bool = False) -> Tree:
-    """Eight chains, some of which win and some are cut off."""
+    """Eight chains, some of which win and some of which are cut off."""
     config = SearchConfig(method="best_of_n", limits=Limits(simulations=8), bootstrap=bootstrap)
     [tree] = asyncio.run(make_search(POLICY, Hall(), config, ConstantValue(GUESS)).run([task()], [3]))
     return tree

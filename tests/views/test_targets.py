@@ -30,7 +30,7 @@ def test_imitation_by_hand() -> None:
 
 
 def test_ten_tenths_are_a_success() -> None:
-    """Added up they are 0.9999999999999999."""
+    """Added in floats they are 0.9999999999999999."""
     below = node((99,), end="terminated")
     for step in range(10, 0, -1):
         below = node((100 - step,), edge(f"step-{step}", (step,), 1, 0.1 * (11 - step), below, 0.1))
@@ -39,7 +39,7 @@ def test_ten_tenths_are_a_success() -> None:
 
 
 def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
-    """Wins of log-probability -0.06, -0.08 and -0.11; a limit of high value is no finished path."""
+    """The wins have log-probabilities -0.06, -0.08 and -0.11. A limit with a high value is not a finished path."""
     slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
     rare = edge("rare", (11,), 1, 1.0, node((12,), end="terminated"), 1.0)
     other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
@@ -50,7 +50,7 @@ def test_imitation_prefers_the_likelier_of_equal_paths() -> None:
 
 
 def test_imitation_prefers_the_shorter_of_equally_likely_paths() -> None:
-    """And of as short ones the first; a server may have told no log-probabilities."""
+    """Among equally short ones the first is preferred. A server may have returned no log-probabilities."""
     slow = edge("slow", (2,), 1, 1.0, node((3,), edge("then", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)))
     quick = edge("quick", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
     other = edge("other", (8,), 1, 1.0, node((9,), end="terminated"), 1.0)
@@ -77,7 +77,7 @@ def test_imitated_paths_are_the_best_finished_ones(tree: Tree, least: float, cou
 
 @pytest.mark.parametrize("discount", [1.0, 0.5])
 def test_imitated_states_are_worth_the_outcome_known_from_there(discount: float) -> None:
-    """A quarter on the way, then 0.75: a success, however much its end is discounted."""
+    """The path pays 0.25 on the way and then 0.75: a success, however much its end is discounted."""
     last = edge("b", (4,), 1, 0.75, node((5,), end="terminated"), 0.75)
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 1.0, node((3,), last), 0.25)), discount=discount)
     [row] = imitation_rows(tree, ImitationConfig())
@@ -87,7 +87,8 @@ def test_imitated_states_are_worth_the_outcome_known_from_there(discount: float)
 
 
 def test_imitation_of_states_by_hand() -> None:
-    """From the root the likeliest win; after the slip, from which it does not start, the likeliest way back."""
+    """From the root, the likeliest win is imitated. After the slip, from which it does not start, the likeliest way
+    back is."""
     back = node((5,), edge("back", (6,), 1, 1.0, node((7,), end="terminated"), 1.0))
     far = node((8,), edge("on", (9,), 1, 1.0, node((10,), end="terminated"), 1.0))
     lost = edge("lose", (14,), 1, 0.0, node((12,), end="terminated"), 0.0)
@@ -99,13 +100,13 @@ def test_imitation_of_states_by_hand() -> None:
     assert [row.mask for row in rows] == [
         (False, True, False),
         (False, False, False, True, False, True, False),
-        (False, False, False, False, False, True, False),  # after "walk"; "err" is likelier and as good
+        (False, False, False, False, False, True, False),  # only after "walk"; "err" is likelier and as good
     ]
     assert [row.value_positions for row in rows] == [(0, 2), (2, 4, 6), (4, 6)]
 
 
 def test_paths_that_make_the_same_calls_are_imitated_once() -> None:
-    """Four chains win by two ways; of each way the likelier words are imitated, and the loss by neither."""
+    """Four chains win by two different paths. Of each path the likelier wording is imitated, and the loss is not."""
     wins = [
         edge(name, (number,), 1, 1.0, node((20 + number,), end="terminated"), 1.0) for number, name in enumerate("abab")
     ]
@@ -116,8 +117,8 @@ def test_paths_that_make_the_same_calls_are_imitated_once() -> None:
 
 @pytest.mark.parametrize("what", ["paths", "states"])
 def test_refused_calls_of_an_imitated_path_carry_no_loss(what: Literal["paths", "states"]) -> None:
-    """A chain wins after a refused call; what follows the call is imitated. Without such a call a longer, less likely
-    win of the same return comes first. An end that a refused call reached is no example."""
+    """A chain wins after a refused call, and only what follows the call is imitated. A longer, less likely win with the
+    same return comes first if it has no refused call. An end reached by a refused call is no example."""
     win = edge("win", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
     refused = edge("jump", (2,), 1, 1.0, node((3,), win))
     refused_end = edge("fall", (12,), 1, 1.0, node((13,), end="terminated"), 1.0)
@@ -167,9 +168,9 @@ def test_states_are_imitated_once_each_by_the_best_way_on(tree: Tree, least: flo
     ],
 )
 def test_value_targets_by_hand(config: ValueTargetConfig, root: float, a: float, b: float) -> None:
-    """The open state and the limit have nothing below: their own estimates teach nothing.
+    """Nothing follows the open state and the limit, so their own estimates give no targets.
 
-    V after A is 1, after B 0; G(A) = 1 - λ + λ 2/3 and G(B) = λ / 2, visited 4 and 2 times of 7.
+    V after A is 1, after B 0. G(A) = 1 - λ + λ 2/3 and G(B) = λ / 2; they have 4 and 2 of 7 visits.
     """
     through_a, through_b, through_c = value_rows(hand_tree(), config)
     assert through_a.token_ids == (1, 2, 10, 11, 20, 21, 30, 40)
@@ -182,7 +183,7 @@ def test_value_targets_by_hand(config: ValueTargetConfig, root: float, a: float,
 
 
 def test_success_is_told_where_a_path_finished() -> None:
-    """Nothing finished below B. A failure that is paid in part is a failure."""
+    """No path finished below B. A failure that is partly paid is still a failure."""
     through_a, through_c = value_rows(hand_tree(), ValueTargetConfig(target="success"))
     assert (through_a.value_positions, through_a.value_targets) == ((1, 5, 7), (1.0, 1.0, 1.0))
     assert (through_c.token_ids, through_c.value_positions, through_c.value_targets) == ((1, 2, 13, 23), (3,), (0.0,))
@@ -192,7 +193,7 @@ def test_success_is_told_where_a_path_finished() -> None:
 
 
 def test_outcomes_hold_the_rewards_on_the_way() -> None:
-    """Reward 0.25 on the way, then 0.5 at an end or V = 0.6 at a limit, or a withheld end judged 0.1."""
+    """The reward is 0.25 on the way, then 0.5 at an end, V = 0.6 at a limit, or a withheld end with V = 0.1."""
     ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)
     limit = edge("y", (6,), 1, 0.6, node((7,), value=0.6, end="truncated"))
     withheld = edge("z", (8,), 1, 0.1, node((9,), value=0.1, end="terminated"), None)
@@ -204,15 +205,15 @@ def test_outcomes_hold_the_rewards_on_the_way() -> None:
     assert state_outcome(tree.root, [], MEAN) == pytest.approx(0.25)
     assert state_outcome(first, tree.root.edges[:1], MEAN) == pytest.approx(0.65)
     told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
-    assert told == pytest.approx([0.85, 0.85, 0.75])  # nothing is known of the limit and of the withheld end
+    assert told == pytest.approx([0.85, 0.85, 0.75])  # the limit and the withheld end have no known value
 
 
 @pytest.mark.parametrize(
     ("config", "expected"), [(MEAN, 0.25), (ValueTargetConfig(), 0.5), (ValueTargetConfig(target="lambda"), 0.25)]
 )
 def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTargetConfig, expected: float) -> None:
-    """Ends of 0 and 0.5 were found; the refused call leads back, where V = 0.9. Of a state where nothing but refused
-    calls was tried nothing is known; a call that a chain went on from counts."""
+    """Ends of 0 and 0.5 were found; the refused call leads back, where V = 0.9. If only refused calls were tried at a
+    state, its outcome is unknown. A refused call from which a chain continued counts."""
     refused = edge("jump", (2,), 1, 0.9, node((3,), value=0.9))
     assert refused.child is not None
     refused.child.invalid = True
@@ -229,7 +230,8 @@ def test_a_refused_call_says_nothing_of_the_state_that_it_leaves(config: ValueTa
 
 
 def test_thoughts_are_not_discounted() -> None:
-    """γ = 1/2 of the one step that is taken: a reward of 1 is worth 1, and a later V of 1 a half."""
+    """The thought and the action after it are one step with γ = 1/2: a reward of 1 is worth 1, and a later V of 1 is
+    worth 1/2."""
     action = edge("act", (3,), 1, 1.0, node((4,), end="truncated", value=1.0))
     thought = edge("think", (2,), 1, 0.5, node((), action, value=0.25))
     thought.action = replace(thought.action, call="")
@@ -241,7 +243,8 @@ def test_thoughts_are_not_discounted() -> None:
 
 @given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
 def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: list[Tree], discount: float) -> None:
-    """λ = 1 averages the returns of the trajectories below, λ = 0 knows one step; linear between for one step more."""
+    """λ = 1 averages the returns of the trajectories below, and λ = 0 uses one step. In between, a correct value
+    function leaves the target unchanged."""
     for tree in group:
         for path in leaf_paths(tree):
             for place, each in enumerate(path):
@@ -255,7 +258,7 @@ def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: l
                 near = (each.reward or 0.0) + discount * each.child.leaf_value(each.reward)
                 assert lambda_return(each, 0.0, discount) == pytest.approx(near)
         for here in tree.nodes():
-            for each in here.edges:  # a value function that is right leaves nothing to correct
+            for each in here.edges:  # with a correct value function, nothing is left to correct
                 each.reward = 0.0 if each.child is not None and not each.child.ended else each.reward
             here.value = 0.5
         for each in edges(tree):

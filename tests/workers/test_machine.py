@@ -1,4 +1,4 @@
-"""What suits a model on a machine: number format, workers and threads."""
+"""The number format, workers and threads that suit a model on a machine."""
 
 import os
 from pathlib import Path
@@ -14,12 +14,12 @@ from treeagent.workers.machine import fitted
 from treeagent.workers.processes import run_jobs
 
 WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
-"""Tied embeddings, two layers (attention, MLP, two norms), the last norm."""
+"""Tied embeddings, two layers (attention, MLP, two norms), and the final norm."""
 
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A checkpoint's configuration without weights, which nothing may read here."""
+    """A checkpoint with a configuration but without weights, which must not be read here."""
     LlamaConfig(
         vocab_size=70_000,
         hidden_size=512,
@@ -73,7 +73,7 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
 
 @pytest.mark.parametrize("machine", [(4, 24, [])], indirect=True)
 def test_a_limit_of_threads_a_process_limits_no_workers(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by OMP_NUM_THREADS=1, which torch reads when it is imported."""
+    """For example by OMP_NUM_THREADS=1, which torch reads on import."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     config, _ = fitted(RunConfig())
     assert (config.workers, config.threads) == (4, 1)

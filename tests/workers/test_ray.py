@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of real processes, some of which are killed: the trees are those of the local engine."""
+"""Runs on a Ray cluster of real processes, some of which are killed, grow the same trees as the local engine."""
 
 import hashlib
 import os
@@ -32,7 +32,7 @@ TREEAGENT = [sys.executable, "-c", "from treeagent.cli import main; main()"]
 SETTINGS = ["warm_start.episodes=200", "warm_start.training.max_steps=20"]
 WAVES = 12
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
-"""By itself Ray starts workers with the lowest priority, which a busy machine starves."""
+"""By default Ray starts workers with the lowest priority, and a busy machine then starves them."""
 NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
 COLLECT = [f"collect.tasks={2 * WAVES}", "collect.batch=2"]
 
@@ -46,7 +46,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of the local engine."""
+    """A collection by the local engine."""
     out = tmp_path_factory.mktemp("local") / "run"
     _, said = start(checkpoint, out, "--engine", "local", "workers=1").communicate()
     assert len(shards(out / "trees", "collect")) == WAVES, said
@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # the jobs below are of this file
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # to import the jobs below
         cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 2})
         yield cluster
         cluster.shutdown()
@@ -102,7 +102,7 @@ def wait_for_shards(out: Path, process: "subprocess.Popen[str]", count: int = 2)
 
 
 def at_work() -> list[psutil.Process]:
-    """The processes of actors that are in the middle of a job."""
+    """The processes of actors that are running a job."""
     below = psutil.Process().children(recursive=True)
     return [process for process in below if process.cmdline()[:1] == ["ray::_Worker.run"]]
 
@@ -131,7 +131,7 @@ def test_updates_on_both_engines_give_the_same_weights(
 def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
     checkpoint: Path, cluster: Any, tmp_path: Path
 ) -> None:
-    """On Ray one actor searches and one updates."""
+    """On Ray, one actor searches and another one updates."""
     rounds = ["adapt.lag=1", "adapt.rounds=2", 'adapt.methods=["rft"]', "collect.tasks=4", "evaluate.tasks=2"]
     ended = set()
     for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=1))):
@@ -235,7 +235,7 @@ def test_every_event_of_a_job_comes_before_its_result(config: RunConfig) -> None
     results = {}
     with kept_workers(config):
         for _ in run_jobs(count, [3, 5, 8], config):
-            break  # the workers that are ended then are made up for
+            break  # the workers killed after this are replaced
         for job, result in run_jobs(count, [4, 7, 2], config, told.append):
             assert [event.done for event in told if event.name == str(job)] == list(range(job))
             results[job] = result
@@ -258,7 +258,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path:
 def test_a_cluster_that_does_not_start_is_one_sentence(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # too long a name for its sockets
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # the name is too long for its sockets
     process = start(checkpoint, tmp_path / "run", "--engine", "ray")
     _, said = process.communicate()
     assert process.returncode == 2, said

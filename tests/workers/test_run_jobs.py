@@ -16,7 +16,7 @@ from treeagent.workers.processes import Processes, beside, kept_workers, own_wor
 
 @dataclass(frozen=True)
 class Count:
-    """Tell of each number below ``stop``, return their sum."""
+    """Emit each number below ``stop``, and return their sum."""
 
     stop: int
     seconds: float = 0.0
@@ -38,7 +38,7 @@ def refuse(job: int, emit: Emit) -> None:
 
 
 class GameError(Exception):
-    """One that pickle cannot make again."""
+    """An exception that pickle cannot restore."""
 
     def __init__(self, level: int, reason: str) -> None:
         super().__init__(f"level {level}: {reason}")
@@ -53,7 +53,7 @@ def break_the_pipe(job: str, emit: Emit) -> object:
 
 
 def die(job: Path, emit: Emit) -> None:
-    """Die before a process that this one has started."""
+    """Die before a child process of this process does."""
     if (child := os.fork()) == 0:
         time.sleep(60)
         os._exit(0)
@@ -138,7 +138,7 @@ def test_work_goes_on_beside_the_body_in_a_worker_of_its_own() -> None:
 
         with beside(refused, worker, told.append) as result_of_refused:
             assert failed.wait(60)
-            time.sleep(0.1)  # the body goes on
+            time.sleep(0.1)  # the body continues after the failure
         with pytest.raises(UserError, match="9 is too much"):
             result_of_refused()
         assert [str(error) for error in told] == ["9 is too much: take less"]

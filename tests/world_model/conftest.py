@@ -1,4 +1,4 @@
-"""Replay buffers that are closed when their test ends."""
+"""Replay buffers that are closed at the end of their test."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ from treeagent.world_model.replay import ReplayBuffer
 
 @pytest.fixture
 def open_buffer(tmp_path: Path) -> Iterator[OpenBuffer]:
-    """Opens the one file of a test, any number of times."""
+    """A function that opens the buffer file of a test, any number of times."""
     with ExitStack() as stack:
 
         def opened(encoder: Encoder | None = None, *, create: bool = True) -> ReplayBuffer:

@@ -1,4 +1,4 @@
-"""Real transitions of a small shop, and experiences made by hand."""
+"""Real transitions of a small shop, and hand-made experiences."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,7 +15,7 @@ from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
 OpenBuffer = Callable[..., ReplayBuffer]
-"""With an encoder, or the default one."""
+"""Opens a buffer with a given or the default encoder."""
 
 RESULTS = "1 red lamp $9\n2 blue lamp $7\nnext >"
 PAGE = "red lamp $9\nfeatures: Foldable\ncolor: Red/Pink"
@@ -37,7 +37,7 @@ def shop_trees(
 
 
 def shop_steps(count: int, split: Split = "train", seed: int = 0) -> list[Experience]:
-    """Those of ``count`` demonstrations."""
+    """The steps of ``count`` demonstrations."""
     return [one for tree in shop_trees(count, split, seed) for one in transitions(tree)]
 
 
@@ -50,7 +50,7 @@ def experience(
     terminated: bool = False,
     invalid: bool = False,
 ) -> Experience:
-    """``said`` alternates actions and observations after the opening, an action last."""
+    """An experience. ``said`` alternates actions and observations after the opening, and ends with an action."""
     history = [Message("user", task), Message("user", "search page")]
     history += [Message("assistant" if place % 2 == 0 else "user", text) for place, text in enumerate(said[:-1])]
     return Experience(

@@ -1,4 +1,4 @@
-"""The experience model as a dynamics, under writers whose every word is known."""
+"""The experience model as a dynamics, with writers whose answers are scripted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
     assert rewards("0.25", "0.75") == [0.25, 0, 0.75]
     assert rewards("0.25", "1") == [0.25, 0, None]
     assert rewards("-0.25", "1")[0] is None
-    assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both were rounded
+    assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both rewards were rounded
 
 
 def test_an_ended_state_has_no_next_step() -> None:
@@ -259,7 +259,7 @@ def test_imagination_is_an_environment() -> None:
 
 
 def test_a_call_stands_in_imaginations_history_as_it_was_made() -> None:
-    """Whatever it looks like: several lines, a turn's beginning, both."""
+    """Even if the call has several lines, looks like the beginning of a turn, or both."""
     prompts, plain = list[str](), Wording(reasoning=False)
 
     class Noting:
@@ -326,7 +326,7 @@ def test_an_environment_cannot_leave_a_reward_open() -> None:
 
 
 def test_the_form_of_answers_holds_for_every_real_step() -> None:
-    """What rule-written answers say is what was real."""
+    """Answers written by rule reproduce the real step."""
     steps = shop_steps(20)
     wording = Wording()
     for one in steps:

@@ -1,4 +1,4 @@
-"""The audit: figures by hand, what holds of any audit, and models of known faults caught."""
+"""The audit of world models: figures by hand, properties of any audit, and detection of models with known faults."""
 
 import asyncio
 from dataclasses import replace
@@ -34,11 +34,11 @@ def said(one: Experience, **other: object) -> Pair:
 
 
 def test_agreement_by_hand() -> None:
-    """Three words of four in common with three of three: F1 = 2 * 2 / (3 + 4) where the lines begin alike."""
+    """Lines of four and three words have two words in common: F1 = 2 * 2 / (3 + 4), provided that both begin alike."""
     one = experience("click[1]", answer="lamp red $ 9")
     assert agreement(one, "lamp red $ 9 ") == 1.0
     assert agreement(one, "lamp red 7") == pytest.approx(2 * 2 / (4 + 3))
-    assert agreement(one, "red lamp $ 9") == 0.0  # other headings
+    assert agreement(one, "red lamp $ 9") == 0.0  # the lines begin differently
     assert agreement(one, "") == 0.0
     two = experience("click[1]", answer="a b\nc d")
     assert agreement(two, "c d\na b") == 1.0
@@ -46,7 +46,7 @@ def test_agreement_by_hand() -> None:
 
 
 def test_consistency_by_hand() -> None:
-    """Format 2/3 (order placed is no result), relevance 1/2 (lamp, not red), history 2/3 (the price changed)."""
+    """Format 2/3 (order placed is not a result), relevance 1/2 (lamp, but not red), history 2/3 (the price changed)."""
     one = experience("search[x]", "1 red lamp $9", "search[red lamp]", answer="1 red lamp $9\n2 old lamp $3")
     assert agreement(one, "1 blue lamp $4\n2 white lamp $5", free=True) == pytest.approx((1 + 1 / 2 + 1) / 3)
     assert agreement(one, "2 red lamp $8\n1 tall lamp $4\norder placed", free=True) == pytest.approx(
@@ -57,7 +57,7 @@ def test_consistency_by_hand() -> None:
 
 
 def test_figures_by_hand() -> None:
-    """Four steps: right; another reward; an end not foreseen; unreadable."""
+    """Four steps: a right one, a wrong reward, a missed end, and an unreadable answer."""
     one = experience("click[1]", answer="a b", reward=0.5)
     end = replace(one, terminated=True)
     pairs = [said(one), said(one, reward=0.75), said(end, terminated=False), Pair(one, None)]
@@ -83,7 +83,7 @@ def test_returns_by_hand() -> None:
 
 
 def test_cap_by_hand() -> None:
-    """Wilson's upper end of 0 of 1000 is z² / (n + z²) = 0.00383, of 10 % of 400 it is 0.1333."""
+    """Wilson's upper bound for 0 of 1000 is z² / (n + z²) = 0.00383, and for 10 % of 400 it is 0.1333."""
     assert lambda_cap(0.0, 1000) == 1.0
     assert lambda_cap(0.0, 1000, noise=0.001) == pytest.approx(0.001 * (1000 + 1.959964**2) / 1.959964**2)
     assert lambda_cap(0.1, 400) == pytest.approx(0.05 / 0.1333, rel=1e-3)
@@ -106,7 +106,7 @@ def test_the_cap_falls_with_the_wrong_share_and_rises_with_the_size_of_the_audit
 
 
 def test_bound_by_hand() -> None:
-    """H = 4, so that γ = 3/4: 2 * 0.02 * 4 and 4 * 3/4 * 0.005 * 16, which doubles with R_max."""
+    """H = 4, so γ = 3/4: 2 * 0.02 * 4 and 4 * 3/4 * 0.005 * 16; the latter doubles with R_max."""
     bound = error_bound(0.02, 0.005, horizon=4)
     assert (bound.reward, bound.transition) == pytest.approx((0.16, 0.24))
     doubled = error_bound(0.02, 0.005, horizon=4, reward_max=2.0)
@@ -127,7 +127,7 @@ def test_chains_of_demonstrations_are_the_demonstrations() -> None:
 
 
 class Oracle:
-    """Answers from a table of experiences, each altered by ``fault``; knows nothing of what is not in it."""
+    """Answers from a table of experiences, each altered by ``fault``. Steps outside the table have no answer."""
 
     def __init__(self, known: list[Experience], **fault: object) -> None:
         self.table = {(one.history[2:], one.action, one.history[0].content): one for one in known}
@@ -165,11 +165,11 @@ def test_a_true_model_is_trusted() -> None:
 
 
 def test_an_optimist_is_caught() -> None:
-    """Every purchase a success: no training on what it says."""
+    """The model predicts success for every purchase, so training on it is not allowed."""
     steps = shop_steps(150)
     real = [one.reward for one in steps if one.terminated]
     found = audited(Oracle(steps, reward=1.0), steps)
-    assert (found.episodes, len(real)) == (150, 149)  # one ran into the limit of steps
+    assert (found.episodes, len(real)) == (150, 149)  # one episode reached the step limit
     assert found.optimism == pytest.approx(sum(1 - reward for reward in real) / 150)
     assert found.wrong_episodes == pytest.approx(sum(reward < 1 for reward in real) / 150)
     assert found.lambda_cap == lambda_cap(found.wrong_episodes, 150) < 0.3
@@ -177,7 +177,7 @@ def test_an_optimist_is_caught() -> None:
 
 
 def test_a_loss_that_goes_on_in_imagination_counts() -> None:
-    """A hole that the model does not see: the return is right, but what follows is a way that is not there."""
+    """The model misses that a hole ends the episode. The return is right, but the steps that follow do not exist."""
     lost = [one for one in shop_steps(150) if one.terminated]
     steps = [replace(one, reward=0.0) for one in lost]
     found = audited(Oracle(steps, terminated=False), steps)
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_be_read_is_not_trusted() -> None:
 
 
 def test_errors_compound_over_imagined_steps() -> None:
-    """A table without the second steps: what follows them is unknown in a row, though known one by one."""
+    """The table lacks the second steps. Steps after them are known one by one, but not in a sequence of predictions."""
     steps = [one for one in shop_steps(80) if one.depth < 3]
     second = {one.digest() for one in steps if one.depth == 1}
     found = audited(Oracle([one for one in steps if one.digest() not in second]), steps)
@@ -204,7 +204,7 @@ def test_errors_compound_over_imagined_steps() -> None:
 
 
 def test_what_begins_in_the_midst_of_an_episode_is_none() -> None:
-    """Of half of them a malformed turn, which is no step, took the place of the first one."""
+    """In half of the episodes a malformed turn, which is not a step, took the place of the first step."""
     steps = shop_steps(80)
     cut = {one.task_id for one in steps[: len(steps) // 2]}
     left = [one for one in steps if one.depth or one.task_id not in cut]
@@ -227,7 +227,7 @@ def test_kinds_are_told_apart_as_asked() -> None:
 
 
 def test_what_can_be_told_has_figures_of_its_own() -> None:
-    """A table without searches: all else is as exact as it was."""
+    """The table has no searches. All other steps are as exact as before."""
     steps = shop_steps(30)
     known = [one for one in steps if one.kind != "search"]
     found = audited(Oracle(known), steps, free=("search",))
@@ -281,11 +281,11 @@ def test_figures_are_shares_and_exactness_implies_agreement(texts: list[tuple[st
 
 
 def test_rule_written_answers_pass_the_audit_of_an_experience_model() -> None:
-    """The whole way: experiences to answers, answers to transitions, transitions to figures."""
+    """The whole path: experiences to answers, answers to transitions, transitions to figures."""
     from test_experience import Script
 
     steps = [one for one in shop_steps(40) if one.depth == 0]
-    actions = {one.action: one for one in steps}  # a search's results do not depend on the task
+    actions = {one.action: one for one in steps}  # the results of a search do not depend on the task
     model = ExperienceModel(
         Script({action: Wording().target(one) for action, one in actions.items()}), Wording(), max_steps=9
     )

@@ -1,4 +1,4 @@
-"""The replay buffer: what is near, what is kept once, and what survives."""
+"""The replay buffer: nearest neighbours, deduplication, and durability."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class Compass:
-    """Texts that are written as two numbers."""
+    """Encodes texts that begin with two numbers as these numbers."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         rows = [[float(number) for number in text.split()[:2]] if text[:1].isdigit() else [0.0, 0.0] for text in texts]
@@ -41,7 +41,7 @@ def names(found: Sequence[Sequence[Experience]]) -> list[list[str]]:
 
 
 def test_nearest_by_hand(open_buffer: OpenBuffer) -> None:
-    """Cosines to (1, 0): 1, 0.8, 0.6, 0."""
+    """The cosines to (1, 0) are 1, 0.8, 0.6 and 0."""
     buffer = open_buffer(Compass())
     assert buffer.add([at(0, 1), at(0.6, 0.8), at(1, 0), at(0.8, 0.6)]) == 4
     query = at(1, 0)
@@ -103,7 +103,8 @@ def test_nearest_is_exact_in_one_block_or_many(
 
 
 def test_what_opened_the_same_line_is_near() -> None:
-    """Another label in another list, but the same thing opened; and the same label that opens another one."""
+    """Near: another label in another list that opens the same thing. Less near: the same label that opens something
+    else."""
     other_list = "1 old lamp $3\n2 red lamp $9\n3 green chair $30"
     opens, alike, unlike = embed(
         LexicalEncoder(),
@@ -180,7 +181,7 @@ def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path)
     process.start()
     told = max(reader.recv() for _ in range(5))
     beside = open_buffer()
-    assert len(beside) >= told  # read while the other one writes
+    assert len(beside) >= told  # read while the other process writes
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -191,7 +192,7 @@ def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path)
             break
     after = open_buffer()
     assert len(after) >= told
-    assert len(after) % 20 == 0  # a batch is there whole or not at all
+    assert len(after) % 20 == 0  # a batch is stored whole or not at all
     assert after.add([experience("click[1]", answer=PAGE)]) == 1
     assert len(list(after.experiences())) == len(after)
     assert after.nearest([(experience("click[1]").history, "click[1]")], 1)[0][0].action == "click[1]"
@@ -200,7 +201,7 @@ def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path)
 
 
 def test_what_only_reads_makes_no_file(open_buffer: OpenBuffer, tmp_path: Path) -> None:
-    """Or an audit would find nothing learnt that it holds out."""
+    """Otherwise an audit would find an empty memory and regard every step as not learnt."""
     with pytest.raises(UserError, match=r"b\.sqlite does not exist: restore it, or fit the world model anew"):
         open_buffer(create=False)
     assert not list(tmp_path.iterdir())
@@ -215,14 +216,14 @@ def test_a_damaged_file_is_refused(open_buffer: OpenBuffer, tmp_path: Path, cont
 
 
 def read_as_nobody(path: Path, told: Connection) -> None:
-    if os.geteuid() == 0:  # root writes everywhere
+    if os.geteuid() == 0:  # root may write everywhere
         os.setuid(65534)
     told.send([one.action for one in ReplayBuffer(path, LexicalEncoder()).experiences()])
 
 
 @pytest.mark.slow
 def test_a_file_in_a_folder_that_nobody_can_write_is_read() -> None:
-    with TemporaryDirectory() as name:  # tmp_path lies below a folder that only its owner may enter
+    with TemporaryDirectory() as name:  # only its owner may enter the parent folder of tmp_path
         folder = Path(name)
         memory = ReplayBuffer(folder / "b.sqlite", LexicalEncoder(), create=True)
         memory.add([experience("search[a]")])

@@ -1,4 +1,4 @@
-"""A model of sentence-transformers, made here, as what finds similar steps."""
+"""A sentence-transformers model, made here, that finds similar steps."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ WIDTH = 32
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights, letters for tokens."""
+    """A model with random weights and one token per letter."""
     plain, made = tmp_path_factory.mktemp("bert"), tmp_path_factory.mktemp("sentences")
     letters = "abcdefghijklmnopqrstuvwxyz0123456789$[]().,:-'"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]

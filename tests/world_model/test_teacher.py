@@ -1,4 +1,4 @@
-"""A teacher's reasoning: what it is asked, what is kept of it, what a world model learns from it."""
+"""A teacher's reasoning: its prompts, which answers are kept, and what a world model learns from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ WORDING = Wording(instructions="")
 
 @dataclass
 class Master:
-    """Says the same of everything, and remembers what it was asked."""
+    """Gives the same answer to everything, and records its prompts."""
 
     says: str = "the lamp is what the task asks for"
     error: str = ""
@@ -70,9 +70,9 @@ def test_every_step_but_an_opening_is_explained_once_and_for_all(tmp_path: Path)
     assert lessons == Lessons({one.digest(): master.says for one in (LOOK, TAKE)})
     assert (len(master.asked), sum(done)) == (2, 2)
     assert ask(master, [OPENING, LOOK, TAKE], tmp_path) == lessons
-    assert len(master.asked) == 2  # all were known
+    assert len(master.asked) == 2  # all answers were stored
     ask(master, [LOOK], tmp_path, "another")
-    assert len(master.asked) == 3  # of whom nothing was
+    assert len(master.asked) == 3  # another teacher has no stored answers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trees as transitions: each step once, as the world saw it."""
+"""Trees as transitions: each step once, as the environment received it."""
 
 import random
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def step(parent: State, action: Action, answer: str, **arrival: object) -> Edge:
 
 
 def search_tree() -> Tree:
-    """A search that found a lamp, whose purchase is refused; beside it a malformed turn and an untried edge."""
+    """A search that found a lamp and whose purchase is refused; beside it a malformed turn and an untried edge."""
     root = Node(State(TASK, (OPENING,), "1 page"))
     found = step(root.state, Action("Thought: look\nAction: search[lamp]", "search[lamp]", "look"), "1 lamp $9")
     assert found.child is not None
@@ -50,7 +50,7 @@ def test_steps_by_hand() -> None:
 
 
 def test_thoughts_do_not_reach_the_world() -> None:
-    """Two agents that do the same for other reasons have the same experience."""
+    """Two agents with the same actions and different thoughts have the same experience."""
     assert all("Thought" not in message.content for one in transitions(search_tree()) for message in one.history)
 
 
@@ -60,7 +60,7 @@ SPELT: Sequence[tuple[Format, str]] = [
     ("tools", '"parameters"'),
     ("tools", "[TOOL_CALLS]"),
 ]
-"""Formats, and chat templates that say how a model spells its own calls."""
+"""Formats, with chat templates that define how a model writes its own calls."""
 
 
 @pytest.mark.parametrize(("format", "template"), SPELT)
@@ -117,7 +117,7 @@ def test_the_opening_answers_a_reset() -> None:
 
 
 def random_tree(shuffler: random.Random) -> Tree:
-    """Three levels of up to three siblings, some of them untried; every call is another one."""
+    """Three levels of up to three siblings, some of them untried. All calls differ."""
 
     def grow(node: Node, depth: int) -> None:
         for place in range(shuffler.randint(0, 3) if depth < 3 and not node.ended else 0):
@@ -150,7 +150,7 @@ def test_each_tried_edge_once_and_the_tree_untouched(tree: Tree) -> None:
 
 
 def test_a_demonstration_is_a_chain() -> None:
-    """Every step's history is the one before it with that step added."""
+    """The history of every step is the history before it plus that step."""
     for tree in shop_trees(20):
         steps = list(transitions(tree))
         assert [one.depth for one in steps] == list(range(len(steps)))

@@ -1,4 +1,4 @@
-"""The one form of prompts and answers, and the traces written by rule."""
+"""The form of prompts and answers, and the reasoning traces written by rule."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_any_answer_is_read_as_it_was_written(answer: Answer) -> None:
     [
         "",
         "order placed",
-        "Outcome: continues, reward 0\nObservation: a",  # no reasoning
+        "Outcome: continues, reward 0\nObservation: a",  # no line of reasoning
         "Why: a\nOutcome: continues\nObservation: a",
         "Why: a\nOutcome: continues, reward nan\nObservation: a",
         "Why: a\nOutcome: continues, reward 1e9\nObservation: a",
@@ -137,7 +137,7 @@ def test_a_reflection_accounts_for_the_task_at_ends_alone() -> None:
 
 
 def test_a_trace_tells_of_a_number_with_what_it_counts() -> None:
-    """That some meters were chosen does not mean that the right length was."""
+    """A choice of some number of meters does not mean that the right length was chosen."""
     told = ["buy a cable , length 1 meter , under $10", "search page", "click[1]", "cable $9\nlength: 1 meter/2 meter"]
     told += ["click[2 meter]", "chosen: 2 meter"]
     history = tuple(Message("assistant" if said.startswith("click") else "user", said) for said in told)

@@ -1,4 +1,4 @@
-"""A world model trained from scratch on real transitions, with and without retrieval, as dynamics and under audit."""
+"""A world model trained from scratch on real transitions, with and without retrieval, as a dynamics and in an audit."""
 
 import asyncio
 
@@ -107,4 +107,4 @@ def test_a_model_from_scratch_learns_the_transitions_it_is_shown() -> None:
     assert found.overall.reward_accuracy >= 0.95
     assert found.overall.unreadable == 0.0
     assert found.compounding[2].observation_exact >= 0.9
-    assert found.lambda_cap < 1.0  # twelve episodes prove little
+    assert found.lambda_cap < 1.0  # twelve episodes are weak evidence
