@@ -103,7 +103,6 @@ def main() -> None:
                 (size, tokens, name) for size in asked.sizes for tokens in asked.tokens for name in asked.only
             ):
                 way = WAYS[name]
-                way = WAYS[name]
                 settings = at_size(config, size, tokens, way)
                 arm, more = f"{name}, size {size}, {tokens} tokens", {"tasks": asked.tasks, "split": asked.split}
                 named = digest(settings_of(settings) | {"mode": way.mode} | more)

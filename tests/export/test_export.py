@@ -284,6 +284,7 @@ def test_trees_are_exported_as_tables_of_nodes_and_edges(chat: ChatFormat, tmp_p
             told = next(stored)
             assert (told["node"], told["edge"], told["visits"]) == (place, number, edge.visits)
             assert tuple(told["action_ids"]) == edge.action.token_ids
+            assert tuple(told["action_forced"]) == edge.action.forced
             assert told["action_logps"] == pytest.approx(edge.action.logprobs)
             assert told["child"] == (None if edge.child is None else places[id(edge.child)])
             if edge.child is not None:

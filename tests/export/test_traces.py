@@ -183,6 +183,15 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
 
 
+def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
+    tree = forked_tree()
+    edge = tree.root.edges[0]
+    edge.action = replace(edge.action, forced=(1,))
+    [row] = verifiers_rows(tree, TOLD)
+    [left] = [each for each in row["nodes"] if each["message"]["content"] == "left" and each["sampled"]]
+    assert left["token_ids"] == [3, 4] and left["mask"] == [True, False]
+
+
 @pytest.mark.parametrize(
     "content, named",
     [

@@ -130,6 +130,9 @@ def test_the_first_limit_ends_a_tree() -> None:
     assert tree_cost(by_tokens, "mcts", shape).generated_tokens == 800
     by_steps = settings("search.limits={simulations=200, environment_steps=40}")
     assert tree_cost(by_steps, "mcts", shape).environment_steps == 40
+    for other in ("search.selection=gumbel", "search.method=ab_mcts"):
+        one_at_a_time = settings(other, "search.widening=1", "search.limits={simulations=16}")
+        assert tree_cost(one_at_a_time, one_at_a_time.search.method, shape).generated_tokens == 16 * 10
     every_child = settings("search.widening=0", "search.candidates=4", "search.limits={simulations=16}")
     assert tree_cost(every_child, "mcts", shape).generated_tokens == 16 * 2 * 10
     episodes = settings("evaluate.best_of=8")

@@ -119,6 +119,15 @@ def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict
     return {name: float(value) for name, value in given.items()}
 
 
+def checked_process(info: Mapping[str, object]) -> float:
+    """Return the process reward in the ``info`` of a step, 0 if there is none; raise ``EnvBroken`` if it is not a
+    finite number."""
+    reward = info.get("process_reward", 0.0)
+    if isinstance(reward, bool) or not isinstance(reward, Real) or not math.isfinite(reward):
+        raise EnvBroken(f"info['process_reward'] is {reward!r:.80}: give a finite number")
+    return float(reward)
+
+
 def checked_turn(answer: object) -> tuple[str, str]:
     """Return the result of a demonstrator's ``act``; raise ``EnvBroken`` if it is not (thought, call)."""
     match answer:

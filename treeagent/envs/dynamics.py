@@ -1,7 +1,7 @@
 """A real environment as a ``Dynamics``: search can step it from any state, in any order."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -11,10 +11,11 @@ from treeagent.envs.answers import (
     checked_components,
     checked_key,
     checked_legal,
+    checked_process,
     checked_task,
     checked_verdict,
 )
-from treeagent.envs.base import Env, EnvBroken
+from treeagent.envs.base import Env
 from treeagent.envs.forks import Forkable, Mark, Snapshots
 from treeagent.envs.pool import EnvPool
 from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
@@ -190,7 +191,7 @@ class EnvDynamics:
                 observation, env_reward, terminated, truncated, info = fork.step(action.call)
                 # A verifier can be expensive, so it is called at the end only.
                 verdict = checked_verdict(env.verify()) if terminated else None
-                process = _process_reward(info) if self._reveal_reward else 0.0
+                process = checked_process(info) if self._reveal_reward else 0.0
                 components = checked_components(info, env.components)
                 key, mark = _key(env.state_key(), used), fork.mark()
                 legal = None if terminated or truncated else self._legal_actions(env)
@@ -241,13 +242,6 @@ class EnvDynamics:
         said = Message("assistant", action.text, action.token_ids)
         messages = (*state.messages, said, Message("user", observation))
         return State(state.task, messages, key, place, legal_actions=legal)
-
-
-def _process_reward(info: Mapping[str, object]) -> float:
-    reward = info.get("process_reward", 0.0)
-    if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise EnvBroken(f"info['process_reward'] is {reward!r}: give a number")
-    return float(reward)
 
 
 def _key(answer: object, used: int) -> str | None:

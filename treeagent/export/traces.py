@@ -312,14 +312,13 @@ def verifiers_rows(tree: Tree, told: Told) -> Iterator[Json]:
     nodes: list[Json] = []
 
     def add(parent: int | None, message: Json, ids: Sequence[int] = (), edge: Edge | None = None) -> int:
-        sampled = edge is not None
         row = {
             "parent": parent,
             "message": message,
-            "sampled": sampled,
+            "sampled": edge is not None,
             "timestamp": told.began / 1e9,
             "token_ids": list(ids),
-            "mask": [sampled] * len(ids),
+            "mask": [edge is not None and place not in edge.action.forced for place in range(len(ids))],
             "logprobs": list(edge.action.logprobs) if edge else [],
         }
         if edge is not None and (advantage := scored.get(id(edge))) is not None:

@@ -192,6 +192,7 @@ def _edges(tree: Tree, config: RunConfig) -> Iterator[Row]:
                 "action": edge.action.text,
                 "action_ids": edge.action.token_ids,
                 "action_logps": edge.action.logprobs,
+                "action_forced": edge.action.forced,
                 **{name: getattr(edge, name) for name in ("prior", "visits", "value_sum", "reward", "critic")},
             }
 
@@ -253,7 +254,7 @@ _TYPES = {
     "candidate_ids": pyarrow.list_(_ids),
     **dict.fromkeys(("depth", "choice", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
     **dict.fromkeys(("value", "prior", "value_sum", "critic"), _real),
-    **dict.fromkeys(("context_ids", "action_ids"), _ids),
+    **dict.fromkeys(("context_ids", "action_ids", "action_forced"), _ids),
     **{"seed": pyarrow.int64(), "policy": _text, "action_logps": pyarrow.list_(pyarrow.float32())},
 }
 """The type of each column. A column has the same type in every view."""
@@ -297,7 +298,8 @@ VIEWS: Mapping[str, View] = {
     ),
     "edges": View(
         _columns(
-            *("task_id", "seed", "place", "policy", "node", "edge", "child", "action", "action_ids", "action_logps"),
+            *("task_id", "seed", "place", "policy", "node", "edge", "child", "action"),
+            *("action_ids", "action_logps", "action_forced"),
             *("prior", "visits", "value_sum", "reward", "critic"),
         ),
         _edges,

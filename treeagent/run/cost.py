@@ -305,7 +305,7 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     search = config.search
     limits = search.limits
     whole_episodes = mode in ("best_of_n", "random_expand")
-    widened = mode in ("mcts", "ab_mcts") and search.selection == "puct" and search.widening
+    widened = search.widening and (mode == "ab_mcts" or (mode == "mcts" and search.selection != "uct"))
     per_simulation = shape.steps if whole_episodes else float(search.widening) if widened else search.candidates / 2
     tokens, steps = per_simulation * shape.turn_tokens, shape.steps if whole_episodes else 1.0
     simulations = config.evaluate.best_of if mode == "best_of_n" else limits.simulations

@@ -74,8 +74,6 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
         """Return a task with the same world and a longer pipeline, as ``world.longer`` makes it."""
         harder = longer(rng, self.key_of(task))
-        if harder is None:
-            return ()
         return [Task(f"{task.id}.0", prompt(harder), task.split, task.seed, to_jsonable_python(harder))]
 
     def verdict(self) -> float | None:

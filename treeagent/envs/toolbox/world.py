@@ -110,7 +110,7 @@ def draw(rng: random.Random, options: ToolboxOptions) -> tuple[Key, str]:
             return key, prompt(key)
 
 
-def longer(rng: random.Random, key: Key) -> Key | None:
+def longer(rng: random.Random, key: Key) -> Key:
     """Return the same world with a longer question. If the prompt states the answer, it no longer does. Otherwise a
     further call takes the old answer as its argument. No table takes a number, so a number is added to the result of
     another lookup, which needs two more calls."""
