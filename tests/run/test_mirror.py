@@ -174,20 +174,27 @@ def test_a_run_is_pushed_while_it_is_written_and_at_its_end(tmp_path: Path, brea
     assert list(Run.open(tmp_path / "other").stages()) == ["warm_start", "collect"]
 
 
+def test_a_command_that_resumes_fetches_a_run_that_is_not_there(tmp_path: Path, url: str) -> None:
+    folder = made(tmp_path / "run")
+    assert treeagent("push", folder, url).returncode == 0
+    settings = ["--config", CONFIG, "--resume", f"mirror={url}"]
+    fetched = treeagent("quickstart", "--out", tmp_path / "there", *settings)
+    assert fetched.returncode == 2 and "was begun with another config" in fetched.stderr
+    assert contents(tmp_path / "there") == contents(folder)
+    refused = treeagent("quickstart", "--out", tmp_path / "new", *settings[:2], f"mirror={url}")
+    assert refused.returncode == 2 and "has not pushed there" in refused.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_copy_on_another_machine(finished_run: Path, tmp_path: Path, url: str) -> None:
-    here = tmp_path / "here"
-    shutil.copytree(finished_run, here)
-    done = treeagent("push", here, url)
-    assert done.returncode == 0, done.stderr
+    here, there = shutil.copytree(finished_run, tmp_path / "here"), tmp_path / "there"
+    assert treeagent("push", here, url).returncode == 0
     shutil.rmtree(here)
-    settings = [line for line in ("workers=1", f"mirror={url}")]
-    there = tmp_path / "there"
-    done = treeagent("quickstart", "--out", there, "--resume", "--trust", *settings)
+    done = treeagent("quickstart", "--out", there, "--resume", "--trust", "workers=1", f"mirror={url}")
     assert done.returncode == 0, done.stderr
     assert digest(read_as(dict, there / "trees")) == digest(read_as(dict, finished_run / "trees"))
     assert Mirror(url).files().keys() >= {"config.toml", "stages.json", "report.html"}
-    refused = treeagent("collect", there / "checkpoints" / "base", "--config", CONFIG, "--out", here, f"mirror={url}")
-    assert refused.returncode == 2 and "has not pushed there" in refused.stderr
 
 
 @pytest.mark.s3

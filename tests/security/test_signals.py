@@ -107,7 +107,7 @@ def end(started: Started, send: Send, number: int) -> None:
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        (os.kill, signal.SIGTERM),
+        pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param(os.kill, signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),

@@ -249,6 +249,7 @@ LAGGING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, tmp_path: Path) -> None:
     out, config = tmp_path / "run", load_config(CONFIG, LAGGING)
     with Run.create(out, config, resume=False) as begun:

@@ -135,7 +135,7 @@ def open_run(
     from treeagent.cli.door import require
     from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
-    from treeagent.run.mirror import mirrored
+    from treeagent.run.mirror import Mirror, mirrored
     from treeagent.run.progress import RichProgress
     from treeagent.run.times import TIMES, Timed
     from treeagent.run.trackers import tracked
@@ -147,6 +147,8 @@ def open_run(
     config, told = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
     if told:
         Terminal(stderr=True).print(told, soft_wrap=True)
+    if config.mirror:
+        Mirror(config.mirror).require_own(given.out)
     tell = partial(Terminal(stderr=True).print, soft_wrap=True)
     with (
         Run.create(given.out, config, resume=given.resume) as run,

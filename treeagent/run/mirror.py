@@ -65,6 +65,14 @@ class Mirror:
         """
         return _parsed(self.url, self._list())
 
+    def require_own(self, folder: Path) -> None:
+        """Check that a run's folder may be pushed to the address, before the folder is made.
+
+        Raises:
+            RunError: the address cannot be reached, or holds a run that this folder has neither pushed nor pulled last.
+        """
+        self._require_own(folder, self._list())
+
     def push(self, folder: Path) -> int:
         """Copy what is new or has changed in a run's folder. Returns the number of contents copied.
 

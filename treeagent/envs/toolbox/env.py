@@ -72,7 +72,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         return drawn
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """Return a task with the same world and a longer pipeline, as ``world.longer`` makes it."""
+        """Return a task with the same world and a longer pipeline, as ``longer`` makes it."""
         harder = longer(rng, self.key_of(task))
         return [Task(f"{task.id}.0", prompt(harder), task.split, task.seed, to_jsonable_python(harder))]
 
