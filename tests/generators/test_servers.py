@@ -136,7 +136,6 @@ def test_a_tree_stays_with_one_server(two: tuple[OpenAIServer, OpenAIServer]) ->
     one, other = map(opened, two)
     assert one | other == {task.id for task in TASKS} and not one & other
     assert one == {task.id for task in TASKS if in_order(task.id, [each.url for each in two])[0] == 0}
-    assert 0 < len(one) < len(TASKS)
     assert generator.usage.generated_tokens > 0
 
 
