@@ -82,11 +82,14 @@ class Snapshots:
             self._held.move_to_end(id(mark))
             return held
 
-    def put(self, mark: Mark, snapshot: object, size: int, maker: Env) -> None:
+    def put(self, mark: Mark, snapshot: object, size: int, maker: Env, *, evict: bool = True) -> bool:
+        """Store a snapshot. Without ``evict`` nothing is stored, and False returned, if others would have to go."""
         with self._lock:
+            if not evict and self.used + size > self.budget:
+                return False
             if size > self.budget:
                 self.evicted += 1
-                return
+                return True
             # By identity: equal marks of a stochastic environment can differ in hidden state.
             key, store = id(mark), weakref.ref(self)
 
@@ -100,6 +103,7 @@ class Snapshots:
             while self.used > self.budget:
                 self.drop(next(iter(self._held)))
                 self.evicted += 1
+            return True
 
     def drop(self, key: int) -> None:
         with self._lock:
@@ -269,13 +273,12 @@ class Forkable:
         """Store a snapshot of the current state, which must be that of ``mark``."""
         snapshot = self.env.snapshot()
         size, kept = snapshot_size(snapshot), self._snapshots
-        if self.env.stochastic and kept.used + size > kept.budget:
+        if not kept.put(mark, snapshot, size, self.env, evict=not self.env.stochastic):
             raise RuntimeError(
                 f"snapshots of {type(self.env).__name__} need {kept.used + size} bytes, more than Snapshots(budget="
                 f"{kept.budget}), and a stochastic environment cannot replay one that is given up: raise budget or "
                 "search fewer tasks at once"
             )
-        kept.put(mark, snapshot, size, self.env)
 
     def _place(self) -> Mark:
         if self._here is None:

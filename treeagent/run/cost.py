@@ -305,8 +305,8 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     search = config.search
     limits = search.limits
     whole_episodes = mode in ("best_of_n", "random_expand")
-    widened = search.widening and (mode == "ab_mcts" or (mode == "mcts" and search.selection != "uct"))
-    per_simulation = shape.steps if whole_episodes else float(search.widening) if widened else search.candidates / 2
+    widened = _widening(config, mode)
+    per_simulation = shape.steps if whole_episodes else float(widened) if widened else search.candidates / 2
     tokens, steps = per_simulation * shape.turn_tokens, shape.steps if whole_episodes else 1.0
     simulations = config.evaluate.best_of if mode == "best_of_n" else limits.simulations
     bounds = [float(simulations)] if simulations is not None else []
@@ -314,6 +314,12 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     bounds += [limits.environment_steps / steps] if limits.environment_steps is not None else []
     count = min(bounds, default=0.0)
     return TreeCost(count * tokens, shape.root_tokens + count * steps * shape.observation_tokens, count * steps)
+
+
+def _widening(config: RunConfig, mode: Mode) -> int:
+    """Candidates that a search draws in each simulation; 0 if it draws all K of a new state at once."""
+    widens = mode == "ab_mcts" or (mode == "mcts" and config.search.selection != "uct")
+    return config.search.widening if widens else 0
 
 
 def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, step_seconds: float = 0.0) -> Rates:
@@ -324,7 +330,7 @@ def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, s
     """
     read = 2 * size.weights / device.flops
     batch = min(config.collect.batch, config.collect.tasks)
-    rows = min(batch, 128) * (1 if config.search.widening else config.search.candidates)
+    rows = min(batch, 128) * (_widening(config, config.search.method) or config.search.candidates)
     pass_seconds = (
         max(
             (size.weights * size.weight_bytes + rows * shape.episode_tokens * size.token_bytes) / device.bandwidth,
