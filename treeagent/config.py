@@ -72,13 +72,14 @@ Scalar = int | float | str | bool
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 MOST_TOKENS = 2**24
-"""Upper bound of all token limits: no model has a longer context."""
+"""Upper bound of every ``max_new_tokens`` and ``max_tokens`` in this file: no model has a longer context."""
 _MUON_DECAY = 0.01
 """Weight decay with Muon. Without it, Muon's updates make the weights grow (Liu et al. 2025)."""
 
 
 def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
-    """Check that no name is repeated: a checkpoint is named after its method, and a row of results after its mode."""
+    """Check that there is a name, and that none is repeated: a checkpoint is named after its method, and a row of
+    results after its mode."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{list(names)} is empty or names one twice: name at least one, and each once")
     return names
@@ -326,7 +327,8 @@ class CollectConfig:
     batch: Annotated[int, Field(gt=0)] = 100
     """Number of trees that share their model calls. A resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
-    """Rounds of DAPO's dynamic sampling: each replaces trees whose returns are all equal by trees of further tasks."""
+    """Rounds of DAPO's dynamic sampling. Each searches one further task for every tree of the previous search whose
+    returns are all equal. Those trees are kept too."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -506,8 +508,8 @@ class AdaptConfig:
     therefore uses the policy from before these updates, one version behind. The updates then run in one more worker,
     beside ``workers``."""
     curriculum: Share = 0.5
-    """Fraction of a round's tasks that were searched before, namely those whose returns varied most in their last
-    search."""
+    """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
+    last search."""
     effort: Annotated[float, Field(ge=1)] = 1.0
     """Factor that multiplies ``search.limits`` for tasks that were searched before without a success."""
     imagined: Share | tuple[Share, ...] = 0.0
@@ -581,8 +583,8 @@ class WorldConfig(ModelConfig):
     """Optimiser steps of the fit in each later round, which continues from the previous fit and uses all real steps so
     far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
-    """Maximum number of environment steps, for each imagined tree, that replay the successes it predicts; 0 replays
-    none."""
+    """Environment steps, for each imagined tree, after which no further replay of a success that it predicts begins; 0
+    replays none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Maximum fraction of wrong training labels that imagined trees may bring in; it limits how many trees are
     imagined. 1 accepts every world model that is wrong about fewer than half of the returns."""
@@ -618,8 +620,9 @@ class RunConfig:
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of worker processes; results do not depend on it. 0 chooses as many as suit the model and the machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one for a model
-    of fewer than 30 million weights, and otherwise the number of cores divided by the number of workers."""
+    """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one. For a
+    policy of 30 million weights or more that samples on this machine's CPU (``policy.generator`` "local"), it chooses
+    the number of cores divided by the number of workers, but at most 16."""
     engine: Literal["local", "ray"] = "local"
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
@@ -702,7 +705,7 @@ class RunConfig:
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
         """The settings of one training, as its learner takes them. The stage's own settings override those of
-        ``[training]``."""
+        ``[training]``, unless they are None."""
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         own = {field.name: getattr(stage, field.name) for field in fields(stage)}
         given = shared | {key: value for key, value in own.items() if value is not None}

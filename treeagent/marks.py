@@ -57,7 +57,8 @@ class Mark:
     """The whole turn that the reviewer wrote to replace the action ("edit")."""
     note: str = ""
     source: Source = "human"
-    """A judge is a program, such as a model. Its marks count only on items that no person has marked."""
+    """A judge is a program, such as a model. Its marks count only on items that no person has marked, except by a
+    skip."""
     withdraws: str = ""
     seed: int = 0
     """Seed of the tree in which the item was shown."""
@@ -184,8 +185,9 @@ def _reason(error: ValidationError) -> str:
 
 
 def standing(marks: Iterable[Mark]) -> list[Mark]:
-    """The marks that count, oldest first. A mark does not count if it was withdrawn, or if its reviewer later marked
-    the same item again. If the later mark is withdrawn, the earlier one counts again."""
+    """The marks that count, oldest first. A mark does not count if it was withdrawn, or if a later mark by its reviewer
+    on the same item replaces it. A "veto", "edit" or "unsafe" is replaced only by the same verdict on the same action;
+    all other verdicts replace each other. If the later mark is withdrawn, the earlier one counts again."""
     told = list(marks)
     withdrawn = {mark.withdraws for mark in told if mark.verdict == "withdraw"}
     latest: dict[object, Mark] = {}
@@ -201,7 +203,8 @@ def standing(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
-    """The standing marks by state. A judge's marks of an item are dropped if a person has marked the item."""
+    """The standing marks by state. A judge's marks of an item are dropped if a person has marked the item, except by
+    a skip."""
     count = standing(marks)
     by_people = {mark.item for mark in count if mark.source == "human" and mark.verdict != "skip"}
     states: dict[str, list[Mark]] = {}

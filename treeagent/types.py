@@ -139,7 +139,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The conversation so far, and a handle to the state of the environment."""
+    """The conversation so far, and the state of the environment after it."""
 
     task: Task
     messages: tuple[Message, ...]
@@ -196,7 +196,7 @@ class Proposal:
     more than were asked for; a caller that wants n of them takes the first n."""
     error: str = ""
     """Why there are no actions: the policy cannot read the state, for example because it is longer than the model's
-    context. The tree then ends at this state."""
+    context. No action follows this state."""
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
     prompt starts anew here, and ``context_ids`` holds all of it."""
@@ -228,7 +228,8 @@ class Estimate:
     generated_tokens: int = 0
     """Tokens sampled for the estimate."""
     error: str = ""
-    """Why the state cannot be read. ``value`` is then 0, because no action can follow there."""
+    """Why the state cannot be read. A value head's ``value`` is then 0, because no action can follow there. For a
+    rollout, also why the environment failed on the way."""
     left_out: tuple[int, ...] = ()
     """As in ``Proposal``."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from treeagent.search.ab_mcts import ABMCTS, Beta, Gaussian
 from treeagent.search.config import ABMCTSConfig, SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Value
+from treeagent.types import Policy, Proposal, State, Value
 
 returns = st.lists(st.floats(0.0, 1.0), max_size=8)
 
@@ -102,3 +103,17 @@ def test_the_posterior_and_the_seed_decide() -> None:
 
     assert of(1, "gaussian") == of(1, "gaussian")
     assert len({of(1, "gaussian"), of(2, "gaussian"), of(1, "beta")}) == 3
+
+
+class Listed(AllPolicy):
+    """Gives the priors of its words, as a policy does that scores the actions which an environment lists."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        told = await super().propose(states, count, seeds)
+        return [replace(each, priors=(1 / len(each.actions),) * len(each.actions)) for each in told]
+
+
+def test_more_simulations_in_flight_than_listed_actions() -> None:
+    tree = grown(Listed("a", "b"), Maze(0.3, 0.0), limits=Limits(simulations=24), leaves=5)
+    assert tree.error == "" and tree.budget.simulations == 24
+    assert all(len(node.edges) <= 2 for node in tree.nodes())

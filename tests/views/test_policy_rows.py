@@ -108,3 +108,12 @@ def test_targets_are_distributions_at_every_state_from_which_a_success_was_found
         assert all(0 <= target <= 1 for target in targets(row))
         assert [each.token_ids for each in row.candidates] == [each.action.token_ids for each in here.edges]
     assert len({each.action.token_ids for each in edges(tree)}) == len(edges(tree))
+
+
+def test_a_state_without_a_visit_has_no_target() -> None:
+    """Lookahead examines a second success without visiting it."""
+    second = edge("win", (4,), 0, 0.0, node((5,), end="terminated"), 1.0)
+    examined = edge("a", (2,), 0, 0.0, node((3,), second), 0.0)
+    best = edge("b", (6,), 1, 1.0, node((7,), end="terminated"), 1.0)
+    [row] = rows(Tree(TASK, 0, node((1,), examined, best)))
+    assert targets(row) == [0.0, 1.0]

@@ -108,7 +108,7 @@ def train(
     """
     start, settings = checkpoint_and_overrides(checkpoint, overrides)
     uses: list[Use] = ["adapt", "update", "evaluate"]
-    if start is None and not resume:  # the folder of a resumed run holds its starting policy
+    if start is None and not resume:  # the folder of a resumed run records its starting policy
         uses.insert(0, "warm_start")
     given = Given(config, settings, seed, engine, out, resume, trust)
     with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):

@@ -20,8 +20,8 @@ class AsyncEnv(Protocol):
 
     Subclass it and write ``reset``, ``step`` and ``tasks``. Every member means the same as in ``Env``. All environments
     of a process run in one event loop and are also created in it, so a client may be bound to that loop. A method must
-    not block the loop. A call that has run out of time is cancelled. With ``environment.parallel`` many calls run
-    concurrently.
+    not block the loop. A call that is given up, such as after a time limit or Ctrl-C, is cancelled. With
+    ``environment.parallel`` many calls run concurrently.
     """
 
     snapshot_kind: SnapshotKind = "replay"

@@ -80,7 +80,7 @@ class BabyAIDemonstrator:
         game = self._env.game
         steps = int(game.unwrapped.step_count)
         followed = self._followed == (game, steps - 1)
-        if not followed:  # the game is in another state than the bot's last move led to: start a new bot
+        if not followed:  # the game was led elsewhere: start a new bot, which knows only the current view
             self._bot = BabyAIBot(game)
         action = int(self._bot.replan(self._last if followed else None))
         if rng.random() < self._noise:

@@ -69,9 +69,10 @@ window.treeagentSettle = done => {
   wait();
 };
 """
-"""Script that runs before a page's own scripts, to make observations reproducible. It sets a fixed date, because a
-calendar would show another task on another day. ``treeagentSettle`` waits, for at most four seconds, until all timers
-of up to one second and all animation frames have run. Without this, observations would depend on the machine's speed.
+"""Script that runs before a page's own scripts, to make observations reproducible. Every page starts on the same day,
+because a calendar would show another task on another day. ``treeagentSettle`` waits, for at most four seconds, until
+all timers of up to one second and all animation frames have run. Without this, observations would depend on the
+machine's speed.
 """
 
 _START = """

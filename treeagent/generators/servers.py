@@ -1,8 +1,8 @@
 """A pool of servers with the OpenAI protocol: it chooses the server of each request, and handles failures.
 
 All requests of a tree go to the same server, so that its prefix cache holds their common prefix (rendezvous hashing,
-Thaler and Ravishankar 1998). If that server cannot be reached, times out or is full, the request goes to the next
-server in an order that depends on the tree.
+Thaler and Ravishankar 1998). If that server cannot be reached, times out, is full, or answers 404 or 5xx, the request
+goes to the next server in an order that depends on the tree.
 
 A single server is asked again after a timeout, a 429 or a 5xx, at growing intervals or when its Retry-After header
 says; a pool retries all its servers. A request that still fails costs only its own prompt. An error that would affect

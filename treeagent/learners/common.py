@@ -182,7 +182,7 @@ class Learner(Trainer):
                     torch.cuda.empty_cache()
         if aside is not None:
             aside.add()
-        everywhere = self.accelerator.gather(loss.detach())  # all processes must stop together; none may wait for one
+        everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
@@ -259,7 +259,8 @@ def fit(
 
     Raises:
         TrainingDiverged: a loss or a gradient is NaN or infinite.
-        ValueError: the checkpoint folder belongs to another run.
+        UserError: the checkpoint folder belongs to a training with another configuration or other rows, or the
+            training runs out of memory (``Learner._halve``).
     """
     start = time.perf_counter()
     model = trainer.model

@@ -58,7 +58,7 @@ class OptimiserConfig(TrainingConfig):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
-    """Weight decay, decoupled as in AdamW. At 0, a zero gradient leaves the weights exactly as they are."""
+    """Weight decay, decoupled as in AdamW. At 0, weights that never get a gradient stay exactly as they are."""
     attention: Literal["sdpa", "eager"] | None = None
     """Attention implementation during training, by its name in transformers; unset keeps the model's own."""
     log_every: Count = 10

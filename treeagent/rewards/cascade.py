@@ -97,7 +97,8 @@ def judged(verdict: Verdict | None) -> dict[str, float]:
 
 
 def value_of(value: Value | None, end: State) -> Learned:
-    """V(s) of an end from a value function. None if there is no value function, or if it cannot read the end."""
+    """A function that estimates V(s) of an end. It returns None if there is no value function, or if that cannot read
+    the end."""
 
     async def estimate() -> float | None:
         if value is None:

@@ -70,8 +70,8 @@ def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
 
 def derived(action: Action, transition: Transition) -> dict[str, float]:
     """The components that follow from the step itself: ``outcome`` (the environment's reward), ``process``, ``steps``
-    (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a call that was refused) and ``forbidden`` (1 for a call that a
-    shield refused)."""
+    (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a malformed or refused call) and ``forbidden`` (1 for a call
+    that a shield refused)."""
     said = transition.state.messages[-1].content
     refused = transition.invalid and said.startswith(FORBIDDEN)
     return {

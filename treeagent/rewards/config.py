@@ -42,7 +42,7 @@ class JudgeConfig:
     max_new_tokens: Annotated[int, Field(gt=0)] = 512
     """Maximum number of tokens in a reply of a judge on a server, including reasoning."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Timeout of a request, in seconds; each request is tried twice."""
+    """Timeout of a request, in seconds; a request that fails is tried once more."""
     tools: tuple[str, ...] = ()
     """Read-only tools of the environment that a judge on a server may call before it answers, in the state where the
     episode ended."""

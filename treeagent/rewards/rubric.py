@@ -1,8 +1,9 @@
 """Three scores of a tool call: when (call or answer), which (tool), and how (arguments, matched one by one).
 
 A reference is the list of calls that are right in a state, all equally good. Each call gets a score for each axis that
-applies to it, and exactly one of the names ``right``, ``needless``, ``missed``, ``wrong_tool``, ``wrong_arguments`` and
-``malformed``, so that each kind of error can have its own weight.
+applies to it. A malformed call, and every call with a reference, also gets exactly one of the names ``right``,
+``needless``, ``missed``, ``wrong_tool``, ``wrong_arguments`` and ``malformed``, so that each kind of error can have its
+own weight.
 """
 
 import math

@@ -293,11 +293,11 @@ class TreeCost:
 def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     """Estimate the cost of the tree of one task from the limits of its search.
 
-    A tree of S simulations generates S e K T tokens: T tokens per candidate and e K candidates per simulation. PUCT
-    with progressive widening draws ``search.widening`` candidates in each simulation; otherwise a new state gets K, in
-    half of the simulations. The first limit that is reached ends the tree. A simulation takes at most one new step; a
-    sampled episode (best-of-N, chains) takes all of its steps. With a prefix cache, a tree encodes its root and each
-    observation once.
+    A tree of S simulations generates S c T tokens: T tokens per candidate and c candidates per simulation. If
+    ``search.widening`` is above 0, each simulation of AB-MCTS, and of MCTS by PUCT or Gumbel selection, draws that many
+    candidates. Otherwise a new state gets ``search.candidates``, in half of the simulations. The first limit that is
+    reached ends the tree. A simulation takes at most one new step; a sampled episode (best-of-N, chains) takes all of
+    its steps, with one candidate each. With a prefix cache, a tree encodes its root and each observation once.
     """
     if mode == "greedy":
         steps = shape.steps

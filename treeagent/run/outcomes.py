@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def success(self) -> bool:
-        """Whether the return is 1."""
+        """Whether the return is at least 1, up to rounding, which counts as full success."""
         return reaches(self.reward, 1.0)
 
 

@@ -209,7 +209,7 @@ class RichProgress:
         self._write()
 
     def finish(self) -> None:
-        """Record in RUN/progress.json that the program has finished."""
+        """Record in RUN/progress.json that the program has done all its work."""
         self._write(finished=True)
 
     def _write(self, *, finished: bool = False) -> None:

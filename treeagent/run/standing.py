@@ -66,7 +66,7 @@ class Standing:
     warnings: tuple[str, ...]
     """Warnings so far, the latest last."""
     finished: bool
-    """Whether the program has finished."""
+    """Whether the program has done all its work; False if it failed or was stopped."""
 
 
 _STANDING = TypeAdapter(Standing)

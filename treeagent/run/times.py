@@ -18,7 +18,8 @@ from treeagent.store import regular
 TIMES = "times.jsonl"
 """Name of the file in a run's folder."""
 _WRITE_SECONDS = 10.0
-"""Seconds between two lines of the file. A run that is killed loses at most about this much of its recorded time."""
+"""Least seconds between two lines of the file during a piece of work. A run that is killed loses about this much of its
+recorded time at most."""
 _WORKS = {
     "demonstrations": "demonstrations",
     "warm_start": "warm start",

@@ -135,7 +135,7 @@ class ABMCTS(Searcher):
 
     Candidates are sampled ``widening`` at a time (by default one, as in the paper), or ``candidates`` at a time if
     ``widening`` is 0. GEN uses up candidates that are not tried yet before it samples others. Parallel simulations
-    (``leaves``) share the same posteriors and differ only by their random draws.
+    (``leaves``) draw from the same posteriors and differ by their random draws. No two of them try the same edge.
     """
 
     def grow(self, growth: Growth) -> Conversation[None]:
@@ -198,6 +198,8 @@ class ABMCTS(Searcher):
             claimed.add(id(edge))
             path.append(edge)
             return True
+        if id(node) not in growth.drawn:  # its actions are those that the environment lists, and all are claimed
+            return False
         latest = merge_key(growth.drawn[id(node)][-1])
         path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
         return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)

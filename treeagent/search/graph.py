@@ -30,10 +30,10 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
 
     Nodes have V, N, origin, terminated, truncated, invalid and text (the last message, which is the environment's);
     edges have N, Q, P, W, r, process, critic, text, call, thought and logprob (in nats). r is absent if it was
-    withheld, and critic if there was no critic. Candidates that were never tried lead to no state and are left out, so
-    the P of siblings may sum to less than 1. The graph has task, prompt, seed, discount and error. ``best`` marks the
-    best path. Characters that XML cannot hold, that would control a terminal or that are invisible are written as
-    Python escapes (``\\x1b``).
+    withheld, and critic if no critic scored the action. Candidates that were never tried lead to no state and are left
+    out, so the P of siblings may sum to less than 1. The graph has task, prompt, seed, discount and error. ``best``
+    marks the best path. Characters that XML cannot hold, that would control a terminal or that are invisible are
+    written as Python escapes (``\\x1b``).
     """
     task, best = tree.task, {id(edge) for edge in best_path(tree)}
     told = {"task": _visible(task.id), "prompt": _visible(task.prompt), "error": _visible(tree.error)}

@@ -24,7 +24,7 @@ class Limits:
     """Maximum number of environment steps in a tree, including replayed steps. The same number applies separately to
     steps of a world model."""
     generated_tokens: Annotated[int, Field(gt=0, le=10**12)] | None = None
-    """Maximum number of sampled tokens in all candidates of a tree."""
+    """Maximum number of sampled tokens in all candidates of a tree and in the rollouts that estimate V(s)."""
     seconds: Annotated[float, Field(gt=0)] | None = None
     """Maximum wall time of a tree, in seconds; the trees of a batch share its time equally. Trees under this limit are
     not reproducible."""

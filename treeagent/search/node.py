@@ -31,7 +31,7 @@ class Budget:
     claims_kept: int = 0
     """Replayed imagined successes that were also successes in the environment."""
     generated_tokens: int = 0
-    """Sampled tokens of all candidates, including merged duplicates."""
+    """Sampled tokens of all candidates, including merged duplicates, and of rollouts that estimate V(s)."""
     proposals: int = 0
     """Number of states at which the policy proposed candidates."""
     estimates: int = 0
@@ -73,7 +73,7 @@ class Edge:
     process: float = 0.0
     """Process reward of this step."""
     critic: float | None = None
-    """Q_critic(s,a), the critic's score of this action; None if there was no critic."""
+    """Q_critic(s,a), the critic's score of this action; None if no critic scored it."""
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""

@@ -47,8 +47,10 @@ class UnderWay:
         """Time in model calls since the last ``go_on``. The caller adds to it."""
 
     async def go_on(self) -> None:
-        """Ask the trees' requests of the kinds in ``apart``, and pass on the answers that have come. Returns when
-        nothing is pending any more, or when trees have requests of the other kinds and have waited long enough.
+        """Start answering the trees' requests of the kinds in ``apart``, and pass on the answers that have come.
+
+        Returns when nothing is pending any more, or when trees have requests of the other kinds and have waited long
+        enough.
 
         Raises:
             BaseException: the exception that an answer raised.

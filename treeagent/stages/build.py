@@ -90,7 +90,7 @@ _SETTINGS = TypeAdapter(EnvironmentConfig)
 
 def instances(config: RunConfig) -> Env | EnvPool:
     """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. The
-    process keeps the pool; it is closed when settings of another environment replace it, and when the process ends.
+    process keeps the pool; it is closed when other environment settings replace it, and when the process ends.
 
     Raises:
         UserError: ``environment.parallel`` is above 1 and the environment is imagined.
@@ -448,8 +448,8 @@ def _engine_or_server(
 
 
 def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
-    """Make the servers load a checkpoint, if ``policy.reload`` names a command for it. Servers that take adapters load
-    them when a request names one."""
+    """Make the servers load a checkpoint, if ``policy.reload`` is a command for it. With "lora", each
+    ``RemoteGenerator`` makes the servers load its own adapter."""
     if not config.reloads:
         return
     from treeagent.generators.reload import reload

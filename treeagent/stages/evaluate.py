@@ -134,7 +134,8 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
             if checkpoint is not None:
                 serve(config, checkpoint, progress)
             for job, batch in run_jobs(evaluate_batch, some, config, on_event):
-                # A batch of which every episode failed is not kept: the user may mend the cause and resume.
+                # A batch in which every episode failed before its first step is not kept: the user may mend the cause
+                # and resume.
                 if not went_nowhere(batch[0]):
                     keep_batch(_kept(run, job), batch)
                 advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})

@@ -1,7 +1,7 @@
 """Play held-out tasks: greedily, or by planning with a search and then executing the plan.
 
 Nothing that chooses an action sees a reward of the environment. Search plans on a dynamics that withholds rewards, and
-values leaves by the value head. The plan is then executed, and only that execution is scored.
+values leaves by ``Actors.value``. The plan is then executed, and only that execution is scored.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ class Searched:
     spread: float
     """Standard deviation of the returns in its tree."""
     accuracy: float
-    """Share of the finished paths whose return is 1."""
+    """Share of the finished paths that succeed: the undiscounted return is at least 1."""
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ def ends(tree: Tree) -> Iterator[End]:
 
 def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Comparison]:
     """The pairs of one task. These are at most 16 pairs of ends with returns that differ by at least
-    ``config.min_margin``, and the siblings of ``compared_siblings``, where people's comparisons outrank Q."""
+    ``config.min_margin``, and the siblings of ``compared_siblings``, where reviewers' comparisons outrank Q."""
     found = [end for tree in trees for end in ends(tree)]
     wide = [
         (better, worse)

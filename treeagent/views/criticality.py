@@ -1,8 +1,8 @@
 """How much each step mattered: the drop in Q if a step is replaced by its siblings.
 
 D(s,a) = Q(s,a) - Σ_b N(s,b) Q(s,b) / Σ_b N(s,b), over the other actions b ≠ a that were tried at s. Unlike in the
-advantage of the kind "q", the baseline excludes the step itself. Search visits a step that it prefers the most, so
-including that step would hide its own weight.
+advantage of the kind "q", the baseline excludes the step itself. Search visits its preferred step most often, so a
+baseline that included this step would hide how much it matters.
 """
 
 from treeagent.search.node import Tree

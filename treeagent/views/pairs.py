@@ -15,8 +15,8 @@ from treeagent.types import Origin
 from treeagent.views.tokens import spell
 
 _MOST_PER_NODE = 4
-"""The rule "all" keeps this many pairs per node, those with the widest margin. With more, a few nodes would fill a
-batch."""
+"""The rule "all" keeps at most this many pairs per node, those with the widest margin. With more, a few nodes would
+fill a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def compared_siblings(
 ) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
     """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
     Each item is the path to their node, the margin, the chosen edge, the rejected edge, and the source of the
-    preference. The pairs of a node are ordered by margin, widest first. The chosen action is one that
-    ``tree.may_prefer``.
+    preference. At each node, the pairs that reviewers decided come first, then the others by margin, widest first, as
+    many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
 
     Reviewers outrank Q. Two actions that they compared form a pair in the order that they gave, whatever the visits and
     the margin, and no pair if they called them equally good. An action that they vetoed is rejected, and the best of
@@ -208,9 +208,9 @@ def compared_trajectories(
     ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest path, both
     paths and the margin, or nothing. Ties go to the shorter path, then to the one found first.
 
-    A path that hit a limit has ended too, and V(s) is added to its return. A path that ends where the dynamics could
-    not tell what follows is left out. Actions of the chosen path that ``tree.may_prefer`` excludes carry no loss, and
-    the last action is never one of them.
+    A path that hit a limit has ended too. V(s) is added to its return if the limit is not part of the task
+    (``Node.bootstrap``). A path that ends where the dynamics could not tell what follows is left out. Actions of the
+    chosen path that ``tree.may_prefer`` excludes carry no loss, and the last action is never one of them.
     """
     ended = [
         (path_return(path, tree.discount), tree, path)

@@ -60,7 +60,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     "visits" is π'(a|s) = N(s,a) / Σ_b N(s,b) (Silver et al. 2017, with temperature 1); "improved" is π'(a|s) =
     softmax(log P(s,a) + σ(q̂(s,a))) (Danihelka et al. 2022, equation 11). A candidate with a malformed or refused call,
     or one that ``tree.may_prefer`` excludes, has the target 0, and its probability is divided among the others. States
-    without any other candidate are left out.
+    without any other candidate or without a visit are left out.
 
     Args:
         tree: a searched tree whose actions have token ids.
@@ -71,7 +71,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
     taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
     for path, node in tree.walk():
-        if id(node) not in taught:
+        if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
             continue
         told = _policy(node, config, search)
         # A candidate that was not expanded may be malformed, too.

@@ -95,8 +95,8 @@ def _found(tree: Tree) -> dict[int, bool]:
 
 def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_Values], ends: _Values) -> None:
     """Count the pairs of siblings that differ in whether a success was found. Pairs of two ends count in ``ends``, and
-    pairs of two states before the end in ``inner``. V at an end estimates a known outcome and V elsewhere predicts one,
-    so a mixed pair would measure neither."""
+    pairs of two states before the end in ``inner``. V at an end judges an outcome and V elsewhere predicts one, so a
+    mixed pair would measure neither."""
     for kind, rows in ((True, [ends]), (False, inner)):
         alike = [child for child in children if child.ended == kind and (child.terminated or not kind)]
         good = [child.value for child in alike if found[id(child)]]

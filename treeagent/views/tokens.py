@@ -18,8 +18,8 @@ class TokenRow:
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens that the agent sampled carry
-    it, with the one exception of ``early_experience.world_rows``."""
+    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens of the agent's turns carry it,
+    with the one exception of ``early_experience.world_rows``."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()

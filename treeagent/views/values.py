@@ -65,8 +65,8 @@ def found_success(tree: Tree) -> dict[int, bool]:
 
 
 def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, discount: float = 1.0) -> float | None:
-    """The reward on the way to a state plus V(s) as search found it, in reward units. None if only refused calls were
-    tried below the state, or if the state is an end with a withheld reward.
+    """The reward on the way to a state plus V(s) as search found it, in reward units. None if nothing was tried below
+    the state except refused calls, or if the state is an end with a withheld reward.
 
     A search at evaluation sees no reward. The value head must therefore estimate the whole outcome, both at ends and at
     the states that are compared with them. Ends include the states at which the task's own limit cut the episode off.
@@ -86,7 +86,7 @@ def state_outcome(node: Node, path: Sequence[Edge], config: ValueTargetConfig, d
 
 
 def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> float | None:
-    """V(s) by the configured target; 0 at an end, None if nothing was tried."""
+    """V(s) by the configured target; 0 at an end, None if nothing was tried except refused calls."""
     if node.final:
         return 0.0
     tried = _tried(node)

@@ -1,7 +1,7 @@
 """Choose what suits a model on this machine: the number format of its weights, the number of workers and their threads.
 
 Workers with one thread each use the cores best, since they never wait for each other. Workers get more threads only if
-memory has no room for as many copies of the weights as there are cores.
+there are fewer workers than cores: memory has no room for more copies of the weights, or there are ``_MOST_WORKERS``.
 """
 
 import os

@@ -44,7 +44,7 @@ class Figures:
     reward_error: float
     """ε_R = E |r̂ - r|, in units of reward. An unreadable answer has the whole range of rewards as its error."""
     transition_error: float
-    """ε_P: the mean of 1 - agreement, which is replaced by 1 if the end of the episode or the refusal of the call was
+    """ε_P: the mean of 1 - agreement. A pair counts as 1 if the end of the episode or the refusal of the call was
     predicted wrongly. DreamGym's bound is about the consistency of s' with the domain, not about the reconstruction of
     every token."""
     termination_accuracy: float
@@ -224,8 +224,8 @@ def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise
     """Return λ, the largest share of imagined experience to train on: min(1, noise / q), and 0 if q ≥ 1/2.
 
     If a share λ of the episodes is imagined, and a share q of these is wrong, then a share λ q of all training labels
-    is wrong. λ is the largest value that keeps this within ``noise``. If q is 1/2 or more, at least half of the
-    imagined labels are wrong.
+    is wrong. λ is the largest value that keeps this within ``noise``. From q = 1/2 on, imagined labels mislead at least
+    as often as they inform.
 
     q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so a small audit allows little. If
     imagined plans were replayed, q is at least 1 - CR (``ratio``), because search finds the states in which the model

@@ -50,7 +50,7 @@ class ReplayBuffer:
     Args:
         path: the database file.
         encoder: embeds texts; must be the encoder that the file was written with.
-        create: whether to create a missing file. Do not set it to read only, so that a lost file raises an error.
+        create: whether to create a missing file. Leave it False if you only read, so that a lost file raises an error.
 
     Raises:
         UserError: the file is missing or damaged, or its vectors come from another encoder.

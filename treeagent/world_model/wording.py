@@ -64,8 +64,8 @@ class Wording:
         """Return the prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one
         last.
 
-        The task comes after the history and so directly before the reasoning about it, because a small model copies
-        best over short distances.
+        The task comes after the history and so close to the reasoning about it, because a small model copies best over
+        short distances.
         """
         parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
         parts = ["A similar step.\n" + part for part in parts]

@@ -264,7 +264,7 @@ def _expansion(sql: str) -> int:
     """Return the most characters that a query can have after SQLite has copied each subquery to where it is used.
 
     Each mention of a subquery or of its column may insert a copy of the subquery. The result is therefore the length of
-    the query times the product, over the main query and all subqueries, of the names that each mentions.
+    the query times the product, over the main query and all subqueries, of the number of names that each mentions.
     """
     sql = sql[: _LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]]  # SQLite refuses a longer query.
     if len(re.findall("select|values", sql, re.IGNORECASE)) < 2:
@@ -286,8 +286,8 @@ def _expansion(sql: str) -> int:
 
 
 def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:
-    """Whether two results are equal: numbers up to a relative error of a millionth, rows in any order unless
-    ``ordered``."""
+    """Whether two results are equal. Numbers may differ by a millionth, relative to the wanted number if its absolute
+    value is above 1. Rows may be in any order unless ``ordered``."""
     if len(found) != len(wanted):
         return False
     if ordered:

@@ -20,10 +20,10 @@ class AdvantageRow:
     completion_ids: tuple[int, ...]
     """Everything that follows the prompt: actions and observations."""
     mask: tuple[bool, ...]
-    """True if the policy sampled the token and this row trains it. False at observations and at actions that an earlier
-    row trains."""
+    """True if the policy sampled the token and this row trains it. False at observations, at inserted tokens
+    (``Action.forced``), and at actions that an earlier row trains or that have no advantage."""
     advantages: tuple[float, ...]
-    """The advantage of the token's action; 0 if ``mask`` is False."""
+    """The advantage of the token's action; 0 at observations and at actions that this row does not train."""
     logprobs: tuple[float, ...]
     """Behaviour log-probabilities in nats; 0 if ``mask`` is False."""
     origin: Origin = "real"
