@@ -161,9 +161,9 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
         ) as begun:
             if not begun.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
-                lend(Run.open(world), begun, (_SEEDING, _WORLD))
+                copy_stages(Run.open(world), begun, (_SEEDING, _WORLD))
             if recipe.begins_as and not begun.is_done(recipe.begun[-1]):
-                lend(Run.open(_folder(out, recipe.begins_as, seed)), begun, recipe.begun)
+                copy_stages(Run.open(_folder(out, recipe.begins_as, seed)), begun, recipe.begun)
             if recipe.trusted:
                 trust(begun, recipe.imagined)
     learnt = train(config_file, seed, start, folder, settings)
@@ -232,15 +232,15 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
                 config, made, progress, batches(config, made, start, _SEEDING, range(config.adapt.seed_tasks))
             )
         elif name == "optimist" and not made.is_done(_WORLD):
-            lend(Run.open(first), made, (_SEEDING, _WORLD), partial(flatter, config))
+            copy_stages(Run.open(first), made, (_SEEDING, _WORLD), partial(make_optimist, config))
         elif not made.is_done(_SEEDING):
-            lend(Run.open(first), made, (_SEEDING,))
+            copy_stages(Run.open(first), made, (_SEEDING,))
         fit(config, made, progress, made.checkpoints / _WORLD)
         audit_world(config, made, made.checkpoints / _WORLD)
     return folder
 
 
-def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Run], None] | None = None) -> None:
+def copy_stages(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Run], None] | None = None) -> None:
     """Copy finished stages of one run into another, which goes on from there. ``change`` may modify the copies."""
     folders = [folder for folder in (lender.trees, lender.checkpoints) if folder.exists()]
     for path in (path for folder in folders for path in folder.iterdir()):
@@ -256,7 +256,7 @@ def lend(lender: Run, borrower: Run, stages: Sequence[str], change: Callable[[Ru
         borrower.finish(stage, lender.facts(stage))
 
 
-def flatter(config: RunConfig, run: Run) -> None:
+def make_optimist(config: RunConfig, run: Run) -> None:
     """Train the world model of a run to predict that every end is worth 1."""
     world = run.checkpoints / _WORLD
     learnt, _ = split(experiences(run))

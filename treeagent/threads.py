@@ -17,7 +17,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
     return await asyncio.wrap_future(_begun(call))
 
 
-def side_by_side(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
+def map_in_threads(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
     """Run ``call`` for each item in at most ``most`` threads. Returns the results in the order of the items. After a
     call has raised, no further call starts."""
     answers, waiting = dict[int, Answer](), enumerate(items)

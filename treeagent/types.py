@@ -200,7 +200,7 @@ class Proposal:
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
     prompt starts anew here, and ``context_ids`` holds all of it."""
-    untold_tokens: int = 0
+    unlisted_tokens: int = 0
     """Number of tokens sampled for the actions by a server that returns their count but not their ids."""
     priors: tuple[float, ...] = ()
     """P(a|s) of each action, if the policy knows them all. They sum to 1, and those of equal calls add up. Empty if the
@@ -212,7 +212,7 @@ class Proposal:
     @property
     def generated_tokens(self) -> int:
         """Tokens sampled or scored for the actions, including those of duplicates."""
-        return self.untold_tokens + sum(len(action.token_ids) for action in self.actions) - self.shared_tokens
+        return self.unlisted_tokens + sum(len(action.token_ids) for action in self.actions) - self.shared_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.agent.gguf import import_gguf
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
-from treeagent.cli.door import require_whole_vocabulary
+from treeagent.cli.preflight import require_whole_vocabulary
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv

@@ -9,14 +9,14 @@ import pytest
 from command import treeagent
 
 from treeagent.envs.base import ToolSpec
-from treeagent.export.traces import Told, chat_rows, ended_paths, otlp_rows, verifiers_rows
+from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.export.transcripts import read_transcripts, transcript_tree
 from treeagent.generators.grammar import make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 
-TOLD = Told((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
+TOLD = TraceFacts((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
 GRAMMAR = make_grammar("tools")
 CHAT = {
     "task_id": "t1",

@@ -18,7 +18,7 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.cli.door import require, require_whole_vocabulary
+from treeagent.cli.preflight import require, require_whole_vocabulary
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat

@@ -25,7 +25,7 @@ from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.sharding import led, sharing, whole_weights
+from treeagent.learners.sharding import run_on_leader, sharing, whole_weights
 from treeagent.learners.value import fit_value
 
 torch.set_num_threads(1)
@@ -85,7 +85,7 @@ best = train_sft(
 )
 told["best"] = best.steps, best.best_step, drawn
 head = ValueHead(HIDDEN)
-fitted = led(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(epochs=2)), leads=leads)
+fitted = run_on_leader(model, lambda: fit_value(model, head, token_rows(16), ValueConfig(epochs=2)), leads=leads)
 told["value"] = fitted and fitted.held_out_loss
 saved("best", model, head)
 

@@ -14,7 +14,7 @@ from toy_search import HashValue, Maze, TablePolicy, task
 from treeagent.rewards.components import ComponentSums, components_of
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.constraint import penalised
-from treeagent.rewards.reweigh import retold, reweighed
+from treeagent.rewards.reweigh import reweighed, with_rewards
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -135,7 +135,7 @@ def test_values_are_those_that_the_same_visits_would_have_summed(method: SearchM
 
 def test_a_cost_has_values_of_its_own() -> None:
     tree = hand_tree()
-    cost = retold(tree, lambda each: components_of(each)["tokens"], blank=True)
+    cost = with_rewards(tree, lambda each: components_of(each)["tokens"], blank=True)
     a, *_ = cost.root.edges
     assert a.value == pytest.approx(2 + (1 * 1 + 2 * 2) / 4)
     assert tree.root.edges[0].value == 0.75

@@ -177,7 +177,7 @@ def test_a_run_is_pushed_while_it_is_written_and_at_its_end(tmp_path: Path, brea
 def test_a_command_that_resumes_fetches_a_run_that_is_not_there(tmp_path: Path, url: str) -> None:
     folder = made(tmp_path / "run")
     assert treeagent("push", folder, url).returncode == 0
-    settings = ["--config", CONFIG, "--resume", f"mirror={url}"]
+    settings: list[str | Path] = ["--config", CONFIG, "--resume", f"mirror={url}"]
     fetched = treeagent("quickstart", "--out", tmp_path / "there", *settings)
     assert fetched.returncode == 2 and "was begun with another config" in fetched.stderr
     assert contents(tmp_path / "there") == contents(folder)

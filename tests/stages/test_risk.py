@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from treeagent.cli.door import require
+from treeagent.cli.preflight import require
 from treeagent.config import EvaluateConfig, load_config
 from treeagent.envs import Env, EnvDynamics
 from treeagent.envs.base import SnapshotKind, StepResult, task_to_play

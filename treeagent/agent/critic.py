@@ -81,7 +81,7 @@ class LMCritic:
         if asked:
             shared = [common_beginning([self._prompt(one), self._prompt(other)]) for one, other in asked]
             trees = [one.tree for one, _ in asked]
-            await self.generator.aside(partial(self.generator.next_logprobs, shared, (), trees))
+            await self.generator.in_background(partial(self.generator.next_logprobs, shared, (), trees))
 
     def _goes_on(self, ballot: "_Ballot") -> bool:
         return len(ballot.left) > 1 and not self.generator.refusal(self._prompt(ballot))
@@ -92,7 +92,7 @@ class LMCritic:
     async def _ask(self, ballots: Sequence["_Ballot"]) -> None:
         letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
         prompts, trees = [self._prompt(ballot) for ballot in ballots], [ballot.tree for ballot in ballots]
-        logprobs = await self.generator.aside(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
+        logprobs = await self.generator.in_background(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
         for ballot, row in zip(ballots, logprobs, strict=True):
             best = ballot.left[int(row[ballot.left].argmax())]
             ballot.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))

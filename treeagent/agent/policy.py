@@ -115,7 +115,7 @@ class LLMPolicy:
         behind = [prompts[place] for place in scoring]
         trees = [states[place].task.id for place in scoring]
         score = partial(self.generator.score, behind, candidates, self.temperature, trees)
-        scores = await self.generator.aside(score) if scoring else ()
+        scores = await self.generator.in_background(score) if scoring else ()
         for place, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
                 errors[place], told[place] = scored.reason, Proposal()
@@ -138,7 +138,9 @@ class LLMPolicy:
         first = [budget if thinking else limit for thinking, limit in zip(thinks, most, strict=True)]
         drawn = [
             each if isinstance(each, Failure) else list(each)
-            for each in await self.generator.aside(partial(self.generator.sample, self._ask(turns, count, first)))
+            for each in await self.generator.in_background(
+                partial(self.generator.sample, self._ask(turns, count, first))
+            )
         ]
         places, rests, limits = list[tuple[int, int]](), list[_Begun](), list[int]()
         for place, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
@@ -155,7 +157,7 @@ class LLMPolicy:
                     rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
                     limits.append(most[place] - budget)
         more = partial(self.generator.sample, self._ask(rests, 1, limits))
-        went_on = await self.generator.aside(more) if rests else ()
+        went_on = await self.generator.in_background(more) if rests else ()
         for (place, number), rest in zip(places, went_on, strict=True):
             samples = drawn[place]
             if isinstance(rest, Failure) or isinstance(samples, Failure):
@@ -318,7 +320,7 @@ class ChatPolicy:
         return [
             Proposal((), (), drawn.reason)
             if isinstance(drawn, Failure)
-            else Proposal((), tuple(map(self.grammar.read, drawn.texts)), untold_tokens=drawn.generated_tokens)
+            else Proposal((), tuple(map(self.grammar.read, drawn.texts)), unlisted_tokens=drawn.generated_tokens)
             for drawn in await in_thread(reply)
         ]
 
@@ -347,7 +349,7 @@ class HeadValue:
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         asked, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
-        told = await self.generator.aside(partial(self._read, asked, trees)) if asked else []
+        told = await self.generator.in_background(partial(self._read, asked, trees)) if asked else []
         read = list[torch.Tensor]()
         for place, each in zip(readable, told, strict=True):
             if isinstance(each, Failure):

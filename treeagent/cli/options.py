@@ -13,7 +13,7 @@ import typer
 from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.cli.door import Use
+    from treeagent.cli.preflight import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
     from treeagent.run.times import Timed
@@ -109,7 +109,7 @@ def open_run(
         lender: the run whose trees are used for learning, if it is another run.
 
     Raises:
-        UserError: as ``require_trust`` and ``door.require``.
+        UserError: as ``require_trust`` and ``preflight.require``.
     """
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
@@ -132,7 +132,7 @@ def open_run(
     config = load_config(file, overrides, seed=given.seed)
     require_trusted_worlds(config, given.trust)
 
-    from treeagent.cli.door import require
+    from treeagent.cli.preflight import require
     from treeagent.report.show import show_alarms
     from treeagent.run.folder import Run
     from treeagent.run.mirror import Mirror, mirrored

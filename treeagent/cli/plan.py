@@ -9,7 +9,7 @@ from treeagent.cli.options import Overrides, Trust, find_checkpoint, require_tru
 from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.cli.door import Use
+    from treeagent.cli.preflight import Use
 
 app = typer.Typer()
 
@@ -57,7 +57,7 @@ def plan(
     config = load_config(file, overrides or ())
     require_trusted_worlds(config, trust)
 
-    from treeagent.cli.door import require
+    from treeagent.cli.preflight import require
     from treeagent.report.plan import print_memory, print_plan
     from treeagent.run.cost import Shape, modelled, stage_costs
     from treeagent.run.folder import Run

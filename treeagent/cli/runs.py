@@ -24,7 +24,7 @@ from treeagent.cli.options import (
 from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.cli.door import Use
+    from treeagent.cli.preflight import Use
 
 app = typer.Typer()
 

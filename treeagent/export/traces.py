@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TraceFacts:
     """The facts in a trace that do not come from the tree."""
 
     tools: Sequence[ToolSpec]
@@ -58,9 +58,11 @@ def write_traces(
         StoreError: the file cannot be written.
         CorruptShard: a shard is damaged.
     """
-    make: Callable[[Tree, Told], Iterable[Json]] = {"chat": chat_rows, "otlp": otlp_rows, "verifiers": verifiers_rows}[
-        format
-    ]
+    make: Callable[[Tree, TraceFacts], Iterable[Json]] = {
+        "chat": chat_rows,
+        "otlp": otlp_rows,
+        "verifiers": verifiers_rows,
+    }[format]
     folder = run.trees if source == "trees" else run.episodes
     names = run.collections() if source == "trees" else shard_names(folder)
     count = 0
@@ -68,7 +70,7 @@ def write_traces(
         for name in names:
             taken = run.taken(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
-            told = Told(tools, taken.name if taken else "", name, began, run.config.update.advantages)
+            told = TraceFacts(tools, taken.name if taken else "", name, began, run.config.update.advantages)
             for tree in marked_trees(folder, name):
                 for row in make(tree, told):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
@@ -89,7 +91,7 @@ def total_reward(path: Sequence[Edge]) -> float | None:
     return sum(known) if known else None
 
 
-def chat_rows(tree: Tree, told: Told) -> Iterator[Json]:
+def chat_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
     """One row per ended path: ``messages`` and ``tools`` in OpenAI's form, with the path's task, reward and origin."""
     tools = openai_tools(told.tools)
     for path in ended_paths(tree):
@@ -121,7 +123,7 @@ class _Turn:
     edges: tuple[Edge, ...]
 
 
-def _turns(root: Node, path: Sequence[Edge], told: Told) -> Iterator[_Turn]:
+def _turns(root: Node, path: Sequence[Edge], told: TraceFacts) -> Iterator[_Turn]:
     thoughts, begun, parent, number = list[str](), list[Edge](), root, 0
     for edge in path:
         begun.append(edge)
@@ -167,7 +169,7 @@ def _arguments(call: ToolCall) -> str:
     return json.dumps(dict(call.arguments), ensure_ascii=False)
 
 
-def otlp_rows(tree: Tree, told: Told) -> Iterator[Json]:
+def otlp_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
     """One line of TracesData per ended path.
 
     Trees store no clock times. The times of the spans only express their order, and begin when the shard was stored.
@@ -302,7 +304,7 @@ def _attributes(values: Mapping[str, object]) -> list[Json]:
     return [{"key": name, "value": typed(value)} for name, value in values.items()]
 
 
-def verifiers_rows(tree: Tree, told: Told) -> Iterator[Json]:
+def verifiers_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
     """The tree as one trace in version 1 of verifiers' format: a graph with one node per message.
 
     The context tokens of a state are stored with the last message that it adds. They are dropped if it adds no message,

@@ -22,7 +22,7 @@ class _Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TranscriptMessage:
     """A message of a transcript."""
 
     role: str
@@ -40,7 +40,7 @@ class Transcript:
     """One conversation of an agent."""
 
     task_id: str
-    messages: tuple[Said, ...]
+    messages: tuple[TranscriptMessage, ...]
     reward: float | None
     """Return of the episode; None if it is not stated."""
 
@@ -124,7 +124,9 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     return tree
 
 
-def _follows(message: Said, step: tuple[str, ToolCall] | None, said: Said, *, last: bool) -> bool:
+def _follows(
+    message: TranscriptMessage, step: tuple[str, ToolCall] | None, said: TranscriptMessage, *, last: bool
+) -> bool:
     """Whether a message follows this step of a turn. A message with the id of one of the turn's calls follows that
     call; any other message follows the turn's last step."""
     known = {name for name, _ in said.calls}
@@ -133,7 +135,7 @@ def _follows(message: Said, step: tuple[str, ToolCall] | None, said: Said, *, la
     return last
 
 
-def _message(said: Said) -> Message:
+def _message(said: TranscriptMessage) -> Message:
     # A tool's answer is an observation, which has the role "user".
     return Message(
         "system" if said.role == "system" else "assistant" if said.role == "assistant" else "user", said.content
@@ -176,7 +178,7 @@ def _reward(value: object) -> float | None:
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-def _openai_message(value: Any) -> Said:
+def _openai_message(value: Any) -> TranscriptMessage:
     if not isinstance(value, dict):
         raise _Unreadable(f"the message {value!r:.40} is no object")
     if (role := _ROLES.get(str(value.get("role")))) is None:
@@ -186,7 +188,7 @@ def _openai_message(value: Any) -> Said:
     for call in value.get("tool_calls") or ():
         function = call.get("function", call)  # some programs leave out the level "function"
         calls.append((str(call.get("id", "")), _call(function["name"], function.get("arguments"))))
-    return Said(
+    return TranscriptMessage(
         role,
         _content(value.get("content")),
         storable(thought) if isinstance(thought, str) else "",
@@ -252,7 +254,7 @@ def _value(value: Json) -> object:
 
 def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
     """The longest conversation of a trace: the input and output messages of the span with the most messages."""
-    talks: list[tuple[int, int, list[Said]]] = []
+    talks: list[tuple[int, int, list[TranscriptMessage]]] = []
     answers: dict[str, str] = {}
     reward: object = None
     name: object = None
@@ -264,7 +266,7 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
             answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
             system = _parsed(read.get("gen_ai.system_instructions", []))
-            talk = [Said("system", _join(system))] if system else []
+            talk = [TranscriptMessage("system", _join(system))] if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
                 talk += [said for each in _parsed(read[key]) for said in _otel_messages(each)]
             talks.append((len(talk), span["start"], talk))
@@ -275,7 +277,7 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
     *_, talk = max(talks, key=lambda each: each[:2])
     for call_id, _ in talk[-1].calls:  # the results of the last calls are only in the spans of these calls
         if call_id in answers:
-            talk = [*talk, Said("tool", answers[call_id], answers=call_id)]
+            talk = [*talk, TranscriptMessage("tool", answers[call_id], answers=call_id)]
     return Transcript(storable(str(name or trace)), tuple(talk), _reward(reward))
 
 
@@ -290,7 +292,7 @@ def _parsed(value: object) -> list[Any]:
     return value
 
 
-def _otel_messages(value: Any) -> Iterator[Said]:
+def _otel_messages(value: Any) -> Iterator[TranscriptMessage]:
     """Convert a message of the semantic conventions. Its parts are texts, thoughts, tool calls and tool answers; each
     tool answer becomes a message of its own."""
     role, parts = _ROLES.get(str(value.get("role"))), value.get("parts", [])
@@ -299,7 +301,7 @@ def _otel_messages(value: Any) -> Iterator[Said]:
     answered = [part for part in parts if part.get("type") == "tool_call_response"]
     for part in answered:
         answer = part.get("response", part.get("result"))
-        yield Said("tool", _text(answer), answers=str(part.get("id", "")))
+        yield TranscriptMessage("tool", _text(answer), answers=str(part.get("id", "")))
     calls = tuple(
         (str(part.get("id", "")), _call(part.get("name"), part.get("arguments")))
         for part in parts
@@ -308,7 +310,7 @@ def _otel_messages(value: Any) -> Iterator[Said]:
     thought = _join(part for part in parts if part.get("type") in ("reasoning", "thinking"))
     content = _join(part for part in parts if part.get("type") == "text")
     if not answered or content or calls:
-        yield Said(role, content, thought, calls)
+        yield TranscriptMessage(role, content, thought, calls)
 
 
 def _join(parts: Iterable[Any]) -> str:

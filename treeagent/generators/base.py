@@ -175,7 +175,7 @@ class Generator(ABC):
     def forget(self) -> None:
         """Drop all cached prefixes. Must be called after the weights have changed."""
 
-    async def aside(self, call: Callable[[], Answer]) -> Answer:
+    async def in_background(self, call: Callable[[], Answer]) -> Answer:
         """Run a call of this generator and return its result. If the generator is concurrent, the call runs in a thread
         and does not block the event loop."""
         return await in_thread(call) if self.concurrent else call()

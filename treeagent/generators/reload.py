@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.servers import connect, named
-from treeagent.threads import side_by_side
+from treeagent.threads import map_in_threads
 from treeagent.types import UserError, storable
 
 _MOST_SECONDS = 900.0
@@ -40,7 +40,7 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
         why = _run(command, place, url) if each else failed
         return why or _wait(url, place)
 
-    reasons = [why for why in side_by_side(bring, stale, len(stale)) if why]
+    reasons = [why for why in map_in_threads(bring, stale, len(stale)) if why]
     if reasons and len(reasons) == len(config.urls):
         raise UserError(f"{reasons[0]}: correct policy.reload or the server, then go on with --resume")
     return reasons

@@ -24,7 +24,7 @@ from typing import TypeVar
 from treeagent.generators.base import Failure
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.usage import Usage
-from treeagent.threads import side_by_side
+from treeagent.threads import map_in_threads
 from treeagent.types import UserError, storable
 
 try:
@@ -146,7 +146,7 @@ class Servers:
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
         # Without this, a connection may be garbage-collected before its client closes it, which leaves an open socket.
         weakref.finalize(self, _close, [server.client for server in self.servers])
-        admitted = side_by_side(self._first_admitted, self.servers, len(self.servers))
+        admitted = map_in_threads(self._first_admitted, self.servers, len(self.servers))
         lost = [error for error in admitted if error is not None]
         if len(lost) == len(self.servers):
             raise lost[0]
@@ -234,7 +234,7 @@ class Servers:
         """
         if len(requests) == 1:
             return [self._ask(requests[0])]
-        return side_by_side(self._ask, requests, self.config.concurrency)
+        return map_in_threads(self._ask, requests, self.config.concurrency)
 
     def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
         with self._room:

@@ -67,7 +67,7 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
 
 
 @contextmanager
-def lent(
+def prepared(
     model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
 ) -> Iterator[dict[str, Any]]:
     """Lend a model to a trainer. Yields the trainer's arguments.

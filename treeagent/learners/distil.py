@@ -12,7 +12,7 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
-from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DistilConfig
 from treeagent.learners.memory import Inputs, bounds
 from treeagent.learners.packed import pack, states_at, why_unpackable
@@ -69,7 +69,7 @@ def train_distil(
             "update.targets.min_return"
         )
     hidden_size = 0 if why_unpackable(model) else model.config.get_text_config().hidden_size
-    with lent(model, config, hooks) as arguments:
+    with prepared(model, config, hooks) as arguments:
         trainer = _DistilTrainer(
             model=model,
             args=SFTArguments(

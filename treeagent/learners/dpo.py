@@ -17,7 +17,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.watch import Hooks, TrainResult
@@ -70,7 +70,7 @@ def train_dpo(
     without_reference = patch.multiple(
         dpo_trainer, create_model_from_path=lambda *args, **kwargs: None, hash_module=lambda module: ""
     )
-    with lent(model, config, hooks) as arguments, without_reference:
+    with prepared(model, config, hooks) as arguments, without_reference:
         trainer = _DPOTrainer(
             model=model,
             args=DPOArguments(

@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
-from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
@@ -77,7 +77,7 @@ def train_grpo(
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
-    with lent(model, config, hooks) as arguments:
+    with prepared(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
             model=model,
             reward_funcs=_no_reward,

@@ -23,7 +23,7 @@ from trl.trainer.reward_trainer import RewardTrainer
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import RewardModelConfig
 from treeagent.learners.memory import Inputs, bounds
 from treeagent.learners.watch import Hooks, TrainResult
@@ -63,7 +63,7 @@ def train_reward(
     padding, labels = text.pad_token_id, model.config.num_labels
     model.config.num_labels = 1  # TRL requires it
     try:
-        with lent(model, config, hooks, head) as arguments:
+        with prepared(model, config, hooks, head) as arguments:
             trainer = _RewardTrainer(
                 model=model,
                 args=RewardArguments(**arguments, max_length=None, center_rewards_coefficient=config.centre or None),

@@ -13,7 +13,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
-from treeagent.learners.common import Learner, Model, fit, lent
+from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.memory import Inputs, bounds, cut
 from treeagent.learners.watch import Hooks, TrainResult
@@ -67,7 +67,7 @@ def train_sft(
             f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
             "update.imitation.min_return"
         )
-    with lent(model, config, hooks, head) as arguments:
+    with prepared(model, config, hooks, head) as arguments:
         trainer = _SFTTrainer(
             model=model,
             args=SFTArguments(

@@ -73,7 +73,7 @@ def whole_weights(model: PreTrainedModel | PeftModel) -> dict[str, Tensor] | Non
     return weights
 
 
-def led(model: nn.Module, work: Callable[[], T], *, leads: bool) -> T | None:
+def run_on_leader(model: nn.Module, work: Callable[[], T], *, leads: bool) -> T | None:
     """Run ``work`` in the leading process and return its result; None in the others.
 
     The other processes take part in its forward passes, each with a single dummy token: the weights that are gathered,

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from treeagent.learners.checkpoints import Progress
 from treeagent.learners.config import OptimiserConfig
-from treeagent.learners.sharding import led, shared_as, whole
+from treeagent.learners.sharding import run_on_leader, shared_as, whole
 
 
 class TrainingDiverged(RuntimeError):
@@ -141,7 +141,7 @@ class Watch(TrainerCallback):
             # Accelerate does this only if weights are not sharded.
             torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"),
         ):
-            scores = [led(self.model, self.validate, leads=state.is_world_process_zero)]
+            scores = [run_on_leader(self.model, self.validate, leads=state.is_world_process_zero)]
         score = float(broadcast_object_list(scores)[0])
         self.model.train(training)
         self.on_metrics({"step": float(step), "validation": score})

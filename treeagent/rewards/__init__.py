@@ -7,6 +7,6 @@
 
 from treeagent.rewards.components import Step, components_of
 from treeagent.rewards.config import RewardsConfig
-from treeagent.rewards.reweigh import retold, reweighed
+from treeagent.rewards.reweigh import reweighed, with_rewards
 
-__all__ = ["RewardsConfig", "Step", "components_of", "retold", "reweighed"]
+__all__ = ["RewardsConfig", "Step", "components_of", "reweighed", "with_rewards"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from treeagent.rewards.components import components_of, path_sums
-from treeagent.rewards.reweigh import retold
+from treeagent.rewards.reweigh import with_rewards
 from treeagent.search.node import Edge, Tree, finished_paths
 
 
@@ -32,14 +32,14 @@ def mean_costs(trees: Iterable[Tree], names: Sequence[str]) -> dict[str, float]:
 def cost_tree(tree: Tree, name: str) -> Tree:
     """A copy of a tree with the costs of one name as rewards, and with W as the sums of these costs. The cost beyond a
     leaf counts as 0, because nothing estimates it."""
-    return retold(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
+    return with_rewards(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
 
 
 def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
     """A copy of a tree in which each reward, W and V is replaced by (x_r - Σ_k λ_k x_k) / (1 + Σ_k λ_k)."""
     scale = 1.0 + sum(multipliers.values())
     costs = [(weight, cost_tree(tree, name)) for name, weight in multipliers.items()]
-    whole = retold(tree, lambda edge: edge.reward)
+    whole = with_rewards(tree, lambda edge: edge.reward)
     for node in whole.nodes():
         node.value /= scale
         for edge in node.edges:

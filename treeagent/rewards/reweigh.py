@@ -40,7 +40,7 @@ def reweighed(
         if edge.child is not None
     }
     if config.normalise == "std":
-        spread = spreads([retold(tree, _reward, told) for tree in trees], list(weights))
+        spread = spreads([with_rewards(tree, _reward, told) for tree in trees], list(weights))
         weights = {name: weight / spread[name] for name, weight in weights.items()}
 
     def own(edge: Edge) -> float | None:
@@ -53,7 +53,7 @@ def reweighed(
 
     grown = process_weight if config.weights else 0.0
     stored = told if config.active else {}
-    return [retold(tree, _paying(tree, own), stored, process_weight=grown) for tree in trees]
+    return [with_rewards(tree, _paying(tree, own), stored, process_weight=grown) for tree in trees]
 
 
 def _paying(tree: Tree, own: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
@@ -88,7 +88,7 @@ def _reward(edge: Edge) -> float | None:
     return edge.reward
 
 
-def retold(
+def with_rewards(
     tree: Tree,
     reward: Callable[[Edge], float | None],
     components: Mapping[int, Components] = _NOTHING,
@@ -109,13 +109,13 @@ def retold(
         process_weight: η of the old W, which mixed in process rewards; the new W mixes in none.
         blank: whether the old rewards, W and V count as 0, for example because ``reward`` is a cost.
     """
-    copies = _copies(tree.root, _Retelling(reward, components, process_weight, blank, tree.discount))
+    copies = _copies(tree.root, _RewardChange(reward, components, process_weight, blank, tree.discount))
     order = [None if node is None else copies.get(id(node)) for node in tree.order]
     return replace(tree, root=copies[id(tree.root)], order=order)
 
 
 @dataclass(frozen=True, slots=True)
-class _Retelling:
+class _RewardChange:
     reward: Callable[[Edge], float | None]
     components: Mapping[int, Components]
     process_weight: float
@@ -123,7 +123,7 @@ class _Retelling:
     discount: float
 
 
-def _copies(node: Node, told: _Retelling) -> dict[int, Node]:
+def _copies(node: Node, told: _RewardChange) -> dict[int, Node]:
     """Copies of a node and of all nodes below it, by ``id`` of the originals. It does not recurse, because paths may be
     long."""
     copies: dict[int, Node] = {}
@@ -158,7 +158,7 @@ def _copies(node: Node, told: _Retelling) -> dict[int, Node]:
     return copies
 
 
-def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _Retelling) -> float:
+def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _RewardChange) -> float:
     child, weight = edge.child, told.process_weight
     assert child is not None
     old = 0.0 if told.blank else (1 - weight) * (edge.reward or 0.0) + weight * edge.process

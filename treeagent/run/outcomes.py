@@ -109,7 +109,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         UserError: every episode failed before its first step.
     """
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
-    if went_nowhere(outcomes):
+    if all_failed_at_start(outcomes):
         raise UserError(
             f"all {len(outcomes)} episodes of {policy} in mode {mode} failed before their first step, the first with "
             f"{error!r}: mend the cause, then continue with --resume"
@@ -165,6 +165,6 @@ def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-def went_nowhere(outcomes: Sequence[Outcome]) -> bool:
+def all_failed_at_start(outcomes: Sequence[Outcome]) -> bool:
     """Whether every episode failed before its first step, as happens when a server answers no request."""
     return all(outcome.error and not outcome.steps for outcome in outcomes)

@@ -21,11 +21,11 @@ from treeagent.run.outcomes import (
     Outcome,
     PlayedBatch,
     Row,
+    all_failed_at_start,
     forget_batches,
     keep_batch,
     kept_batch,
     summarise,
-    went_nowhere,
 )
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
@@ -136,7 +136,7 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
             for job, batch in run_jobs(evaluate_batch, some, config, on_event):
                 # A batch in which every episode failed before its first step is not kept: the user may mend the cause
                 # and resume.
-                if not went_nowhere(batch[0]):
+                if not all_failed_at_start(batch[0]):
                     keep_batch(_kept(run, job), batch)
                 advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
                 take(job, batch)
@@ -200,7 +200,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
-    if job.episodes is not None and not went_nowhere(outcomes):
+    if job.episodes is not None and not all_failed_at_start(outcomes):
         job.episodes.mkdir(exist_ok=True)
         job.write(job.episodes, episodes)
     return outcomes, seconds

@@ -24,7 +24,7 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.sharding import led, sharing, whole_weights
+from treeagent.learners.sharding import run_on_leader, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
 from treeagent.marks import Mark
 from treeagent.rewards.components import read_rules
@@ -279,7 +279,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         case "grpo":
             grpo = config.learner(GRPOConfig, update.grpo)
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
-    fitted = led(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
+    fitted = run_on_leader(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
         return {}
@@ -299,7 +299,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainingRows:
     """The training rows that trees give a policy and its value head."""
 
     rows: Sequence[Any]
@@ -310,7 +310,7 @@ class Taught:
     """Number of reviewers' marks on the trees."""
 
 
-def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> Taught:
+def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> TrainingRows:
     """The rows that a job learns from. Only the trees of one task are in memory at a time, and the rows are kept on the
     disk of the new checkpoint, so memory hardly grows with the number of trees.
 
@@ -344,7 +344,7 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
             values.add(place, clipped_value_rows(tree, config, returns))
         for place, taught in method_rows(job, some, chat):
             rows.add(place, taught)
-    return Taught(rows.sorted(), sampled(values.sorted(), config), marks)
+    return TrainingRows(rows.sorted(), sampled(values.sorted(), config), marks)
 
 
 def method_rows(

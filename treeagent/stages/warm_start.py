@@ -167,7 +167,7 @@ def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class _Lessons:
+class _DemonstrationRows:
     """The training rows made of demonstrations, and figures about them."""
 
     imitation: list[TokenRow] = field(default_factory=list[TokenRow])
@@ -181,11 +181,11 @@ class _Lessons:
     """Environment steps, those of alternatives included."""
 
 
-def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]) -> _Lessons:
+def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]) -> _DemonstrationRows:
     """Turn demonstrations into rows. They are read one at a time, because their rows are small and their states are
     not."""
     chat, grammar = make_chat(checkpoint, config), demonstration_grammar(config)
-    wanted, told = config.warm_start.early_experience, _Lessons()
+    wanted, told = config.warm_start.early_experience, _DemonstrationRows()
     for demonstration in demonstrations:
         tree = tokenise(demonstration, chat)
         path = demonstrated(tree)
