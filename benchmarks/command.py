@@ -12,7 +12,7 @@ from treeagent.run.folder import Run
 
 Figures = Mapping[str, Mapping[str, float]]
 """Figures of each arm: arm -> name -> number."""
-SEEDED = ("seed", "workers", "evaluate.first_task")
+SEEDED = ("seed", "workers", "mirror", "evaluate.first_task")
 """Settings left out of digests: they differ between the seeds of an arm, or do not affect results."""
 
 
