@@ -64,6 +64,7 @@ def test_arms_to_which_an_end_betrays_success_are_marked(tmp_path: Path) -> None
         ((6, 7, 8), "10.0 points more than best-of-N"),
         ((3, 4, 5), "20.0 points less than best-of-N"),
         ((9, 3, 7), "level with best-of-N (+3.3 points"),
+        ((6, 7), "+10.0 points against best-of-N (2 seeds, too few for an interval)"),
     ],
 )
 def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], told: str) -> None:
@@ -76,15 +77,20 @@ def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], 
     [
         (
             "quickstart",
-            {"base, greedy": (3, 4), "rft, greedy": (8, 9)},
+            {"base, greedy": (3, 4, 5), "rft, greedy": (8, 9, 10)},
             "learning",
             "50.0 points more than the base policy",
         ),
-        ("updates", {"before": (3, 4), "rft": (5, 6), "dpo": (8, 9)}, "learning", "30.0 points more than imitating"),
-        ("updates", {"before": (3, 4), "rft": (8, 9), "dpo": (8, 9)}, "learning", "level with it: `dpo`"),
+        (
+            "updates",
+            {"before": (3, 4, 5), "rft": (5, 6, 7), "dpo": (8, 9, 10)},
+            "learning",
+            "30.0 points more than imitating",
+        ),
+        ("updates", {"before": (3, 4, 5), "rft": (8, 9, 10), "dpo": (8, 9, 10)}, "learning", "level with it: `dpo`"),
         (
             "imagination",
-            {"before": (3, 4), "real, one round": (8, 9), "real": (8, 9), "imagined": (7, 8)},
+            {"before": (3, 4, 5), "real, one round": (8, 9, 10), "real": (8, 9, 10), "imagined": (7, 8, 9)},
             "imagination",
             "10.0 points less than one that learnt from a round of real trees",
         ),
