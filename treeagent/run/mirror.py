@@ -55,7 +55,7 @@ class Mirror:
             raise RunError(f"the address {url!r} cannot be opened: {error}{extra}") from error
         self._root = root.rstrip("/")
         self._digests: dict[Path, tuple[_Stamp, str]] = {}
-        """Of files that were read before, with their size and time of change."""
+        """The digest of each file that was read before, with the size and time of change that the file had then."""
 
     def files(self) -> dict[str, str]:
         """The digest of each file of the copied run by its path in the run's folder; empty where there is no run.
