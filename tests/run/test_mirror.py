@@ -114,6 +114,21 @@ def test_a_broken_push_leaves_the_copy_as_it_was_and_the_next_one_goes_on(tmp_pa
     assert contents(tmp_path / "late") == contents(folder) != before
 
 
+def test_a_database_is_read_again_after_a_broken_push(tmp_path: Path, breaking: str) -> None:
+    folder, mirror = made(tmp_path / "run"), Mirror(breaking)
+    with closing(sqlite3.connect(folder / "checkpoints" / "world.sqlite")) as memory:
+        memory.execute("INSERT INTO rows VALUES (7)")
+        memory.commit()  # into the log beside the file
+        Breaking.broken = True
+        with pytest.raises(RunError, match="gone"):
+            mirror.push(folder)
+        Breaking.broken = False
+        mirror.push(folder)
+    Mirror(breaking).pull(tmp_path / "other")
+    with closing(sqlite3.connect(tmp_path / "other" / "checkpoints" / "world.sqlite")) as memory:
+        assert memory.execute("SELECT n FROM rows").fetchall() == [(7,)]
+
+
 def test_a_copy_belongs_to_the_folder_that_wrote_or_read_it_last(tmp_path: Path, url: str) -> None:
     mine = made(tmp_path / "mine")
     Mirror(url).push(mine)

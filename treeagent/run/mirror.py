@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -58,7 +58,7 @@ class Mirror:
         """The digest of each file that was read before, with the size and time of change that the file had then."""
 
     def files(self) -> dict[str, str]:
-        """The digest of each file of the copied run by its path in the run's folder; empty where there is no run.
+        """The digest of each file of the copied run by its path in the run's folder; empty if there is no run.
 
         Raises:
             RunError: the address cannot be reached, or its list is damaged.
@@ -76,8 +76,8 @@ class Mirror:
     def push(self, folder: Path) -> int:
         """Copy what is new or has changed in a run's folder. Returns the number of contents copied.
 
-        Files that grow are read first. They may only tell of other files that are there already, so the copy is a state
-        in which the run could have been killed.
+        Files that grow, such as the list of finished stages, are read first. What they refer to was written before
+        them, so the copy is a state in which the run could have been killed.
 
         Raises:
             RunError: the address cannot be written, or another folder has pushed to it since.
@@ -93,7 +93,7 @@ class Mirror:
             for growing in (True, False):
                 for path in _contents(folder, growing):
                     try:
-                        told, content = self._read(path, growing)
+                        told, content = self._read(path, growing, stored)
                     except FileNotFoundError:  # it was removed meanwhile
                         continue
                     listed[path.relative_to(folder).as_posix()] = told
@@ -166,11 +166,12 @@ class Mirror:
                 f"that run, pull it to an empty folder"
             )
 
-    def _read(self, path: Path, growing: bool) -> tuple[str, bytes | None]:
-        """The digest of a file, and its content where it may change later; None where it was read before."""
+    def _read(self, path: Path, growing: bool, stored: Container[str]) -> tuple[str, bytes | None]:
+        """The digest of a file. If the file may change later, also the content that has this digest, unless the
+        address already holds it (``stored``)."""
         stamp = _stamp(path)
         known = self._digests.get(path)
-        if known is not None and known[0] == stamp:
+        if known is not None and known[0] == stamp and known[1] in stored:
             return known[1], None
         content = None
         if growing:
