@@ -219,7 +219,8 @@ def against(result: Result, arm: str, control: str, called: str = "") -> str:
     gain, name = difference(result, arm, control), called or f"`{control}`"
     if gain.seeds < 3:  # the interval of two equal differences is a point
         seeds = "one seed" if gain.seeds == 1 else f"{gain.seeds} seeds"
-        return f"{spread(gain, '+').partition(' ')[0]} points against {name} ({seeds}, too few for an interval)"
+        side = "above" if gain.mean >= 0 else "below"
+        return f"{decimal(abs(gain.mean))} points {side} {name} ({seeds}, too few for an interval)"
     told = f"{decimal(gain.low)} to {decimal(gain.high)}, {gain.seeds} seeds"
     if gain.verdict == "level":
         return f"level with {name} ({spread(gain, '+').partition(' ')[0]} points, 95 % interval {told})"

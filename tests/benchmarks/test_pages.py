@@ -64,7 +64,7 @@ def test_arms_to_which_an_end_betrays_success_are_marked(tmp_path: Path) -> None
         ((6, 7, 8), "10.0 points more than best-of-N"),
         ((3, 4, 5), "20.0 points less than best-of-N"),
         ((9, 3, 7), "level with best-of-N (+3.3 points"),
-        ((6, 7), "+10.0 points against best-of-N (2 seeds, too few for an interval)"),
+        ((6, 7), "10.0 points above best-of-N (2 seeds, too few for an interval)"),
     ],
 )
 def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], told: str) -> None:
