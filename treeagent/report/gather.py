@@ -241,7 +241,7 @@ class _Collected:
         return [chart for chart in charts if not chart.empty]
 
     def telling(self) -> Tree | None:
-        """Of the first trees, the one with the greatest sum of squared deviations of Q over its visited edges."""
+        """The tree with the greatest sum of squared deviations of Q over its visited edges, among the first trees."""
 
         def spread(tree: Tree) -> float:
             values = [edge.value for node in tree.nodes() for edge in node.edges if edge.visits]

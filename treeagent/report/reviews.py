@@ -38,8 +38,8 @@ class Reviews:
     alpha: Mapping[str, tuple[float | None, int]]
     """Krippendorff's α and the number of items for each kind of item, from ``marks.agreement``."""
     pairs: Agreement
-    """Over pairs of tried actions of which reviewers prefer one: how often Q is greater for the preferred action.
-    Pairs of equal Q are left out, because search prefers neither."""
+    """How often Q is greater for the action that reviewers prefer, over pairs of tried actions. Pairs of equal Q are
+    left out, because search prefers neither."""
     ends: Agreement
     """Over the judged ends of episodes and of training trees: for how many the environment's rewards agree."""
 
