@@ -9,10 +9,16 @@ For a recipe that scores tool calls, it compares weights of these scores in the 
     .venv/bin/python -m benchmarks.updates --config envs/toolbox --runs runs/toolbox \\
         --name updates_toolbox --out runs/updates_toolbox
 
-The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. The control
-"chains-rft" learns from independent episodes of the same tasks under the same limits: it imitates all of their distinct
-successes (RFT, Yuan et al. 2023). Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
-choose which weights each update keeps.
+Where episodes are long and rarely succeed:
+
+    .venv/bin/python -m benchmarks.sweep  # trains the policies to start from
+    .venv/bin/python -m benchmarks.updates --config benchmarks/tireworld.toml --runs runs/sweep \\
+        --name updates_tireworld --out runs/updates_tireworld
+
+The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. Two controls learn
+from independent episodes of the same tasks under the same limits: "chains-rft" imitates all of their distinct successes
+(RFT, Yuan et al. 2023), and "chains-grpo" is flat GRPO (Shao et al. 2024). Rows already recorded are kept, and
+unfinished runs are resumed. Validation tasks choose which weights each update keeps.
 """
 
 import os
@@ -54,14 +60,23 @@ CHAINS = "chains"
 """Prefix of the names of variants that learn from independent episodes instead of trees."""
 CHAIN_SEARCH = ("search.method=best_of_n", "search.limits.simulations=1000")
 """Sample as many episodes of a task as its other limits allow, as in configs/baselines."""
+FLAT_GRPO = (
+    "update.advantages.kind=grpo",
+    "update.grpo.loss_type=grpo",
+    "update.grpo.epsilon_high=0.2",
+    "update.grpo.beta=0.04",
+)
+"""The update of configs/baselines/flat_grpo.toml."""
 PATHS = ("update.imitation.what=paths",)
 VARIANTS: Mapping[str, Variant] = {
     "rft": Variant(("rft",), PATHS),
     "chains-rft": Variant(("rft",), (*PATHS, "update.imitation.paths_per_tree=1000", *CHAIN_SEARCH)),
+    "chains-grpo": Variant(("grpo",), (*FLAT_GRPO, *BARE, *CHAIN_SEARCH)),
     "states": Variant(("rft",)),
     "distil": Variant(("distil",)),
     "distil-visits": Variant(("distil",), ("update.targets.kind=visits",)),
     "dpo": Variant(("dpo",)),
+    "dpo-trajectory": Variant(("dpo",), ("update.pairs.rule=trajectory",)),
     "dpo-every-pair": Variant(("dpo",), ("update.pairs.rule=all",)),
     "dpo-sigmoid-alone": Variant(("dpo",), PLAIN),
     "grpo": Variant(("grpo",)),
