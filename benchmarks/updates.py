@@ -11,8 +11,8 @@ For a recipe that scores tool calls, it compares weights of these scores in the 
 
 Where episodes are long and rarely succeed:
 
-    .venv/bin/python -m benchmarks.sweep  # trains the policies to start from
-    .venv/bin/python -m benchmarks.updates --config benchmarks/tireworld.toml --runs runs/sweep \\
+    .venv/bin/python -m benchmarks.quickstart --config envs/tireworld
+    .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld \\
         --name updates_tireworld --out runs/updates_tireworld
 
 The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. Two controls learn

@@ -137,14 +137,17 @@ def _rounds(row: Row) -> list[tuple[int, float]]:
     return sorted((int(words[1]), 100 * figure) for words, figure in named)
 
 
-def gain_ratio(result: Result, arm: str, control: str, before: str = "before") -> str:
-    """The gain of an arm over ``before`` divided by the gain of a control, by the means over their common seeds."""
+def gains(result: Result, arm: str, control: str, before: str = "before") -> str:
+    """How many points an arm and a control gain over ``before``, as the end of a sentence about the arm. Gains are means
+    over the seeds that both have."""
     seeds = result.of(arm).keys() & result.of(control).keys()
-    gains = (
+    gain, other = (
         statistics.fmean(percent(result.of(each)[seed]) - percent(result.of(before)[seed]) for seed in seeds)
         for each in (arm, control)
     )
-    return short(next(gains) / next(gains))
+    if other <= 0:
+        return f"gains {gain:.1f} points, where `{control}` gains none"
+    return f"gains {gain:.1f} points, {short(gain / other)} times as many as `{control}`"
 
 
 def budgets(result: Result) -> Grid:

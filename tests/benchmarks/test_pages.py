@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.sweeps import horizon, more_at, predicted_crossing, step_chance, sweep_sizes
-from benchmarks.pages.tables import crossing, decimal, gain_ratio, horizons, measured, rounds_table, sampled, short
+from benchmarks.pages.tables import crossing, decimal, gains, horizons, measured, rounds_table, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
 
@@ -296,7 +296,8 @@ def test_what_rounds_add_by_hand(tmp_path: Path) -> None:
         for seed, each in enumerate(seeds)
     )  # fmt: skip
     found = Result("learning", "Which?", {}, (SESSION,), rows)
-    assert gain_ratio(found, "adapt", "rft") == short(3.0)
+    assert gains(found, "adapt", "rft").startswith(f"gains 60.0 points, {short(3.0)} times")
+    assert "none" in gains(found, "rft", "before")
     head, _, adapt, rft = rounds_table(found).splitlines()
     assert head.endswith("| round 1 | round 2 |")
     assert adapt.startswith("| adapt | +40.0 ± 0.0 | +20.0 ± ") and rft.startswith("| rft | +30.0 ± ")
