@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
-from treeagent.search.asking import OnBatch
 from treeagent.search.config import GumbelConfig, SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
+from treeagent.search.requests import OnBatch
 from treeagent.types import Action, State, Task, Transition, derive_seed
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}

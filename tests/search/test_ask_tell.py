@@ -10,10 +10,10 @@ import pytest
 from tangle import HashCritic
 from toy_search import HashValue, Maze, TablePolicy, digest, plain, task
 
-from treeagent.search import SearchConfig, WantActions, Wanted, WantScores, WantStep, WantValue, ask_tell, make_search
-from treeagent.search.asking import Answer
+from treeagent.search import Request, SearchConfig, WantActions, WantScores, WantStep, WantValue, ask_tell, make_search
 from treeagent.search.config import SearchMethod
 from treeagent.search.limits import Limits
+from treeagent.search.requests import Answer
 from treeagent.types import Estimate, Policy, Proposal, State, Transition, UserError
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -28,7 +28,7 @@ class Outside:
 
     policy: Policy
 
-    def __call__(self, wanted: Wanted) -> Answer:
+    def __call__(self, wanted: Request) -> Answer:
         match wanted:
             case WantActions(state, count, seed):
                 return asyncio.run(self.policy.propose([state], count, [seed]))[0]

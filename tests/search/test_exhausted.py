@@ -6,7 +6,7 @@ import pytest
 from toy_search import AllPolicy, ConstantValue, after, begin, calls, grow, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup, mark_exhausted, note_known
+from treeagent.search.growth import Growth, backup, mark_exhausted, record_exhausted_returns
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State, Task, Transition
@@ -78,8 +78,8 @@ def test_a_revisit_by_hand() -> None:
     backup([above, known], growth)
     known.child.exhausted = True  # type: ignore[union-attr]
     mark_exhausted(growth, [above, known])
-    note_known(growth, [above, known], 0.0)
-    assert growth.known == {id(known): 0.6}
+    record_exhausted_returns(growth, [above, known], 0.0)
+    assert growth.exhausted_returns == {id(known): 0.6}
     assert not middle.exhausted
 
     other.child = leaf(0.4, terminated=False)
@@ -102,8 +102,8 @@ def test_nothing_is_known_beyond_a_refused_call() -> None:
     refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.9, invalid=True))
     growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[refused])))
     refused.child.exhausted = True  # type: ignore[union-attr]
-    note_known(growth, [refused], 0.0)
-    assert growth.known == {}
+    record_exhausted_returns(growth, [refused], 0.0)
+    assert growth.exhausted_returns == {}
 
 
 def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
@@ -115,6 +115,6 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
         end.child.exhausted = True  # type: ignore[union-attr]
         backup([above, end], growth)
         mark_exhausted(growth, [above, end])
-        note_known(growth, [above, end], 0.0)
+        record_exhausted_returns(growth, [above, end], 0.0)
     assert inner.exhausted
-    assert growth.known[id(above)] == pytest.approx(0.8)
+    assert growth.exhausted_returns[id(above)] == pytest.approx(0.8)

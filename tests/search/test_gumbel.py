@@ -40,7 +40,7 @@ def edge(prior: float, visits: int = 0, value: float = 0.0, critic: float | None
 def considered_visits(considered: int, simulations: int) -> list[int]:
     """The schedule under a limit on simulations alone."""
     halving = Halving(considered, [0] * considered)
-    return [halving.due(place, place / simulations) for place in range(simulations)]
+    return [halving.required_visits(place, place / simulations) for place in range(simulations)]
 
 
 def test_the_papers_figure_of_sequential_halving() -> None:
@@ -83,7 +83,7 @@ def test_phases_have_equal_shares_of_what_was_spent() -> None:
     0.12 of this phase are less than a half, and so is 0.36 + 0.12."""
     halving, spent, dues = Halving(4, [0] * 4), 0.0, list[int]()
     for place in range(20):
-        dues.append(halving.due(place, spent))
+        dues.append(halving.required_visits(place, spent))
         spent += 0.06 * (place >= 4)
     assert dues == [0] * 4 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5, 5, 6, 6]
 

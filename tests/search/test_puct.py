@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from toy_search import AllPolicy, Corridor, act, begin, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup, plant
+from treeagent.search.growth import Growth, backup, create_trees
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Node, Tree
@@ -185,7 +185,7 @@ def test_a_search_takes_the_range_it_is_given(
 ) -> None:
     """The tree has values between 0.25 and 1."""
     config = SearchConfig(value_range=value_range)
-    [growth] = asyncio.run(plant(Corridor(), [task()], [0], config))
+    [growth] = asyncio.run(create_trees(Corridor(), [task()], [0], config))
     for value in (0.5, 1.0, 0.25):
         growth.value_range.include(value)
     assert (growth.value_range.low, growth.value_range.high) == expected

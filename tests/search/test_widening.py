@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
 
 from treeagent.search.config import GumbelConfig, SearchConfig
-from treeagent.search.growth import NOTHING_NEW, Growth, expand, plant
+from treeagent.search.growth import MIN_UNSEEN_PRIOR, Growth, create_trees, expand
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
@@ -67,7 +67,7 @@ def limited(simulations: int, **others: object) -> SearchConfig:
         (0.1, 0.9, 1.6, 1, 0.0, False),  # without exploration the higher Q decides
         # W = 0.2: the drawn action has Q = 0.1, and the new one 0.7 / 3 - 0.1 = 0.1333.
         (0.7, 0.3, 0.2, 1, 0.0, True),
-        (1.0, NOTHING_NEW / 2, 0.2, 1, 0.0, False),  # nothing new is left
+        (1.0, MIN_UNSEEN_PRIOR / 2, 0.2, 1, 0.0, False),  # nothing new is left
     ],
 )
 def test_the_new_action_competes(
@@ -77,7 +77,7 @@ def test_the_new_action_competes(
     here = Node(begin(task(), "here"), value=0.5, edges=[edge])
     growth = Growth(Tree(task(), 0, here))
     growth.value_range.low, growth.value_range.high = 0.0, 1.0
-    growth.unseen[id(here)], growth.drawn[id(here)] = unseen, [edge.action] * drawn
+    growth.unseen[id(here)], growth.samples[id(here)] = unseen, [edge.action] * drawn
     assert Search(CountingPolicy(WORDS), ENDLESS, SearchConfig(c_init=c))._prefers_new(growth, here) is wanted
 
 
@@ -120,16 +120,16 @@ def test_every_draw_is_tried(widening: int, leaves: int, simulations: int, end_s
 def test_what_was_found_is_kept() -> None:
     """The draws are b, a, then b, c. b and a keep their order, visits and children. The words' own probabilities are
     their priors, and a tenth is left for d."""
-    [growth] = asyncio.run(plant(ENDLESS, [task()], [0]))
+    [growth] = asyncio.run(create_trees(ENDLESS, [task()], [0]))
     policy, root = Scripted(["b", "a", "b", "c"]), growth.tree.root
     [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
-    expand(growth, root, proposal, 2, more_later=True)
+    expand(growth, root, proposal, 2, may_widen=True)
     first, second = root.edges
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4])
     assert growth.unseen[id(root)] == pytest.approx(0.3)
     first.visits, first.value_sum = 3, 1.5
     [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
-    expand(growth, root, proposal, 2, more_later=True)
+    expand(growth, root, proposal, 2, may_widen=True)
     assert root.edges[:2] == [first, second]
     assert [edge.action.text for edge in root.edges] == ["b", "a", "c"]
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4, 0.2])

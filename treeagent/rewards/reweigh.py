@@ -15,7 +15,7 @@ from treeagent.rewards.components import (
     unjudged,
 )
 from treeagent.rewards.config import DERIVED, RewardsConfig
-from treeagent.search.node import Edge, Node, Tree, taken_back
+from treeagent.search.node import Edge, Node, Tree, cancelling_reward
 
 _NOTHING: Mapping[int, Components] = {}
 
@@ -60,7 +60,7 @@ def _paying(tree: Tree, own: Callable[[Edge], float | None]) -> Callable[[Edge],
     """A function that gives the reward of each edge: ``own``, except for the last edge of a hacked episode, which takes
     back what the earlier edges paid."""
     back = {
-        id(path[-1]): taken_back(path, lambda edge: own(edge) or 0.0, tree.discount)
+        id(path[-1]): cancelling_reward(path, lambda edge: own(edge) or 0.0, tree.discount)
         for path, _ in tree.walk()
         if path and path[-1].hacked
     }

@@ -12,7 +12,6 @@ search. ``ask_tell`` lets you drive any of them from your own loop. A ``Tree`` h
 ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
-from treeagent.search.asking import AskTell, WantActions, Wanted, WantScores, WantStep, WantValue
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.limits import Limits
@@ -20,6 +19,7 @@ from treeagent.search.mcts import Search
 from treeagent.search.methods import ask_tell, make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
+from treeagent.search.requests import AskTell, Request, WantActions, WantScores, WantStep, WantValue
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Limits",
     "MixedValue",
     "Node",
+    "Request",
     "RolloutValue",
     "Search",
     "SearchConfig",
@@ -37,7 +38,6 @@ __all__ = [
     "WantScores",
     "WantStep",
     "WantValue",
-    "Wanted",
     "ask_tell",
     "best_path",
     "from_record",

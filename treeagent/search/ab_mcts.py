@@ -33,11 +33,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, mark_exhausted, may_draw
+from treeagent.search.growth import Growth, end, mark_exhausted, may_sample_new
 from treeagent.search.node import Edge, Node
 from treeagent.search.puct import merge_key
+from treeagent.search.requests import RequestGenerator
 from treeagent.types import derive_seed
 
 
@@ -138,14 +138,14 @@ class ABMCTS(Searcher):
     (``leaves``) draw from the same posteriors and differ by their random draws. No two of them try the same edge.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         tree, prior = growth.tree, Beta() if self.config.ab_mcts.posterior == "beta" else Gaussian()
         rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
         posteriors = _Posteriors(growth, prior, rng)
-        while not tree.root.exhausted and (room := self.room(growth)):
+        while not tree.root.exhausted and (room := self.simulations_allowed(growth)):
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
-            while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
+            while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
                 yield from self.expand(growth, waiting)
                 stuck = {id(path) for path in waiting if not self._follow_sample(growth, path, posteriors, claimed)}
                 paths = [path for path in paths if id(path) not in stuck]
@@ -164,7 +164,7 @@ class ABMCTS(Searcher):
         while not self._closed(node := end(growth, path)):
             choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
             untried = _untried(node, claimed)
-            can = untried is not None or not node.edges or may_draw(growth, node)
+            can = untried is not None or not node.edges or may_sample_new(growth, node)
             if not can and not choices:
                 return False
             if can and (not choices or posteriors.prefers_new(node, choices)):
@@ -178,14 +178,14 @@ class ABMCTS(Searcher):
     def _closed(self, node: Node) -> bool:
         return node.exhausted or self.is_end(node)
 
-    def _wants_candidates(self, growth: Growth, path: Path) -> bool:
+    def _needs_candidates(self, growth: Growth, path: Path) -> bool:
         return not (path and path[-1].child is None) and not self._closed(end(growth, path))
 
     def count(self, growth: Growth, node: Node) -> int:
         return self.config.widening or self.config.candidates
 
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
-        return self.sample(growth, [end(growth, path) for path in paths], more_later=True)
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
+        return self.sample(growth, [end(growth, path) for path in paths], may_widen=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or
@@ -198,9 +198,9 @@ class ABMCTS(Searcher):
             claimed.add(id(edge))
             path.append(edge)
             return True
-        if id(node) not in growth.drawn:  # its actions are those that the environment lists, and all are claimed
+        if id(node) not in growth.samples:  # its actions are those that the environment lists, and all are claimed
             return False
-        latest = merge_key(growth.drawn[id(node)][-1])
+        latest = merge_key(growth.samples[id(node)][-1])
         path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
         return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)
 

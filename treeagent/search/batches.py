@@ -3,11 +3,11 @@
 A method is a generator over one tree (``Searcher.grow``). It yields requests: for candidates, steps or estimates. The
 loop collects the requests of all trees, answers those of one kind together, and resumes each generator with its answer.
 A method is therefore written as if it searched a single tree, and still shares its model calls with the other trees. It
-does not depend on who answers (``asking.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
-with a slow step does not keep the others waiting (``under_way.py``).
+does not depend on who answers (``requests.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
+with a slow step does not keep the others waiting (``pending.py``).
 
-A generator calls ``room`` to learn how many simulations it may start. Limits and errors act only there, so that every
-method is cut off in the same way.
+A generator calls ``simulations_allowed`` to learn how many simulations it may start. Limits and errors act only there,
+so that every method is cut off in the same way.
 """
 
 import math
@@ -16,36 +16,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import cast
 
-from treeagent.search.asking import (
-    KINDS,
-    Answer,
-    Broker,
-    Conversation,
-    OnBatch,
-    Question,
-    WantActions,
-    Wanted,
-    WantScores,
-    WantStep,
-    WantValue,
-)
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import end_rank
 from treeagent.search.growth import (
     Growth,
-    arrive,
-    attempt,
+    add_step_result,
     backup,
+    create_trees,
     end,
     expand,
-    note_estimate,
-    plant,
     score,
     share_time,
+    store_estimate,
+    try_step,
 )
 from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.search.pending import PendingRequests
+from treeagent.search.requests import (
+    KINDS,
+    Answer,
+    Broker,
+    OnBatch,
+    Request,
+    RequestGenerator,
+    WaitingTree,
+    WantActions,
+    WantScores,
+    WantStep,
+    WantValue,
+)
 from treeagent.search.stopping import LeastGain
-from treeagent.search.under_way import UnderWay
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
 
 Path = list[Edge]
@@ -91,51 +91,51 @@ class Searcher(ABC):
         Returns:
             One tree for each task, in the order of the tasks.
         """
-        planted = time.perf_counter()
-        growths = await plant(self.dynamics, tasks, seeds, self.config)
-        share_time(growths, planted)
-        broker = Broker(growths, map(self.converse, growths), on_batch)
-        alone: list[tuple[type[Wanted], Callable[[Wanted], Awaitable[Answer]]]] = [(WantStep, self._take)]
+        start = time.perf_counter()
+        growths = await create_trees(self.dynamics, tasks, seeds, self.config)
+        share_time(growths, start)
+        broker = Broker(growths, map(self.request_generator, growths), on_batch)
+        single: list[tuple[type[Request], Callable[[Request], Awaitable[Answer]]]] = [(WantStep, self._step_one)]
         if is_concurrent(self.policy):
-            alone.append((WantActions, self._draw))
+            single.append((WantActions, self._propose_one))
         if is_concurrent(self.value):
-            alone.append((WantValue, self._judge))
-        async with UnderWay(broker, alone) as under_way:
+            single.append((WantValue, self._estimate_one))
+        async with PendingRequests(broker, single) as pending:
             while broker.growing:
                 for kind in KINDS:
                     if kind is WantStep:
-                        await under_way.go_on()
-                    elif kind in under_way.together and (questions := broker.take(kind)):
+                        await pending.process()
+                    elif kind in pending.batched and (waiting := broker.take(kind)):
                         started = time.perf_counter()
-                        answers = await self._answer(questions)
-                        under_way.model_seconds += time.perf_counter() - started
-                        broker.tell(questions, answers)
+                        answers = await self._answer_batch(waiting)
+                        pending.model_seconds += time.perf_counter() - started
+                        broker.deliver(waiting, answers)
                 broker.close_batch()
         return broker.trees
 
-    def converse(self, growth: Growth) -> Conversation[None]:
+    def request_generator(self, growth: Growth) -> RequestGenerator[None]:
         """The generator that grows one tree, by the answers that it is sent."""
         return self._from_root(growth) if self.config.estimate_all and not growth.tree.error else self.grow(growth)
 
-    def _from_root(self, growth: Growth) -> Conversation[None]:
+    def _from_root(self, growth: Growth) -> RequestGenerator[None]:
         yield from self.estimate(growth, [[]])
         yield from self.grow(growth)
 
     @abstractmethod
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         """Grow one tree by ``expand``, ``step`` and ``estimate``. After a failed step the tree has an error."""
 
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Sample candidates at the end of each path."""
         return self.sample(growth, [end(growth, path) for path in paths])
 
-    def sample(self, growth: Growth, nodes: Sequence[Node], *, more_later: bool = False) -> Conversation[None]:
-        """Sample candidates at each node, and have the critic score them. ``more_later`` is as in ``growth.expand``."""
+    def sample(self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False) -> RequestGenerator[None]:
+        """Sample candidates at each node, and have the critic score them. ``may_widen`` is as in ``growth.expand``."""
         if not nodes:
             return
-        proposals = cast("Sequence[Proposal]", (yield self.wanted_actions(growth, nodes)))
+        proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for node, proposal in zip(nodes, proposals, strict=True):
-            expand(growth, node, proposal, self.count(growth, node), more_later=more_later)
+            expand(growth, node, proposal, self.count(growth, node), may_widen=may_widen)
         if self.critic is None or not self.config.critic_weight:
             return
         # The score of a single candidate would have no effect, because nothing competes with it.
@@ -144,66 +144,66 @@ class Searcher(ABC):
             for node, each in zip(rivals, cast("Sequence[Sequence[float]]", scores), strict=True):
                 score(growth, node, each)
 
-    def wanted_actions(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[WantActions]:
+    def action_requests(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[WantActions]:
         return [WantActions(node.state, self.count(growth, node), growth.next_seed()) for node in nodes]
 
     def count(self, growth: Growth, node: Node) -> int:
         """How many candidates are sampled at once at a node."""
         return self.config.candidates
 
-    def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> Conversation[None]:
+    def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> RequestGenerator[None]:
         """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
         if not paths:
             return
         answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for path in paths]
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
-            arrive(growth, path, answer)
+            add_step_result(growth, path, answer)
         if self.value is None or not (estimate or self.config.estimate_all):
             return
-        if wanted := _known([path[-1].child for path in paths]):
-            _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
+        if nodes := _estimable([path[-1].child for path in paths]):
+            _store_estimates(growth, nodes, (yield [WantValue(node.state) for node in nodes]))
 
-    def estimate(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Estimate V(s) at the end of each path, if ``step`` has not done so."""
-        if self.value is not None and (wanted := _known([end(growth, path) for path in paths])):
-            _note(growth, wanted, (yield [WantValue(node.state) for node in wanted]))
+        if self.value is not None and (nodes := _estimable([end(growth, path) for path in paths])):
+            _store_estimates(growth, nodes, (yield [WantValue(node.state) for node in nodes]))
 
-    async def _answer(self, questions: Sequence[Question]) -> Sequence[Answer]:
-        """The answers of the policy, the value or the critic to these questions, which are all of one kind."""
-        wanted = [each for question in questions for each in question.wanted]
-        if isinstance(wanted[0], WantActions):
-            return await self._propose_all(cast("Sequence[WantActions]", wanted))
-        states = [each.state for each in wanted]
-        if isinstance(wanted[0], WantScores):
+    async def _answer_batch(self, waiting: Sequence[WaitingTree]) -> Sequence[Answer]:
+        """The answers of the policy, the value or the critic to the requests of these trees, all of one kind."""
+        requests = [each for tree in waiting for each in tree.requests]
+        if isinstance(requests[0], WantActions):
+            return await self._propose_all(cast("Sequence[WantActions]", requests))
+        states = [each.state for each in requests]
+        if isinstance(requests[0], WantScores):
             assert self.critic is not None
-            return await self.critic.rank(states, [each.actions for each in cast("Sequence[WantScores]", wanted)])
+            return await self.critic.rank(states, [each.actions for each in cast("Sequence[WantScores]", requests)])
         assert self.value is not None
         return await self.value.estimate(states)
 
-    async def _propose_all(self, wanted: Sequence[WantActions]) -> Sequence[Proposal]:
+    async def _propose_all(self, requests: Sequence[WantActions]) -> Sequence[Proposal]:
         """Call the policy once for all states that want the same number of candidates."""
         proposals = dict[int, Proposal]()
-        for count in sorted({each.count for each in wanted}):
-            places = [place for place, each in enumerate(wanted) if each.count == count]
-            states, seeds = [wanted[place].state for place in places], [wanted[place].seed for place in places]
+        for count in sorted({each.count for each in requests}):
+            places = [place for place, each in enumerate(requests) if each.count == count]
+            states, seeds = [requests[place].state for place in places], [requests[place].seed for place in places]
             proposals |= zip(places, await self.policy.propose(states, count, seeds), strict=True)
-        return [proposals[place] for place in range(len(wanted))]
+        return [proposals[place] for place in range(len(requests))]
 
-    async def _draw(self, wanted: Wanted) -> Proposal:
-        assert isinstance(wanted, WantActions)
-        [proposal] = await self.policy.propose([wanted.state], wanted.count, [wanted.seed])
+    async def _propose_one(self, request: Request) -> Proposal:
+        assert isinstance(request, WantActions)
+        [proposal] = await self.policy.propose([request.state], request.count, [request.seed])
         return proposal
 
-    async def _judge(self, wanted: Wanted) -> Estimate:
-        assert isinstance(wanted, WantValue) and self.value is not None
-        [estimate] = await self.value.estimate([wanted.state])
+    async def _estimate_one(self, request: Request) -> Estimate:
+        assert isinstance(request, WantValue) and self.value is not None
+        [estimate] = await self.value.estimate([request.state])
         return estimate
 
-    def _take(self, wanted: Wanted) -> Awaitable[Transition | Exception]:
-        assert isinstance(wanted, WantStep)
-        return attempt(self.dynamics, wanted.state, wanted.action, self.config.step_seconds)
+    def _step_one(self, request: Request) -> Awaitable[Transition | Exception]:
+        assert isinstance(request, WantStep)
+        return try_step(self.dynamics, request.state, request.action, self.config.step_seconds)
 
-    def room(self, growth: Growth) -> int:
+    def simulations_allowed(self, growth: Growth) -> int:
         """How many simulations the tree may start in parallel: at most ``leaves``, and none after the tree failed,
         succeeded, reached a limit or has too little to gain."""
         tree, limits = growth.tree, self.config.limits
@@ -216,14 +216,14 @@ class Searcher(ABC):
         return min(self.config.leaves, limits.simulations - tree.budget.simulations)
 
     def groups(self, growth: Growth, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-        """Split ``paths`` into groups. Each group is as large as ``room`` allows when the previous group is
+        """Split ``paths`` into groups. Each group is as large as ``simulations_allowed`` when the previous one is
         finished."""
         start = 0
-        while start < len(paths) and (room := self.room(growth)):
+        while start < len(paths) and (room := self.simulations_allowed(growth)):
             yield paths[start : start + room]
             start += room
 
-    def opens(self, path: Path) -> bool:
+    def is_expandable(self, path: Path) -> bool:
         """Whether the tree may grow beyond ``path``."""
         node = path[-1].child
         return node is not None and not self.is_end(node)
@@ -262,11 +262,11 @@ class Searcher(ABC):
         return worth, math.prod(edge.prior for edge in path)
 
 
-def _known(nodes: Sequence[Node | None]) -> list[Node]:
+def _estimable(nodes: Sequence[Node | None]) -> list[Node]:
     """The given nodes, without those after a step that has no answer. An estimate there would have no basis."""
     return [node for node in nodes if node is not None and not node.unknown]
 
 
-def _note(growth: Growth, nodes: Sequence[Node], estimates: Sequence[Answer]) -> None:
+def _store_estimates(growth: Growth, nodes: Sequence[Node], estimates: Sequence[Answer]) -> None:
     for node, estimate in zip(nodes, cast("Sequence[Estimate]", estimates), strict=True):
-        note_estimate(growth, node, estimate)
+        store_estimate(growth, node, estimate)

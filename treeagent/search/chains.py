@@ -9,11 +9,11 @@ import random
 from collections.abc import Sequence
 from typing import cast
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, receive
+from treeagent.search.growth import Growth, end, store_proposal
 from treeagent.search.node import Node
 from treeagent.search.puct import edges_from
+from treeagent.search.requests import RequestGenerator
 from treeagent.types import Proposal
 
 
@@ -23,15 +23,15 @@ class Chains(Searcher):
     def count(self, growth: Growth, node: Node) -> int:
         return 1
 
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Sample one action at the end of each path and extend the path by its edge. An equal edge is not reused,
         because merging would make two chains one."""
         if not paths:
             return
         nodes = [end(growth, path) for path in paths]
-        proposals = cast("Sequence[Proposal]", (yield self.wanted_actions(growth, nodes)))
+        proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for path, node, proposal in zip(paths, nodes, proposals, strict=True):
-            if not receive(growth, node, proposal):
+            if not store_proposal(growth, node, proposal):
                 continue
             [edge] = edges_from(proposal.actions[:1])
             node.edges.append(edge)
@@ -39,19 +39,19 @@ class Chains(Searcher):
                 sibling.prior = 1 / len(node.edges)
             path.append(edge)
 
-    def chains(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def chains(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Extend each path to the end of its episode, ``leaves`` chains in parallel, as far as the limits allow.
 
         A chain with a failed step is not backed up. The chains running in parallel with it are finished, and no chain
         starts after it.
         """
         for batch in self.groups(growth, paths):
-            fronts = batch
-            while fronts:
-                yield from self.expand(growth, fronts)
-                fronts = [path for path in fronts if path and path[-1].child is None]
-                yield from self.step(growth, fronts, estimate=False)
-                fronts = [path for path in fronts if path[-1].child is not None and not path[-1].child.ended]
+            active = batch
+            while active:
+                yield from self.expand(growth, active)
+                active = [path for path in active if path and path[-1].child is None]
+                yield from self.step(growth, active, estimate=False)
+                active = [path for path in active if path[-1].child is not None and not path[-1].child.ended]
             whole = [path for path in batch if path and path[-1].child is not None]
             if not self.config.estimate_all:  # otherwise ``step`` has estimated all their states
                 yield from self.estimate(growth, whole)
@@ -68,8 +68,8 @@ class BestOfN(Chains):
     chain from there on.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
-        while room := self.room(growth):
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
+        while room := self.simulations_allowed(growth):
             yield from self.chains(growth, [[] for _ in range(room)])
 
 
@@ -83,31 +83,31 @@ class RandomExpand(Chains):
     counts the chains through an edge, and W(s,a) sums their returns.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         first = list[Path]([] for _ in range(self.config.chains.initial))
         yield from self.chains(growth, first)
         for number, chain in enumerate(first):
             _begin_group(chain, number)
-        groups = [_actions(chain, 0) for chain in first]
-        luck = random.Random(growth.next_seed())
-        while self.room(growth):
+        groups = [_prefixes(chain, 0) for chain in first]
+        rng = random.Random(growth.next_seed())
+        while self.simulations_allowed(growth):
             starts = [
-                (number, start) for number, group in enumerate(groups) for start in self.starts(growth, group, luck)
+                (number, start) for number, group in enumerate(groups) for start in self.starts(growth, group, rng)
             ]
             grown = [list(start) for _, start in starts]
             yield from self.chains(growth, grown)
             for (number, start), chain in zip(starts, grown, strict=True):
                 _begin_group(chain, number)
-                groups[number] += _actions(chain, len(start) + 1)
+                groups[number] += _prefixes(chain, len(start) + 1)
 
-    def starts(self, growth: Growth, group: Sequence[Path], luck: random.Random) -> Sequence[Path]:
+    def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:
         """The paths to the states of a group from which a round samples further chains.
 
         Args:
             group: the paths up to and including each action of the group's chains, without the first action of each
                 branch.
         """
-        return [path[:-1] for path in luck.choices(group, k=self.config.chains.expansions)]
+        return [path[:-1] for path in rng.choices(group, k=self.config.chains.expansions)]
 
 
 def _begin_group(chain: Path, number: int) -> None:
@@ -117,7 +117,7 @@ def _begin_group(chain: Path, number: int) -> None:
         chain[0].group = number
 
 
-def _actions(chain: Path, first: int) -> list[Path]:
+def _prefixes(chain: Path, first: int) -> list[Path]:
     """The paths from the root up to and including each action of a chain, starting with the action at index
     ``first``."""
     return [chain[: place + 1] for place in range(first, len(chain))]

@@ -26,7 +26,7 @@ from treeagent.search.node import Edge
 class EntropyExpand(RandomExpand):
     """Random expansion that continues from the states of the most surprising actions. Ties go to the earliest."""
 
-    def starts(self, growth: Growth, group: Sequence[Path], luck: random.Random) -> Sequence[Path]:
+    def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:
         def order(path: Path) -> tuple[int, float]:
             return len(end(growth, path[:-1]).edges), -surprise(path[-1])
 

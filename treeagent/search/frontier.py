@@ -9,15 +9,15 @@ import heapq
 from collections.abc import Sequence
 from itertools import count
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, end
+from treeagent.search.requests import RequestGenerator
 
 
 class Frontier(Searcher):
     """A search that grows its trees one step at a time."""
 
-    def try_all(self, growth: Growth, paths: Sequence[Path]) -> Conversation[list[Path]]:
+    def try_all(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[list[Path]]:
         """Sample candidates at the end of each path and step through all of them, as far as the limits allow.
 
         Returns the paths to the states reached that may be expanded further.
@@ -31,7 +31,7 @@ class Frontier(Searcher):
                 stepped = [path for path in tried if path[-1].child is not None]
                 for path in stepped:
                     self.back_up(growth, path)
-                found += filter(self.opens, stepped)
+                found += filter(self.is_expandable, stepped)
         return found
 
 
@@ -41,9 +41,9 @@ class Beam(Frontier):
     An ended episode leaves the beam, and the search continues with the other states.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         kept: list[Path] = [[]]
-        while kept and self.room(growth):
+        while kept and self.simulations_allowed(growth):
             found = yield from self.try_all(growth, kept)
             kept = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
 
@@ -54,10 +54,10 @@ class BestFirst(Frontier):
     Ties go to the state that was reached first.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         order = count()
         queue: list[tuple[float, float, int, Path]] = [(0.0, 0.0, next(order), [])]
-        while queue and self.room(growth):
+        while queue and self.simulations_allowed(growth):
             *_, path = heapq.heappop(queue)
             found = yield from self.try_all(growth, [path])
             for path in found:

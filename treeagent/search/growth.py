@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import Halving
-from treeagent.search.node import Edge, Node, Spent, Tree, taken_back
+from treeagent.search.node import Edge, Node, Spent, Tree, cancelling_reward
 from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
 from treeagent.types import (
     Action,
@@ -29,7 +29,7 @@ from treeagent.types import (
     time_limit,
 )
 
-NOTHING_NEW = 0.05
+MIN_UNSEEN_PRIOR = 0.05
 """If the total prior of all calls not sampled yet is below this, a state counts as having no others."""
 
 
@@ -39,16 +39,16 @@ class Growth:
 
     tree: Tree
     value_range: ValueRange = field(default_factory=ValueRange)
-    draws: int = 0
+    seed_count: int = 0
     """How many seeds ``next_seed`` has returned."""
-    drawn: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
+    samples: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
     """All candidates sampled at each node, by the node's ``id``. Filled if candidates are sampled on demand, because
     each sample then changes the priors of all candidates."""
     unseen: dict[int, float] = field(default_factory=dict[int, float])
-    """P(new) of each node in ``drawn``: the total prior of all calls that were not sampled there yet."""
-    known: dict[int, float] = field(default_factory=dict[int, float])
-    """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``note_known``."""
-    sampled: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
+    """P(new) of each node in ``samples``: the total prior of all calls that were not sampled there yet."""
+    exhausted_returns: dict[int, float] = field(default_factory=dict[int, float])
+    """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``record_exhausted_returns``."""
+    latest_edges: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
     """The edges of the latest candidates at each node, by the node's ``id``. A simulation that waited for them
     continues through one of them."""
     depth: int = 0
@@ -70,8 +70,8 @@ class Growth:
 
     def next_seed(self) -> int:
         """The seed of the next sample. It depends on the tree's seed and on how many seeds were returned before."""
-        self.draws += 1
-        return derive_seed(self.tree.seed, self.draws)
+        self.seed_count += 1
+        return derive_seed(self.tree.seed, self.seed_count)
 
 
 def end(growth: Growth, path: Sequence[Edge]) -> Node:
@@ -81,7 +81,7 @@ def end(growth: Growth, path: Sequence[Edge]) -> Node:
     return node
 
 
-async def plant(
+async def create_trees(
     dynamics: Dynamics, tasks: Sequence[Task], seeds: Sequence[int], config: SearchConfig | None = None
 ) -> list[Growth]:
     """Create a tree for each task, which consists of its root. If the environment fails to reset, the tree has an
@@ -116,36 +116,36 @@ def describe(error: Exception) -> str:
     return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
-def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, more_later: bool = False) -> None:
+def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
     """Add the candidates of a proposal to a node as edges.
 
     A node that the policy cannot read, such as one beyond the model's context, becomes a truncated end. If the policy
-    gives all possible actions with their priors, the first ``count`` become edges, or all of them with ``more_later``.
+    gives all possible actions with their priors, the first ``count`` become edges, or all of them with ``may_widen``.
 
     Args:
-        more_later: whether further candidates may be sampled at the same node. The priors of the edges then leave
+        may_widen: whether further candidates may be sampled at the same node. The priors of the edges then leave
             P(new) for calls that were not sampled yet (``puct.sampled_edges``); otherwise they sum to 1.
 
     Raises:
         ValueError: the policy proposed nothing and gave no reason, an action does not have one log-probability per
             token, or a log-probability is NaN or infinite.
     """
-    if not receive(growth, node, proposal):
+    if not store_proposal(growth, node, proposal):
         return
     if proposal.priors:
         # All possible actions are known, so widening has nothing to add later.
-        node.edges = given_edges(proposal.actions, proposal.priors, None if more_later else count)
+        node.edges = given_edges(proposal.actions, proposal.priors, None if may_widen else count)
         return
-    if not more_later:
+    if not may_widen:
         node.edges = edges_from(proposal.actions)
         return
-    actions = growth.drawn.setdefault(id(node), [])
+    actions = growth.samples.setdefault(id(node), [])
     actions += proposal.actions
     edges, growth.unseen[id(node)] = sampled_edges(actions)
-    node.edges = _kept(node.edges, edges)
+    node.edges = _merge_edges(node.edges, edges)
 
 
-def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
+def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
     """Count a proposal's cost, and store at the node what the policy read. Returns whether there are candidates."""
     growth.tree.budget.proposals += 1
     if proposal.context_ids:
@@ -159,7 +159,7 @@ def receive(growth: Growth, node: Node, proposal: Proposal) -> bool:
     return True
 
 
-def _kept(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
+def _merge_edges(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
     """The ``new`` edges. An edge that the node already has keeps its statistics and takes the new prior."""
     known = {merge_key(edge.action): edge for edge in old}
     edges: list[Edge] = []
@@ -184,11 +184,11 @@ def score(growth: Growth, node: Node, scores: Sequence[float]) -> None:
 
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path``: ``attempt``, then ``arrive``."""
-    arrive(growth, path, await attempt(dynamics, end(growth, path[:-1]).state, path[-1].action, seconds))
+    """Step through the last edge of ``path``: ``try_step``, then ``add_step_result``."""
+    add_step_result(growth, path, await try_step(dynamics, end(growth, path[:-1]).state, path[-1].action, seconds))
 
 
-async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
+async def try_step(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
     """Step the dynamics. If that fails or takes more than ``seconds``, return the exception."""
     try:
         if seconds is None:
@@ -199,7 +199,7 @@ async def attempt(dynamics: Dynamics, state: State, action: Action, seconds: flo
         return error
 
 
-def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
+def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
     """Add the node that a step led to below the last edge of ``path``.
 
     If a judge calls the episode hacked, its last step takes back what the earlier steps paid, so that the path returns
@@ -221,8 +221,8 @@ def arrive(growth: Growth, path: Sequence[Edge], transition: Transition | Except
         return
     edge.reward, edge.process, edge.components = transition.reward, transition.process, transition.components
     if edge.hacked:
-        edge.reward = taken_back(path, lambda each: each.reward or 0.0, growth.tree.discount)
-        edge.process = taken_back(path, lambda each: each.process, growth.tree.discount)
+        edge.reward = cancelling_reward(path, lambda each: each.reward or 0.0, growth.tree.discount)
+        edge.process = cancelling_reward(path, lambda each: each.process, growth.tree.discount)
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     bootstrap = transition.truncated and not unknown and growth.bootstrap
@@ -252,10 +252,10 @@ async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Nod
         return
     estimates = await value.estimate([node.state for _, node in wanted])
     for (growth, node), estimate in zip(wanted, estimates, strict=True):
-        note_estimate(growth, node, estimate)
+        store_estimate(growth, node, estimate)
 
 
-def note_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
+def store_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
     """Store V(s) and the context tokens of a node, and count the cost of the estimate.
 
     Raises:
@@ -297,24 +297,24 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         value *= 1 - process_weight
     for place in range(len(path) - 1, -1, -1):
         edge = path[place]
-        value = _earned(edge, process_weight) + _discount(edge, growth) * value
-        _count(edge, value, growth)
-        if growth.known:
+        value = _step_reward(edge, process_weight) + _discount(edge, growth) * value
+        _add_visit(edge, value, growth)
+        if growth.exhausted_returns:
             state = end(growth, path[:place])
-            rivals = [rival for rival in state.edges if growth.known.get(id(rival), value) > value]
+            rivals = [rival for rival in state.edges if growth.exhausted_returns.get(id(rival), value) > value]
             if rivals:
-                best = max(rivals, key=lambda rival: growth.known[id(rival)])
-                value = growth.known[id(best)]
-                _count(best, value, growth)
+                best = max(rivals, key=lambda rival: growth.exhausted_returns[id(rival)])
+                value = growth.exhausted_returns[id(best)]
+                _add_visit(best, value, growth)
 
 
-def _count(edge: Edge, value: float, growth: Growth) -> None:
+def _add_visit(edge: Edge, value: float, growth: Growth) -> None:
     edge.visits += 1
     edge.value_sum += value
     growth.value_range.include(edge.value)
 
 
-def _earned(edge: Edge, process_weight: float) -> float:
+def _step_reward(edge: Edge, process_weight: float) -> float:
     """The reward of a step with its process reward mixed in. A withheld reward (None) adds nothing, because the leaf's
     value estimates it."""
     reward = edge.reward or 0.0
@@ -335,17 +335,17 @@ def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
     """
     nodes = [growth.tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
     for node in reversed(nodes):
-        if may_draw(growth, node) or not all(edge.exhausted for edge in node.edges):
+        if may_sample_new(growth, node) or not all(edge.exhausted for edge in node.edges):
             return
         node.exhausted = True
 
 
-def may_draw(growth: Growth, node: Node) -> bool:
+def may_sample_new(growth: Growth, node: Node) -> bool:
     """Whether a further sample at a node might be a call that was not sampled there yet."""
-    return growth.unseen.get(id(node), 0.0) >= NOTHING_NEW
+    return growth.unseen.get(id(node), 0.0) >= MIN_UNSEEN_PRIOR
 
 
-def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
+def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
     """Store the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, because
     search did not look there."""
     for edge in reversed(path):
@@ -354,11 +354,13 @@ def note_known(growth: Growth, path: Sequence[Edge], process_weight: float) -> N
             return
         if node.ended:
             value = (1 - process_weight) * node.leaf_value(edge.reward)
-        elif below := [growth.known[id(each)] for each in node.edges if id(each) in growth.known]:
+        elif below := [
+            growth.exhausted_returns[id(each)] for each in node.edges if id(each) in growth.exhausted_returns
+        ]:
             value = max(below)
         else:
             return
-        growth.known[id(edge)] = _earned(edge, process_weight) + _discount(edge, growth) * value
+        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + _discount(edge, growth) * value
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:

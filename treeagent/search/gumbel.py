@@ -67,7 +67,7 @@ class Halving:
     def __post_init__(self) -> None:
         self.left = self.considered
 
-    def due(self, simulation: int, share: float) -> int:
+    def required_visits(self, simulation: int, share: float) -> int:
         """How many visits a root action must already have so that this simulation, counted from 0, may choose it.
 
         Args:

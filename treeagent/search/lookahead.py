@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Searcher
 from treeagent.search.decide import by_visits
 from treeagent.search.growth import Growth, end
+from treeagent.search.requests import RequestGenerator
 
 
 class Lookahead(Searcher):
@@ -22,49 +22,49 @@ class Lookahead(Searcher):
     the action led to.
     """
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         taken: Path = []
-        while self.room(growth) and (not taken or self.opens(taken)):
+        while self.simulations_allowed(growth) and (not taken or self.is_expandable(taken)):
             node = end(growth, taken)
             if not node.edges:
                 yield from self.expand(growth, [taken])
-            plans = yield from self._look(growth, [[*taken, edge] for edge in node.edges])
+            plans = yield from self._plan_each(growth, [[*taken, edge] for edge in node.edges])
             if not plans:
                 return
             best = max(plans, key=self.rank)
             taken = best[: len(taken) + 1]
-            while self.room(growth) and max(node.edges, key=by_visits) is not taken[-1]:
+            while self.simulations_allowed(growth) and max(node.edges, key=by_visits) is not taken[-1]:
                 self.back_up(growth, best)  # each adds a visit, because no plan has an unknown outcome
 
-    def _look(self, growth: Growth, candidates: Sequence[Path]) -> Conversation[list[Path]]:
+    def _plan_each(self, growth: Growth, candidates: Sequence[Path]) -> RequestGenerator[list[Path]]:
         """The best path beyond each candidate, as far as the limits allow. Paths with an unknown outcome are left
         out."""
         plans: list[Path] = []
         for group in self.groups(growth, candidates):
-            yield from self._unfold(growth, group)
+            yield from self._grow_to_depth(growth, group)
             if growth.tree.error:
                 break
             for path in group:
-                plans.append(self._best_beyond(path))
+                plans.append(self._best_continuation(path))
                 self.back_up(growth, plans[-1])
         return [plan for plan in plans if not end(growth, plan).unknown]
 
-    def _unfold(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def _grow_to_depth(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Grow every node that is at most ``lookahead.depth`` steps away and not in the tree yet."""
         for depth in range(self.config.lookahead.depth):
             if depth:
-                inner = [path for path in paths if self.opens(path)]
+                inner = [path for path in paths if self.is_expandable(path)]
                 yield from self.expand(growth, [path for path in inner if not end(growth, path).edges])
                 paths = [[*path, edge] for path in inner for edge in end(growth, path).edges]
             yield from self.step(growth, [path for path in paths if path[-1].child is None])
             if growth.tree.error:
                 return
 
-    def _best_beyond(self, path: Path) -> Path:
+    def _best_continuation(self, path: Path) -> Path:
         """The best continuation of ``path`` in the tree so far; at a leaf, ``path`` itself."""
         node = path[-1].child
         assert node is not None
-        beyond = [self._best_beyond([*path, edge]) for edge in node.edges]
+        beyond = [self._best_continuation([*path, edge]) for edge in node.edges]
         return max(beyond, key=self._known_first, default=path)
 
     def _known_first(self, path: Path) -> tuple[bool, tuple[float, float]]:

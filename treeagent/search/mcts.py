@@ -22,9 +22,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, mark_exhausted, may_draw, note_known
+from treeagent.search.growth import Growth, end, mark_exhausted, may_sample_new, record_exhausted_returns
 from treeagent.search.gumbel import (
     Halving,
     gumbel_noise,
@@ -43,6 +42,7 @@ from treeagent.search.puct import (
     puct_score,
     uct_score,
 )
+from treeagent.search.requests import RequestGenerator
 from treeagent.types import derive_seed
 
 ROOT_NOISE_ALPHA = 0.3
@@ -57,16 +57,16 @@ class Search(Searcher):
         """How many candidates are sampled at a time; 0 if each state gets a fixed set of them."""
         return 0 if self.config.selection == "uct" else self.config.widening
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         """Each iteration runs up to ``leaves`` simulations through the four phases above."""
         if not growth.tree.error and not self.config.estimate_all:
             yield from self.estimate(growth, [[]])  # ``step`` estimates every other node on its first visit
         while paths := self._select(growth):
             # A path continues through a node right after its expansion. If the sampled action was tried before, the
             # node below may need candidates too, hence the loop.
-            while waiting := [path for path in paths if self._wants_candidates(growth, path)]:
+            while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
                 yield from self.expand(growth, waiting)
-                given_up = {id(path) for path in waiting if not self._go_on(growth, path)}
+                given_up = {id(path) for path in waiting if not self._continue_descent(growth, path)}
                 paths = [path for path in paths if id(path) not in given_up]
             yield from self.step(growth, [path for path in paths if _untried(path)])
             for path in paths:
@@ -78,7 +78,7 @@ class Search(Searcher):
         tree, paths = growth.tree, list[Path]()
         if (tree.root.exhausted and self.config.skip_exhausted) or self._decided(tree):
             return paths
-        room = self.room(growth)
+        room = self.simulations_allowed(growth)
         while len(paths) < room and self._descend(growth, path := Path()):
             paths.append(path)
         return paths
@@ -92,12 +92,12 @@ class Search(Searcher):
         left = self.config.limits.simulations - tree.budget.simulations
         return bool(visits) and visits[0] - sum(visits[1:2]) > left
 
-    def _go_on(self, growth: Growth, path: Path) -> bool:
+    def _continue_descent(self, growth: Growth, path: Path) -> bool:
         """Continue the descent from a node that was just expanded. A simulation that then needs further candidates is
         given up if a limit was reached in the meantime."""
         if not self._descend(growth, path):
             return False
-        if self._wants_candidates(growth, path) and not self.room(growth):
+        if self._needs_candidates(growth, path) and not self.simulations_allowed(growth):
             _release(path)
             return False
         return True
@@ -111,7 +111,7 @@ class Search(Searcher):
         """
         node: Node | None = end(growth, path)
         while node is not None and not self.is_end(node) and node.edges:
-            sampled = growth.sampled.pop(id(node), None)
+            sampled = growth.latest_edges.pop(id(node), None)
             if sampled is None and self._prefers_new(growth, node):
                 break
             edge = self._best_edge(growth, node, sampled)
@@ -131,24 +131,24 @@ class Search(Searcher):
         number of samples so far. One candidate is therefore enough if it is likely and does well. Others follow if it
         is unlikely, if it disappoints, or once there are many visits.
         """
-        if not may_draw(growth, node):
+        if not may_sample_new(growth, node):
             return False
         open_edges = [edge for edge in node.edges if self._is_open(edge)]
         if not open_edges:
             return True
-        if self.config.selection == "gumbel" and node is growth.tree.root and not self._gathers(growth):
+        if self.config.selection == "gumbel" and node is growth.tree.root and not self._may_add_root_candidates(growth):
             return False
         visits, value = node.visits_in_flight, new_action_value(node, growth.value_range)
         c = self._exploration(growth, 1 + visits)
-        new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.drawn[id(node)]), c)
+        new = puct_score(value, growth.unseen[id(node)], 1 + visits, len(growth.samples[id(node)]), c)
         return new > max(self._scores(growth, node, open_edges))
 
-    def _gathers(self, growth: Growth) -> bool:
+    def _may_add_root_candidates(self, growth: Growth) -> bool:
         """Whether the root may still get candidates before sequential halving begins. This ends when there are
         ``gumbel.considered`` candidates, when the policy has no others, or when the share of the first phase is spent.
         Afterwards the root gets others only if all of these are explored."""
         root, considered = growth.tree.root, self.config.gumbel.considered
-        if growth.halving is not None or not may_draw(growth, root) or len(root.edges) >= considered:
+        if growth.halving is not None or not may_sample_new(growth, root) or len(root.edges) >= considered:
             return False
         return self._share(growth) < 1 / phases(considered)
 
@@ -157,21 +157,21 @@ class Search(Searcher):
         in_flight = sum(edge.in_flight for edge in growth.tree.root.edges)
         return self.config.limits.share(growth.tree.budget, in_flight)
 
-    def _wants_candidates(self, growth: Growth, path: Path) -> bool:
+    def _needs_candidates(self, growth: Growth, path: Path) -> bool:
         """Whether candidates must be sampled at the end of ``path``."""
         return not _untried(path) and not self.is_end(end(growth, path))
 
     def count(self, growth: Growth, node: Node) -> int:
         return self.widening or self.config.candidates
 
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> Conversation[None]:
+    def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Sample candidates once at each node, however many simulations wait there."""
         nodes = list({id(node): node for path in paths for node in [end(growth, path)]}.values())
-        yield from self.sample(growth, nodes, more_later=self.widening > 0)
+        yield from self.sample(growth, nodes, may_widen=self.widening > 0)
         for node in nodes:
-            if id(node) in growth.drawn:
-                latest = {merge_key(action) for action in growth.drawn[id(node)][-self.widening :]}
-                growth.sampled[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
+            if id(node) in growth.samples:
+                latest = {merge_key(action) for action in growth.samples[id(node)][-self.widening :]}
+                growth.latest_edges[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
             if node is growth.tree.root and node.edges:
                 self._prepare_root(growth)
 
@@ -247,7 +247,7 @@ class Search(Searcher):
         if node is not growth.tree.root:
             deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
-        due = 0 if self._gathers(growth) else self._due(growth)
+        due = 0 if self._may_add_root_candidates(growth) else self._required_visits(growth)
         scores = root_scores(node, growth.noise, self.config)
         # The schedule fixes how many visits the chosen action must have. If all such actions are exhausted, the ones
         # closest to that number of visits are chosen, because the penalty outweighs any score.
@@ -256,7 +256,7 @@ class Search(Searcher):
             for edge, score in zip(node.edges, scores, strict=True)
         }
 
-    def _due(self, growth: Growth) -> int:
+    def _required_visits(self, growth: Growth) -> int:
         """How many visits a root action must already have so that the simulation that starts now may choose it."""
         edges = growth.tree.root.edges
         started = growth.tree.budget.simulations + sum(edge.in_flight for edge in edges)
@@ -266,7 +266,7 @@ class Search(Searcher):
             least = min(visits)
             behind = min(visits.count(least), considered)
             growth.halving = Halving(considered, [least] * behind, started, least + 1)
-        return growth.halving.due(started, self._share(growth))
+        return growth.halving.required_visits(started, self._share(growth))
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. If its step failed, no statistics change; the tree's error holds the reason."""
@@ -277,7 +277,7 @@ class Search(Searcher):
         super().back_up(growth, path)
         if self.config.skip_exhausted:
             mark_exhausted(growth, path)
-            note_known(growth, path, self.config.process_weight)
+            record_exhausted_returns(growth, path, self.config.process_weight)
 
 
 def _untried(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from treeagent.search.ab_mcts import ABMCTS
-from treeagent.search.asking import AskTell, Broker
 from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -14,6 +13,7 @@ from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.rebase import Rebase
+from treeagent.search.requests import AskTell, Broker
 from treeagent.search.stopping import LeastGain
 from treeagent.types import (
     Action,
@@ -67,14 +67,16 @@ def ask_tell(
         value: whether V(s) is requested. Without it, a leaf adds 0 to the rewards on its path.
         critic: whether scores of candidates are requested, if ``config.critic_weight`` is above 0.
     """
-    outside = _Outside()
-    search = make_search(outside, outside, config, outside if value else None, outside if critic else None)
+    placeholder = _Placeholder()
+    search = make_search(
+        placeholder, placeholder, config, placeholder if value else None, placeholder if critic else None
+    )
     pairs = zip(states, seeds, strict=True)
     growths = [begin(Tree(state.task, seed, Node(state)), config) for state, seed in pairs]
-    return AskTell(Broker(growths, map(search.converse, growths)))
+    return AskTell(Broker(growths, map(search.request_generator, growths)))
 
 
-class _Outside:
+class _Placeholder:
     """Placeholder for the policy, dynamics, value and critic of a search that is answered by ``AskTell.tell``. Only
     ``Searcher.run`` would call these methods, so none of them is ever called."""
 

@@ -285,7 +285,7 @@ def outcome(path: Sequence[Edge]) -> float:
     return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].outcome) if last is not None else 0.0)
 
 
-def taken_back(path: Sequence[Edge], amount: Callable[[Edge], float], discount: float = 1.0) -> float:
+def cancelling_reward(path: Sequence[Edge], amount: Callable[[Edge], float], discount: float = 1.0) -> float:
     """The reward that the last step of ``path`` must have so that the whole path returns 0. ``amount`` gives the
     rewards of the earlier steps."""
     owed, scale = 0.0, 1.0

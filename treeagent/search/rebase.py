@@ -17,21 +17,21 @@ one child.
 import math
 from collections.abc import Sequence
 
-from treeagent.search.asking import Conversation
 from treeagent.search.batches import Path
 from treeagent.search.frontier import Frontier
 from treeagent.search.growth import Growth, end
 from treeagent.search.node import Node
+from treeagent.search.requests import RequestGenerator
 
 
 class Rebase(Frontier):
     """REBASE: one pass down the tree. At each depth, ``rebase.width`` candidates are divided according to the values of
     the states."""
 
-    def grow(self, growth: Growth) -> Conversation[None]:
+    def grow(self, growth: Growth) -> RequestGenerator[None]:
         kept: list[Path] = [[]]
         left = self.config.rebase.width
-        while kept and left > 0 and self.room(growth):
+        while kept and left > 0 and self.simulations_allowed(growth):
             scores = [self.rank(path)[0] if path else 0.0 for path in kept]
             widths = split(left, scores, self.config.rebase.temperature)
             growth.widths = {id(end(growth, path)): width for path, width in zip(kept, widths, strict=True)}

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treeagent.search.growth import Growth, end, estimate_nodes, receive, take_step
+from treeagent.search.growth import Growth, end, estimate_nodes, store_proposal, take_step
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
@@ -60,7 +60,9 @@ class RolloutValue:
         for _ in range(self.max_steps):
             active = await self._advance(active) if active else []
         contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
-        await estimate_nodes(self.value, [(growth, end(growth, path)) for growth, path in rollouts if _open(path)])
+        await estimate_nodes(
+            self.value, [(growth, end(growth, path)) for growth, path in rollouts if _needs_value(path)]
+        )
         return [
             Estimate(
                 self._return(growth, path),
@@ -92,11 +94,11 @@ class RolloutValue:
         proposals = await self.policy.propose([end(*rollout).state for rollout in rollouts], 1, seeds)
         acting: list[_Rollout] = []
         for (growth, path), proposal in zip(rollouts, proposals, strict=True):
-            if receive(growth, end(growth, path), proposal):
+            if store_proposal(growth, end(growth, path), proposal):
                 path.append(Edge(proposal.actions[0], prior=1.0))
                 acting.append((growth, path))
         await asyncio.gather(*(take_step(self.dynamics, growth, path, self.step_seconds) for growth, path in acting))
-        going_on: list[_Rollout] = []
+        unfinished: list[_Rollout] = []
         for growth, path in acting:
             child = path[-1].child
             if child is None or child.unknown:  # the rollout stops before this step
@@ -107,15 +109,15 @@ class RolloutValue:
                     "give RolloutValue a value that does"
                 )
             elif not child.ended:
-                going_on.append((growth, path))
-        return going_on
+                unfinished.append((growth, path))
+        return unfinished
 
     def _return(self, growth: Growth, path: Sequence[Edge]) -> float:
         """Σ_t γ^t r_t + γ^T V(s_T), where V is 0 at a known end."""
         return path_return(path, self.discount) if path else growth.tree.root.value
 
 
-def _open(path: Sequence[Edge]) -> bool:
+def _needs_value(path: Sequence[Edge]) -> bool:
     """Whether V(s) is still needed at the end of ``path``."""
     last = path[-1].child if path else None
     return last is None or not last.final or path[-1].reward is None
@@ -136,8 +138,8 @@ class MixedValue:
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """The mixed estimates. Their costs are summed, and the first error is kept."""
-        told = [await value.estimate(states) for value in self.values]
-        return [self._mix(of_state) for of_state in zip(*told, strict=True)]
+        estimates = [await value.estimate(states) for value in self.values]
+        return [self._mix(of_state) for of_state in zip(*estimates, strict=True)]
 
     def _mix(self, estimates: Sequence[Estimate]) -> Estimate:
         reader = max(estimates, key=lambda estimate: bool(estimate.context_ids))  # the first of equals

@@ -15,7 +15,7 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Grammar, make_grammar
 from treeagent.run.folder import RunError
-from treeagent.search.growth import Growth, backup, describe, end, plant, take_step
+from treeagent.search.growth import Growth, backup, create_trees, describe, end, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import environment, play_on, tasks_at
 from treeagent.stages.formats import spelt
@@ -67,7 +67,7 @@ def demonstrate(
 async def _episode(
     stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int, alternatives: Alternatives | None
 ) -> Tree:
-    (growth,) = await plant(stage.dynamics, [task], [seed])
+    (growth,) = await create_trees(stage.dynamics, [task], [seed])
     await _play(stage, growth, [], demonstrator, random.Random(seed))
     if alternatives is not None:
         await _branch(stage, growth, alternatives, random.Random(derive_seed(seed, "alternatives")))

@@ -15,7 +15,7 @@ from treeagent.rewards.constraint import spent, within
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path, ranked_ends
-from treeagent.search.growth import Growth, end, plant, take_step
+from treeagent.search.growth import Growth, create_trees, end, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
@@ -160,7 +160,7 @@ async def execute(
         outcomes and episodes in the order of the tasks. An episode is a tree with a single path. Its edges have rewards
         but no search statistics.
     """
-    growths = await plant(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
+    growths = await create_trees(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
     async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
@@ -219,7 +219,7 @@ async def replan(
         return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
-    growths = await plant(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
+    growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
     asked = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
     outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, asked)
     for outcome in outcomes:

@@ -58,18 +58,18 @@ class WantScores:
     actions: Sequence[Action]
 
 
-Wanted = WantActions | WantStep | WantValue | WantScores
+Request = WantActions | WantStep | WantValue | WantScores
 Answer = Proposal | Transition | Exception | Estimate | Sequence[float]
 Result = TypeVar("Result")
-Conversation = Generator[Sequence[Wanted], Sequence[Answer], Result]
+RequestGenerator = Generator[Sequence[Request], Sequence[Answer], Result]
 """A generator that grows one tree. It yields one or more requests of one kind, and is sent one answer for each, in the
 same order."""
 OnBatch = Callable[[Sequence[Tree]], None]
 """A function that is called after every batch with all trees in their current state."""
 
-KINDS: tuple[type[Wanted], ...] = (WantActions, WantScores, WantStep, WantValue)
+KINDS: tuple[type[Request], ...] = (WantActions, WantScores, WantStep, WantValue)
 """The kinds of requests, in the order in which a simulation makes them. A batch asks for each kind once."""
-_ANSWERS: dict[type[Wanted], tuple[type, ...]] = {
+_ANSWERS: dict[type[Request], tuple[type, ...]] = {
     WantActions: (Proposal,),
     WantScores: (Sequence,),
     WantStep: (Transition, Exception),
@@ -78,38 +78,38 @@ _ANSWERS: dict[type[Wanted], tuple[type, ...]] = {
 
 
 @dataclass(slots=True, eq=False)
-class Question:
-    """The current requests of one tree. The tree waits until all of them are answered."""
+class WaitingTree:
+    """A tree that is being searched, with its current requests. It waits until all of them are answered."""
 
-    place: int
+    index: int
     """The index of the tree among all trees."""
     growth: Growth
-    conversation: Conversation[None]
-    wanted: Sequence[Wanted] = ()
+    generator: RequestGenerator[None]
+    requests: Sequence[Request] = ()
     """Requests of one kind; empty once the search of the tree is over."""
 
 
 class Broker:
-    """Collects the questions of many trees by kind, and passes the answers back to them.
+    """Collects the requests of many trees by kind, and passes the answers back to them.
 
-    Each tree has one question at a time and continues when that is answered, whatever the other trees wait for. The
-    trees therefore do not depend on when a question is answered, or on which others it is answered together with.
+    A tree continues when its requests are answered, whatever the other trees wait for. The trees therefore do not
+    depend on when a request is answered, or on which others it is answered together with.
 
     Args:
-        conversations: one for each tree.
+        generators: one for each tree.
         on_batch: called by ``close_batch``.
     """
 
     def __init__(
-        self, growths: Sequence[Growth], conversations: Iterable[Conversation[None]], on_batch: OnBatch | None = None
+        self, growths: Sequence[Growth], generators: Iterable[RequestGenerator[None]], on_batch: OnBatch | None = None
     ) -> None:
         self._started = time.perf_counter()
         self._growths, self._on_batch = growths, on_batch
-        self._waiting = {kind: list[Question]() for kind in KINDS}
-        talks = zip(growths, conversations, strict=True)
-        self._growing = [Question(place, *each) for place, each in enumerate(talks)]
-        self.tell(self._growing, ())  # starts the conversations
-        self._growing = [question for question in self._growing if question.wanted]
+        self._pending = {kind: list[WaitingTree]() for kind in KINDS}
+        pairs = zip(growths, generators, strict=True)
+        self._growing = [WaitingTree(index, *each) for index, each in enumerate(pairs)]
+        self.deliver(self._growing, ())  # starts the generators
+        self._growing = [tree for tree in self._growing if tree.requests]
 
     @property
     def trees(self) -> list[Tree]:
@@ -121,47 +121,48 @@ class Broker:
         """Number of trees whose search was not over when the last batch closed."""
         return len(self._growing)
 
-    def waits(self, *kinds: type[Wanted]) -> bool:
-        """Whether there is a question of one of these kinds that ``take`` has not returned yet."""
-        return any(self._waiting[kind] for kind in kinds)
+    def has_requests(self, *kinds: type[Request]) -> bool:
+        """Whether there are requests of one of these kinds that ``take`` has not returned yet."""
+        return any(self._pending[kind] for kind in kinds)
 
-    def take(self, kind: type[Wanted]) -> list[Question]:
-        """The questions of one kind that were not taken yet, in the order of the trees."""
-        if not (questions := self._waiting[kind]):
+    def take(self, kind: type[Request]) -> list[WaitingTree]:
+        """The trees with requests of one kind that were not taken yet, in order."""
+        if not (waiting := self._pending[kind]):
             return []
-        self._waiting[kind] = []
-        questions.sort(key=attrgetter("place"))
-        return questions
+        self._pending[kind] = []
+        waiting.sort(key=attrgetter("index"))
+        return waiting
 
-    def tell(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
-        """Pass answers to questions: first all answers to the first question, then those to the next."""
-        start, waiting = 0, self._waiting
-        for question in questions:
-            stop = start + len(question.wanted)
+    def deliver(self, waiting: Sequence[WaitingTree], answers: Sequence[Answer]) -> None:
+        """Pass answers to trees: first all answers for the first tree, then those for the next."""
+        start = 0
+        for tree in waiting:
+            stop = start + len(tree.requests)
             try:
-                talk = question.conversation
-                wanted = talk.send(answers[start:stop]) if question.wanted else next(talk)
+                generator = tree.generator
+                requests = generator.send(answers[start:stop]) if tree.requests else next(generator)
             except StopIteration:
-                question.wanted = ()
+                tree.requests = ()
             else:
-                question.wanted = wanted
-                waiting[type(wanted[0])].append(question)
+                tree.requests = requests
+                self._pending[type(requests[0])].append(tree)
             start = stop
 
     def close_batch(self) -> None:
         """Share the time since the last batch among the trees that were growing then, and call ``on_batch``."""
-        share_time([question.growth for question in self._growing], self._started)
+        share_time([tree.growth for tree in self._growing], self._started)
         self._started = time.perf_counter()
-        self._growing = [question for question in self._growing if question.wanted]
+        self._growing = [tree for tree in self._growing if tree.requests]
         if self._on_batch is not None:
             self._on_batch(self.trees)
 
-    def batches(self) -> Iterator[list[Question]]:
-        """Yield the questions of one kind after another. Each batch must be answered before the next is requested."""
-        while self.waits(*KINDS):
+    def batches(self) -> Iterator[list[WaitingTree]]:
+        """Yield the trees with requests, one kind after another. Each batch must be answered before the next is
+        requested."""
+        while self.has_requests(*KINDS):
             for kind in KINDS:
-                if questions := self.take(kind):
-                    yield questions
+                if waiting := self.take(kind):
+                    yield waiting
             self.close_batch()
 
 
@@ -178,9 +179,9 @@ class AskTell:
         """The trees in their current state, one for each task, in the order of the tasks."""
         return self._broker.trees
 
-    def ask(self) -> Sequence[Wanted]:
+    def ask(self) -> Sequence[Request]:
         """The next requests of the trees, all of one kind, as one batch. Empty once every search is over."""
-        return self._wanted
+        return self._requests
 
     def tell(self, answers: Sequence[Answer]) -> None:
         """Pass one answer for each request of ``ask``, in the same order, and let the searches continue.
@@ -190,15 +191,15 @@ class AskTell:
             ValueError: a number in an answer is NaN or infinite, or an action does not have one log-probability per
                 token. The searches cannot continue after this.
         """
-        if len(answers) != len(self._wanted):
-            raise UserError(f"{len(self._wanted)} answers are wanted, not {len(answers)}: tell one each, in order")
-        for wanted, answer in zip(self._wanted, answers, strict=True):
-            if not isinstance(answer, kinds := _ANSWERS[type(wanted)]):
+        if len(answers) != len(self._requests):
+            raise UserError(f"{len(self._requests)} answers are wanted, not {len(answers)}: tell one each, in order")
+        for request, answer in zip(self._requests, answers, strict=True):
+            if not isinstance(answer, kinds := _ANSWERS[type(request)]):
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise UserError(f"a {type(wanted).__name__} was answered by {answer!r}: tell a {names}")
-        self._broker.tell(self._questions, answers)
+                raise UserError(f"a {type(request).__name__} was answered by {answer!r}: tell a {names}")
+        self._broker.deliver(self._waiting, answers)
         self._next()
 
     def _next(self) -> None:
-        self._questions = next(self._batches, [])
-        self._wanted = [each for question in self._questions for each in question.wanted]
+        self._waiting = next(self._batches, [])
+        self._requests = [request for tree in self._waiting for request in tree.requests]

@@ -1,4 +1,4 @@
-"""Trees continue independently while the steps of other trees are under way."""
+"""Trees continue independently while the steps of other trees are pending."""
 
 import asyncio
 import threading
@@ -93,7 +93,7 @@ def test_a_slow_model_is_asked_for_all_trees_together() -> None:
     assert values[0].calls == values[1].calls
 
 
-def test_an_error_of_the_policy_gives_up_what_is_under_way() -> None:
+def test_an_error_of_the_policy_cancels_pending_steps() -> None:
     given_up = list[str]()
 
     class Endless(Maze):
@@ -187,15 +187,15 @@ class Served(TablePolicy):
     """A policy on a server on which some trees wait longer than others."""
 
     concurrent: bool = True
-    under_way: int = 0
+    in_flight: int = 0
     most: int = 0
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         assert len(states) == 1
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         await asyncio.sleep(0.002 * int(states[0].task.id[-1]))
-        self.under_way -= 1
+        self.in_flight -= 1
         return await super().propose(states, count, seeds)
 
 
