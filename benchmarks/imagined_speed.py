@@ -75,7 +75,7 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
                 steps.append(Step(before, action, told, time.perf_counter() - started))
             for before, _ in chain[-1:]:
                 started = time.perf_counter()
-                dynamics.stand_at(before)
+                dynamics.move_to(before)
                 back.append(time.perf_counter() - started)
     return steps, back
 

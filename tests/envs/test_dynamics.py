@@ -262,7 +262,7 @@ def test_a_hidden_reward_shows_nowhere(index: int) -> None:
     assert [t.state.messages for t in right] == [t.state.messages for t in wrong]
     assert [t.state.key for t in right] == [t.state.key for t in wrong]
     assert right[-1].state.messages[-1].content == "order placed"
-    dynamics.stand_at(wrong[-1].state)
+    dynamics.move_to(wrong[-1].state)
     assert SHOP.verify() == 0.0
 
 

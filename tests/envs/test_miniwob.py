@@ -47,7 +47,7 @@ def ref(env: MiniWoBEnv, role: str, name: str = "") -> str:
 
 
 def quoted(env: MiniWoBEnv) -> list[str]:
-    return re.findall('"([^"]+)"', env.asked)
+    return re.findall('"([^"]+)"', env.utterance)
 
 
 def test_visible_elements_are_listed_with_what_can_be_done_with_them(browser: MiniWoBEnv) -> None:
@@ -99,7 +99,7 @@ def test_typing_replaces_what_is_written(browser: MiniWoBEnv) -> None:
 
 def test_an_option_is_selected_by_its_words(browser: MiniWoBEnv) -> None:
     env = opened(browser, "choose-list", 1)
-    wanted = re.findall("Select (.*) from the list", env.asked)[0]
+    wanted = re.findall("Select (.*) from the list", env.utterance)[0]
     assert f'selected ["{wanted}"]' in env.step(ToolCall("select", {"ref": "1", "option": wanted}))[0]
     assert env.step(f"click[{ref(env, 'button')}]")[1] == 1.0
 

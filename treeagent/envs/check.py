@@ -25,7 +25,7 @@ BAD_TOOL = ToolCall("no_such_tool", {"no_such_argument": 1})
 
 _ANSWERS = ("answer", "answers", "solution", "gold")
 """Keys of ``Task.data`` that hold the answer."""
-_TELLING_LENGTH = 3
+_MIN_LEAK_LENGTH = 3
 """Fewest characters of a number for its occurrence in a text to count as a leak; a shorter one can occur by chance."""
 _REPEATS = 3
 """How often a trivial answer is repeated."""
@@ -122,7 +122,7 @@ def check_env(
         "forks": check.forks,
         "shared state": check.instances,
         "rewards": check.rewards,
-        "ends": check.look_at_ends,
+        "ends": check.count_ends,
     }
     for name, part in parts.items():
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
@@ -187,8 +187,8 @@ def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> 
                 break
             _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, action)))
             if env.snapshot_kind == "exact":
-                place = timed("snapshot", env.snapshot)
-                timed("restore", partial(env.restore, place))
+                snapshot = timed("snapshot", env.snapshot)
+                timed("restore", partial(env.restore, snapshot))
             if terminated or truncated:
                 break
     return {name: _latency(each) for name, each in seconds.items()}
@@ -228,7 +228,7 @@ class _Check:
 
     def first_observation(self) -> None:
         first = self.reset()
-        self.wander(self.depth)
+        self.take_actions(self.depth)
         same = first == self.reset() or self.env.snapshot_kind == "none"
         self.expect(same, "two resets with one seed give different first observations")
         for answer in _answers(self.task):
@@ -257,15 +257,15 @@ class _Check:
         tools = self.env.tools()
         for tool in tools:
             if not tool.parameters.get("required"):
-                self.play_cheaply(ToolCall(tool.name, {}), 1)
+                self.repeat_call(ToolCall(tool.name, {}), 1)
         for call in self.finishes:
-            self.play_cheaply(call, 1)
+            self.repeat_call(call, 1)
         for said in ("", self.task.prompt, first):
-            answers: list[Call] = [filled for tool in tools if (filled := _filled(tool, said)) is not None]
+            answers: list[Call] = [filled for tool in tools if (filled := _trivial_call(tool, said)) is not None]
             for call in answers or ([said] if self.env.legal_actions() is None else []):
-                self.play_cheaply(call, _REPEATS)
+                self.repeat_call(call, _REPEATS)
 
-    def play_cheaply(self, call: Call, times: int) -> None:
+    def repeat_call(self, call: Call, times: int) -> None:
         """Make one call up to ``times`` times and report a success. With ``times`` of 1, a call may solve the task
         unless it also ends the episode."""
         self.reset()
@@ -288,9 +288,9 @@ class _Check:
         self.reset()
         player = self.env.demonstrator(0.0)
         if player is None:
-            calls, results = self.wander(self.depth)
+            calls, results = self.take_actions(self.depth)
         else:
-            calls, results = self.wander(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
+            calls, results = self.take_actions(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
         verdict = checked_verdict(self.env.verify())
         self.expect(
             verdict is None or verdict <= _SUCCESS,
@@ -299,35 +299,35 @@ class _Check:
         if calls and results[-1][2]:
             again = checked_step(self.env.step(calls[-1]))[1]
             self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
-        with _later() as pass_time:
+        with _advanced_clock() as pass_time:
             self.reset()
             later: list[_Outcome] = []
             for call in calls:
                 pass_time(_PAUSE_SECONDS / len(calls))
                 later += self.play((call,))
-            told_apart = [each[0] for each in later] != [each[0] for each in results]
-            same = told_apart or (later == results and checked_verdict(self.env.verify()) == verdict)
+            observations_differ = [each[0] for each in later] != [each[0] for each in results]
+            same = observations_differ or (later == results and checked_verdict(self.env.verify()) == verdict)
             self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
 
-    def look_at_ends(self) -> None:
+    def count_ends(self) -> None:
         """Play demonstrations with and without errors, and random episodes, and count how they end."""
         for noise in (0.0, 0.5, 1.0):
             self.reset()
             player = self.env.demonstrator(noise)
             if player is not None:
-                self.note_end(player)
+                self.count_end(player)
         for _ in range(_RANDOM_EPISODES):
             self.reset()
-            self.note_end(None)
+            self.count_end(None)
         self.expect(
             not (self.env.only_success_ends and self.ends.failed),
             f"only_success_ends is True, but {self.ends.failed} episodes ended in failure: leave it out",
         )
 
-    def note_end(self, player: Demonstrator | None) -> None:
+    def count_end(self, player: Demonstrator | None) -> None:
         """Play an episode with ``player``, or at random if it is None, and count how it ends."""
         choose = None if player is None else lambda: player.act(self.rng)[1]
-        _, results = self.wander(_LONGEST_EPISODE, choose)
+        _, results = self.take_actions(_LONGEST_EPISODE, choose)
         if not results:
             return
         verdict = checked_verdict(self.env.verify())
@@ -343,47 +343,47 @@ class _Check:
             return
         # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
-        diverged = restored_wrong = carried_wrong = luck_kept = reseeded = 0
+        diverged = restore_failed = transfer_failed = reseed_ignored = reseeded = 0
         for _ in range(self.branches):
             self.reset()
-            before, results = self.wander(self.rng.randrange(self.depth))
+            before, results = self.take_actions(self.rng.randrange(self.depth))
             if results and results[-1][2]:
                 continue
-            place = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
-            tail, tail_results = self.wander(self.depth)
+            snapshot = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
+            tail, tail_results = self.take_actions(self.depth)
             if not tail:
                 continue
             self.compared += 1
             equal = True
-            if place is not None:
-                self.env.restore(place)
-                self.wander(self.depth)
+            if snapshot is not None:
+                self.env.restore(snapshot)
+                self.take_actions(self.depth)
                 self.reset(another)
-                equal = self.replay(place, tail) == tail_results
-                restored_wrong += not equal
+                equal = self.replay(snapshot, tail) == tail_results
+                restore_failed += not equal
                 if self.env.stochastic:
-                    lucks = [self.replay(place, tail, seed) for seed in (1, 1, 2)]
-                    restored_wrong += lucks[0] != lucks[1]
-                    luck_kept += lucks[0] == lucks[2]
+                    replays = [self.replay(snapshot, tail, seed) for seed in (1, 1, 2)]
+                    restore_failed += replays[0] != replays[1]
+                    reseed_ignored += replays[0] == replays[2]
                     reseeded += 1
                 if self.other is not None and self.env.snapshot_portable:
                     try:
-                        self.other.restore(pickle.loads(pickle.dumps(place)))
-                        carried_wrong += self.play(tail, self.other) != tail_results
+                        self.other.restore(pickle.loads(pickle.dumps(snapshot)))
+                        transfer_failed += self.play(tail, self.other) != tail_results
                     except Exception:  # a snapshot that cannot be pickled or restored there may raise anything
-                        carried_wrong += 1
+                        transfer_failed += 1
             self.reset()
             replayed = self.play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
             self.equal += equal and replayed
         for count, what in (
-            (restored_wrong, "branches from a snapshot, restored after a reset to another task, differ"),
-            (carried_wrong, "pickled snapshots fail on another instance: set snapshot_portable = False"),
+            (restore_failed, "branches from a snapshot, restored after a reset to another task, differ"),
+            (transfer_failed, "pickled snapshots fail on another instance: set snapshot_portable = False"),
             (diverged, "episodes differ when replayed from reset with one seed"),
         ):
             self.expect(not count, f"{count} of {self.compared} {what}")
         self.expect(
-            luck_kept < reseeded or not reseeded,
+            reseed_ignored < reseeded or not reseeded,
             "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
             "environment is not stochastic",
         )
@@ -395,7 +395,7 @@ class _Check:
             self.skipped.append("shared state: pass a second instance as other")
             return
         self.reset()
-        calls, results = self.wander(self.depth)
+        calls, results = self.take_actions(self.depth)
         self.reset()
         self.other.reset(seed=self.task.seed, options={"task": self.task})
         theirs = self.play(calls, self.other)
@@ -419,7 +419,9 @@ class _Check:
         player = self.env.demonstrator(0.5)
         return player.act(self.rng)[1] if player is not None else None
 
-    def wander(self, steps: int, choose: Callable[[], Call | None] | None = None) -> tuple[list[Call], list[_Outcome]]:
+    def take_actions(
+        self, steps: int, choose: Callable[[], Call | None] | None = None
+    ) -> tuple[list[Call], list[_Outcome]]:
         """Take up to ``steps`` chosen actions from the current state. Returns the actions and their results."""
         calls: list[Call] = []
         results: list[_Outcome] = []
@@ -431,8 +433,8 @@ class _Check:
             results += self.play((call,))
         return calls, results
 
-    def replay(self, place: object, calls: Sequence[Call], reseed: int | None = None) -> list[_Outcome]:
-        self.env.restore(place, reseed=reseed)
+    def replay(self, snapshot: object, calls: Sequence[Call], reseed: int | None = None) -> list[_Outcome]:
+        self.env.restore(snapshot, reseed=reseed)
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
@@ -444,12 +446,12 @@ def _answers(task: Task) -> Iterator[str]:
     for key in _ANSWERS:
         value = task.data.get(key)
         for each in value if isinstance(value, list | tuple) else (value,):
-            shortest = 1 if isinstance(each, str) else _TELLING_LENGTH
+            shortest = 1 if isinstance(each, str) else _MIN_LEAK_LENGTH
             if isinstance(each, str | int | float) and len(str(each)) >= shortest:
                 yield str(each)
 
 
-def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
+def _trivial_call(tool: ToolSpec, said: str) -> ToolCall | None:
     """Return a call of ``tool`` with ``said`` for each required text and an empty value, such as 0, for each other
     required argument; None if it requires no argument."""
     schemas, required = arguments_of(tool)
@@ -459,7 +461,7 @@ def _filled(tool: ToolSpec, said: str) -> ToolCall | None:
 
 
 @contextmanager
-def _later() -> Iterator[Callable[[float], None]]:
+def _advanced_clock() -> Iterator[Callable[[float], None]]:
     """Context that yields a function ``pause(seconds)``. Each call of it puts ``time.time`` and ``time.time_ns`` an
     hour ahead. It also sleeps for ``seconds``, because some clocks cannot be changed here, such as one in another
     process."""

@@ -47,11 +47,11 @@ _NEEDLESS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _Progress:
     """The wrapper's own state in an episode."""
 
     steps: int = 0
-    luck: int = 0
+    seed: int = 0
     """Seed that decides which calls fail from here on."""
     terminated: bool = False
 
@@ -75,7 +75,7 @@ class DisturbedEnv(Env):
 
     def __init__(self, env: Env, kinds: Collection[Disturbance]) -> None:
         self._env, self._kinds = env, frozenset(kinds)
-        self._at = _At()
+        self._progress = _Progress()
         own = [*env.tools()]
         self._names = {tool.name: tool.name + _RENAMED * ("renamed tools" in self._kinds) for tool in own}
         self._injected = _injected([replace(tool, name=self._names[tool.name]) for tool in own])
@@ -88,30 +88,30 @@ class DisturbedEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         task = (options or {}).get("task")
-        own = self._own_task(task) if isinstance(task, Task) else None
+        own = self._original_task(task) if isinstance(task, Task) else None
         given = options if own is None else {**(options or {}), "task": own}
         observation, info = checked_reset(self._env.reset(seed=seed, options=given))
-        self._at = _At(luck=seed or 0)
+        self._progress = _Progress(seed=seed or 0)
         if own is not None and isinstance(task, Task) and own.prompt:
             observation = observation.replace(own.prompt, task.prompt)
         return self._noisy(observation), info
 
     def step(self, action: str | ToolCall) -> StepResult:
-        at = self._at
-        self._at = replace(at, steps=at.steps + 1)
+        at = self._progress
+        self._progress = replace(at, steps=at.steps + 1)
         if self._is_needless(action):
-            return self._told("There is nothing to report."), 0.0, at.terminated, False, {}
-        if "failing tools" in self._kinds and not at.terminated and _chance(at) < _FAILS:
-            return self._told("The call timed out and did nothing. Try it again."), 0.0, False, False, {}
-        observation, reward, terminated, truncated, info = checked_step(self._env.step(self._own(action)))
-        self._at = replace(self._at, terminated=terminated)
-        return self._told(observation), reward, terminated, truncated, info
+            return self._shown_observation("There is nothing to report."), 0.0, at.terminated, False, {}
+        if "failing tools" in self._kinds and not at.terminated and _random_number(at) < _FAILS:
+            return self._shown_observation("The call timed out and did nothing. Try it again."), 0.0, False, False, {}
+        observation, reward, terminated, truncated, info = checked_step(self._env.step(self._original_action(action)))
+        self._progress = replace(self._progress, terminated=terminated)
+        return self._shown_observation(observation), reward, terminated, truncated, info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._reworded(self._env.tasks(split, count, start))
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return self._reworded(self._env.variations(self._own_task(task), rng))
+        return self._reworded(self._env.variations(self._original_task(task), rng))
 
     def tools(self) -> Sequence[ToolSpec]:
         listed = [replace(tool, name=self._names[tool.name]) for tool in self._env.tools()]
@@ -133,23 +133,23 @@ class DisturbedEnv(Env):
         return None if calls is None else [self._call_renamed(call) for call in calls]
 
     def snapshot(self) -> object:
-        return self._env.snapshot(), self._at
+        return self._env.snapshot(), self._progress
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
         place, at = snapshot
         self._env.restore(place, reseed=reseed if self._env.stochastic else None)
-        self._at = at if reseed is None else replace(at, luck=reseed)
+        self._progress = at if reseed is None else replace(at, seed=reseed)
 
     def state_key(self) -> str | None:
         """Return the environment's key, preceded by the number of steps if an injection or a failure depends on it."""
         key = self._env.state_key()
         counted = bool(self._kinds & {"injection", "failing tools"})
-        return key if key is None or not counted else f"{self._at.steps} {key}"
+        return key if key is None or not counted else f"{self._progress.steps} {key}"
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
         player = self._env.demonstrator(noise)
-        return None if player is None else _Renaming(player, self)
+        return None if player is None else _RenamingDemonstrator(player, self)
 
     def close(self) -> None:
         self._env.close()
@@ -167,7 +167,7 @@ class DisturbedEnv(Env):
             return [*tasks]
         return [replace(task, prompt=task.prompt.join(_frame(task))) for task in tasks]
 
-    def _own_task(self, task: Task) -> Task:
+    def _original_task(self, task: Task) -> Task:
         """Return the environment's own task, without the added words."""
         if "reworded task" not in self._kinds:
             return task
@@ -180,7 +180,7 @@ class DisturbedEnv(Env):
         name = action.name if isinstance(action, ToolCall) else _named(action)
         return name in self._needless
 
-    def _own(self, action: str | ToolCall) -> str | ToolCall:
+    def _original_action(self, action: str | ToolCall) -> str | ToolCall:
         """Translate an action to the environment's own tool names. A call by an original name becomes one of an unknown
         tool."""
         if "renamed tools" not in self._kinds:
@@ -196,9 +196,9 @@ class DisturbedEnv(Env):
             return self.renamed(call)
         return replace(call, name=self._names.get(call.name, call.name))
 
-    def _told(self, observation: str) -> str:
+    def _shown_observation(self, observation: str) -> str:
         """Return the observation of a step as the agent reads it."""
-        if "injection" in self._kinds and self._at.steps % _EVERY == 1:
+        if "injection" in self._kinds and self._progress.steps % _EVERY == 1:
             observation = f"{observation}\n{self._injected}"
         return self._noisy(observation)
 
@@ -209,7 +209,7 @@ class DisturbedEnv(Env):
         return f"{first}\n{observation}\n{last}"
 
 
-class _Renaming:
+class _RenamingDemonstrator:
     """A demonstrator that calls tools by the names that the agent knows."""
 
     def __init__(self, player: Demonstrator, env: DisturbedEnv) -> None:
@@ -238,8 +238,8 @@ def _frame(task: Task) -> tuple[str, str]:
     return random.Random(derive_seed(0, task.id)).choice(_FRAMES)
 
 
-def _chance(at: _At) -> float:
-    return random.Random(derive_seed(at.luck, at.steps)).random()
+def _random_number(at: _Progress) -> float:
+    return random.Random(derive_seed(at.seed, at.steps)).random()
 
 
 def _named(text: str) -> str:

@@ -36,7 +36,7 @@ class _Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     """Snapshot in a ``State`` of an ``EnvDynamics``: the mark to return to, and the sum of the rewards on the way."""
 
     mark: Mark
@@ -51,7 +51,7 @@ def paid(state: State) -> float | None:
     Use it to report what a search has found after all its actions have been chosen and executed. Code that chooses
     actions must not read it. Trees on disk store it for final states only (``Node.paid``).
     """
-    return state.snapshot.paid if isinstance(state.snapshot, _Place) else None
+    return state.snapshot.paid if isinstance(state.snapshot, _Position) else None
 
 
 class EnvDynamics:
@@ -94,7 +94,7 @@ class EnvDynamics:
         snapshots: Snapshots | None = None,
     ) -> None:
         # Planning must not see the random outcomes of the execution, so the two have different seeds.
-        self._luck = derive_seed(seed, "revealed" if reveal_reward else "withheld")
+        self._seed = derive_seed(seed, "revealed" if reveal_reward else "withheld")
         self._snapshots = snapshots or Snapshots()
         self._pool = env if isinstance(env, EnvPool) else None
         self.env = env.env if isinstance(env, EnvPool) else env
@@ -115,38 +115,38 @@ class EnvDynamics:
     def restored_snapshots(self) -> int:
         return sum(fork.restored_snapshots for fork in tuple(self._forks.values()))
 
-    def stand_at(self, state: State) -> int:
+    def move_to(self, state: State) -> int:
         """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
         in environment steps. Not available with a pool."""
         assert self._pool is None, "nobody knows which instance of a pool a state is on"
-        here, fork = self._place(state), self._fork(self.env)
-        with _leaving_on_error(fork, here.episode):
-            return _go(fork, here)
+        here, fork = self._position(state), self._fork(self.env)
+        with _forget_state_on_error(fork, here.episode):
+            return _move_to(fork, here)
 
     async def reset(self, task: Task) -> State:
-        episode = _Episode(None if self._pool is None else self._pool.place())
-        return await self._on_instance(episode, lambda fork: self._begun(fork, episode, task))
+        episode = _Episode(None if self._pool is None else self._pool.assign_instance())
+        return await self._on_instance(episode, lambda fork: self._start_episode(fork, episode, task))
 
     async def step(self, state: State, action: Action) -> Transition:
         """Take one step from ``state``. The task must not be over."""
-        here = self._place(state)
+        here = self._position(state)
         if action.error:
             return self._malformed(here, state, action, 0)
-        return await self._on_instance(here.episode, lambda fork: self._stepped(fork, here, state, action))
+        return await self._on_instance(here.episode, lambda fork: self._take_step(fork, here, state, action))
 
     async def ask_and_step(
         self, state: State, action: Action, question: Callable[[Env], Answer]
     ) -> tuple[Answer, Transition]:
         """Call ``question`` with the environment in ``state``, then take the step. Returns both results."""
-        here = self._place(state)
+        here = self._position(state)
 
         def both(fork: Forkable) -> tuple[Answer, Transition]:
-            with _leaving_on_error(fork, here.episode):
-                replayed = _go(fork, here)
+            with _forget_state_on_error(fork, here.episode):
+                replayed = _move_to(fork, here)
                 answer = question(fork.env)
             if action.error:
                 return answer, self._malformed(here, state, action, replayed)
-            transition = self._stepped(fork, here, state, action)
+            transition = self._take_step(fork, here, state, action)
             return answer, replace(transition, cost=transition.cost + replayed)
 
         return await self._on_instance(here.episode, both)
@@ -159,19 +159,19 @@ class EnvDynamics:
     def _fork(self, env: Env) -> Forkable:
         fork = self._forks.get(id(env))
         if fork is None:
-            fork = self._forks[id(env)] = Forkable(env, seed=self._luck, snapshots=self._snapshots)
+            fork = self._forks[id(env)] = Forkable(env, seed=self._seed, snapshots=self._snapshots)
         return fork
 
-    def _begun(self, fork: Forkable, episode: _Episode, task: Task) -> State:
-        with _leaving_on_error(fork, episode):
+    def _start_episode(self, fork: Forkable, episode: _Episode, task: Task) -> State:
+        with _forget_state_on_error(fork, episode):
             env, (observation, _) = fork.env, fork.reset(checked_task(task))
             episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
             key, episode.last = _key(env.state_key(), 0), fork.mark()
-            place, legal = _Place(episode.last, episode), self._legal_actions(env)
+            place, legal = _Position(episode.last, episode), self._legal_actions(env)
             return State(task, (Message("user", opening),), key, place, legal_actions=legal)
 
-    def _malformed(self, here: _Place, state: State, action: Action, replayed: int) -> Transition:
+    def _malformed(self, here: _Position, state: State, action: Action, replayed: int) -> Transition:
         used = _used(state)
         key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
         return Transition(
@@ -183,11 +183,11 @@ class EnvDynamics:
             cost=_cost(here, replayed),
         )
 
-    def _stepped(self, fork: Forkable, here: _Place, state: State, action: Action) -> Transition:
+    def _take_step(self, fork: Forkable, here: _Position, state: State, action: Action) -> Transition:
         env, episode, used, replayed = fork.env, here.episode, _used(state), 0
         try:
-            with _leaving_on_error(fork, episode):
-                replayed = _go(fork, here)
+            with _forget_state_on_error(fork, episode):
+                replayed = _move_to(fork, here)
                 observation, env_reward, terminated, truncated, info = fork.step(action.call)
                 # A verifier can be expensive, so it is called at the end only.
                 verdict = checked_verdict(env.verify()) if terminated else None
@@ -211,7 +211,7 @@ class EnvDynamics:
         unverified = 0.0 if episode.has_verifier else env_reward
         reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, _Place(mark, episode, here.paid + reward), legal),
+            self._after(state, action, observation, key, _Position(mark, episode, here.paid + reward), legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -226,8 +226,8 @@ class EnvDynamics:
         return checked_legal(env.legal_actions()) if self._list_actions else None
 
     @staticmethod
-    def _place(state: State) -> _Place:
-        assert isinstance(state.snapshot, _Place), "another dynamics made this state"
+    def _position(state: State) -> _Position:
+        assert isinstance(state.snapshot, _Position), "another dynamics made this state"
         return state.snapshot
 
     @staticmethod
@@ -236,7 +236,7 @@ class EnvDynamics:
         action: Action,
         observation: str,
         key: str | None,
-        place: _Place,
+        place: _Position,
         legal: tuple[str, ...] | None = None,
     ) -> State:
         said = Message("assistant", action.text, action.token_ids)
@@ -250,27 +250,27 @@ def _key(answer: object, used: int) -> str | None:
 
 
 @contextlib.contextmanager
-def _leaving_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
+def _forget_state_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
     """Context that forgets the environment's state on an error, because a failed environment may be in any state. The
     next step then restores the state that it starts from."""
     try:
         yield
     except BaseException as error:
-        fork.leave()
+        fork.forget_state()
         episode.last = None
         if isinstance(error, ENDING):
             raise broken_by(error) from error
         raise
 
 
-def _go(fork: Forkable, here: _Place) -> int:
+def _move_to(fork: Forkable, here: _Position) -> int:
     """Bring the environment to a state of a tree. Returns the cost in environment steps that is charged to the tree."""
     fork.goto(here.mark)
-    stood, here.episode.last = here.episode.last, here.mark
-    return 0 if fork.env.snapshot_kind == "exact" or stood == here.mark else len(here.mark.actions)
+    last, here.episode.last = here.episode.last, here.mark
+    return 0 if fork.env.snapshot_kind == "exact" or last == here.mark else len(here.mark.actions)
 
 
-def _cost(here: _Place, replayed: int) -> int:
+def _cost(here: _Position, replayed: int) -> int:
     """Return the cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if it is
     imagined."""
     return 0 if here.episode.origin == "imagined" else 1 + replayed

@@ -26,7 +26,7 @@ class Mark:
     actions: tuple[str | ToolCall, ...] = ()
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, followed by one hash for each action's observation."""
-    luck: int = field(default=0, compare=False, repr=False)
+    state_seed: int = field(default=0, compare=False, repr=False)
     """Value from which the seeds of a stochastic environment derive here. It depends on the seeds and actions that led
     to this state."""
     parent: "Mark | None" = field(default=None, compare=False, repr=False)
@@ -54,7 +54,7 @@ def snapshot_size(snapshot: object) -> int:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Stored:
     mark: "weakref.ref[Mark]"
     snapshot: object
     size: int
@@ -70,17 +70,17 @@ class Snapshots:
         self.budget = budget
         self.used = 0
         self.evicted = 0
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._entries: OrderedDict[int, _Stored] = OrderedDict()
         self._lock = threading.RLock()  # reentrant: garbage collection during a call may end a mark
 
-    def get(self, mark: Mark, env: Env) -> _Held | None:
+    def get(self, mark: Mark, env: Env) -> _Stored | None:
         """Return the entry of a mark if there is one that ``env`` can restore, otherwise None."""
         with self._lock:
-            held = self._held.get(id(mark))
-            if held is None or not (env.snapshot_portable or held.maker is env):
+            entry = self._entries.get(id(mark))
+            if entry is None or not (env.snapshot_portable or entry.maker is env):
                 return None
-            self._held.move_to_end(id(mark))
-            return held
+            self._entries.move_to_end(id(mark))
+            return entry
 
     def put(self, mark: Mark, snapshot: object, size: int, maker: Env, *, evict: bool = True) -> bool:
         """Store a snapshot. Without ``evict`` nothing is stored, and False returned, if others would have to go."""
@@ -98,17 +98,17 @@ class Snapshots:
                     alive.drop(key)
 
             self.drop(key)
-            self._held[key] = _Held(weakref.ref(mark, forget), snapshot, size, maker)
+            self._entries[key] = _Stored(weakref.ref(mark, forget), snapshot, size, maker)
             self.used += size
             while self.used > self.budget:
-                self.drop(next(iter(self._held)))
+                self.drop(next(iter(self._entries)))
                 self.evicted += 1
             return True
 
     def drop(self, key: int) -> None:
         with self._lock:
-            held = self._held.pop(key, None)
-            self.used -= held.size if held is not None else 0
+            entry = self._entries.pop(key, None)
+            self.used -= entry.size if entry is not None else 0
 
 
 class Forkable:
@@ -140,9 +140,9 @@ class Forkable:
         self._snapshots = snapshots or Snapshots()
         self._tools: Sequence[ToolSpec] | None = None
         """The environment's tools, requested when the first text has to be parsed."""
-        self._here: Mark | None = None
+        self._current: Mark | None = None
         """The current state; ``None`` if it is unknown, such as after an error."""
-        self._luck = 0
+        self._state_seed = 0
 
     @property
     def evicted_snapshots(self) -> int:
@@ -151,10 +151,10 @@ class Forkable:
 
     def reset(self, task: Task) -> tuple[str, dict[str, object]]:
         """Start ``task`` with the task's own seed. Raises ``EnvBroken`` as ``checked_reset`` does."""
-        self.leave()
+        self.forget_state()
         observation, info = checked_reset(self.env.reset(seed=task.seed, options={"task": task}))
-        self._luck = derive_seed(self._seed, task.id, task.seed)
-        self._here = Mark(task, hashes=(_hash(observation),), luck=self._luck)
+        self._state_seed = derive_seed(self._seed, task.id, task.seed)
+        self._current = Mark(task, hashes=(_hash(observation),), state_seed=self._state_seed)
         return observation, info
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -163,14 +163,16 @@ class Forkable:
         If the environment has tools and a text names one of them, the environment gets a ``ToolCall``
         (``calls.as_call``). Marks keep the action as given. Raises ``EnvBroken`` as ``checked_step`` does.
         """
-        here = self._place()
-        self.leave()
+        here = self._current_mark()
+        self.forget_state()
         result = checked_step(self.env.step(self._call(action)))
-        self._luck = derive_seed(self._luck, repr(action))
+        self._state_seed = derive_seed(self._state_seed, repr(action))
         parent = None
         if self._replayable:
-            parent = here if self._held(here) is not None else here.parent
-        self._here = Mark(here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._luck, parent)
+            parent = here if self._stored_snapshot(here) is not None else here.parent
+        self._current = Mark(
+            here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._state_seed, parent
+        )
         return result
 
     def _call(self, action: str | ToolCall) -> str | ToolCall:
@@ -187,9 +189,9 @@ class Forkable:
         Raises:
             RuntimeError: a stochastic environment's snapshots do not fit into their budget.
         """
-        here = self._place()
-        if self.env.snapshot_kind == "exact" and self._held(here) is None:
-            self._keep(here)
+        here = self._current_mark()
+        if self.env.snapshot_kind == "exact" and self._stored_snapshot(here) is None:
+            self._store_snapshot(here)
         return here
 
     def goto(self, mark: Mark) -> None:
@@ -201,93 +203,93 @@ class Forkable:
             ValueError: the environment supports neither snapshots nor replay.
         """
         if self.env.snapshot_kind == "exact":
-            self.leave()
+            self.forget_state()
             if self._replayable:
-                self._go_back(mark)
+                self._restore_or_replay(mark)
             else:
                 self._restore_reseeded(mark)
-            self._here = mark
-        elif mark != self._here:
+            self._current = mark
+        elif mark != self._current:
             if self.env.snapshot_kind == "none" and mark.actions:
                 raise ValueError(
                     f"{type(self.env).__name__} has snapshot_kind 'none' and cannot go back: search it with a world "
                     "model"
                 )
-            self._replay(mark, self._begin(mark))
+            self._replay(mark, self._reset_for_replay(mark))
 
-    def leave(self) -> None:
+    def forget_state(self) -> None:
         """Forget the current state, for example after a call of the environment has failed."""
-        self._here = None
+        self._current = None
 
     @property
     def _replayable(self) -> bool:
         return self.env.snapshot_kind == "exact" and not self.env.stochastic
 
     def _restore_reseeded(self, mark: Mark) -> None:
-        held = self._held(mark)
-        if held is None:
+        entry = self._stored_snapshot(mark)
+        if entry is None:
             raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
-        self._luck = derive_seed(mark.luck, held.visits) % 2**31  # some generators accept no larger seeds
-        held.visits += 1
-        self.env.restore(held.snapshot, reseed=self._luck)
+        self._state_seed = derive_seed(mark.state_seed, entry.visits) % 2**31  # some generators accept no larger seeds
+        entry.visits += 1
+        self.env.restore(entry.snapshot, reseed=self._state_seed)
         self.restored_snapshots += 1
 
-    def _go_back(self, mark: Mark) -> None:
+    def _restore_or_replay(self, mark: Mark) -> None:
         """Restore the nearest snapshot at or before ``mark``, and replay the remaining actions."""
         start: Mark | None = mark
         while start is not None and not self._restored(start):
             start = start.parent
         if start is not mark:
-            self._replay(mark, self._begin(mark) if start is None else start)
-            self._keep(mark)
+            self._replay(mark, self._reset_for_replay(mark) if start is None else start)
+            self._store_snapshot(mark)
 
-    def _held(self, mark: Mark) -> _Held | None:
+    def _stored_snapshot(self, mark: Mark) -> _Stored | None:
         return self._snapshots.get(mark, self.env)
 
     def _restored(self, mark: Mark) -> bool:
-        held = self._held(mark)
-        if held is None:
+        entry = self._stored_snapshot(mark)
+        if entry is None:
             return False
         try:
-            self.env.restore(held.snapshot)
+            self.env.restore(entry.snapshot)
         except SnapshotLost:
             self._snapshots.drop(id(mark))
             return False
         self.restored_snapshots += 1
         return True
 
-    def _begin(self, mark: Mark) -> Mark:
+    def _reset_for_replay(self, mark: Mark) -> Mark:
         observation, _ = self.reset(mark.task)
         self._compare(mark, 0, observation)
-        return self._place()
+        return self._current_mark()
 
     def _replay(self, mark: Mark, start: Mark) -> None:
         """Repeat the actions that lead from ``start``, the environment's current state, to ``mark``."""
-        self._here = start
+        self._current = start
         for number, action in enumerate(mark.actions[len(start.actions) :], start=len(start.actions) + 1):
             self.replayed_steps += 1
             observation, *_ = self.step(action)
             self._compare(mark, number, observation)
 
-    def _keep(self, mark: Mark) -> None:
+    def _store_snapshot(self, mark: Mark) -> None:
         """Store a snapshot of the current state, which must be that of ``mark``."""
         snapshot = self.env.snapshot()
-        size, kept = snapshot_size(snapshot), self._snapshots
-        if not kept.put(mark, snapshot, size, self.env, evict=not self.env.stochastic):
+        size, store = snapshot_size(snapshot), self._snapshots
+        if not store.put(mark, snapshot, size, self.env, evict=not self.env.stochastic):
             raise RuntimeError(
-                f"snapshots of {type(self.env).__name__} need {kept.used + size} bytes, more than Snapshots(budget="
-                f"{kept.budget}), and a stochastic environment cannot replay one that is given up: raise budget or "
+                f"snapshots of {type(self.env).__name__} need {store.used + size} bytes, more than Snapshots(budget="
+                f"{store.budget}), and a stochastic environment cannot replay one that is given up: raise budget or "
                 "search fewer tasks at once"
             )
 
-    def _place(self) -> Mark:
-        if self._here is None:
+    def _current_mark(self) -> Mark:
+        if self._current is None:
             raise ValueError("no episode has begun: call reset(task) first")
-        return self._here
+        return self._current
 
     def _compare(self, mark: Mark, step: int, observation: str) -> None:
         if _hash(observation) != mark.hashes[step]:
-            self.leave()
+            self.forget_state()
             action = f" (action {mark.actions[step - 1]!r})" if step else " (reset)"
             raise ReplayDivergence(
                 f"replay of task {mark.task.id!r} diverged at step {step}{action}: it now reads {observation!r}"

@@ -226,7 +226,7 @@ class MiniWoBEnv(Env):
         self._browser = _program("chromium", "chromium-browser", "google-chrome"), _program("chromedriver")
         self._driver: Any = None
         self._ended, self._reward = False, 0.0
-        self.asked = ""
+        self.utterance = ""
         """The page's instruction."""
         self.elements: Sequence[Element] = ()
 
@@ -308,13 +308,13 @@ class MiniWoBEnv(Env):
     def _look(self) -> str:
         """Wait until the page has settled, and return the list of its elements as text."""
         self._driver.execute_async_script("window.treeagentSettle(arguments[0])")
-        self.asked, rows, self._ended, reward = self._driver.execute_script(_LIST)
+        self.utterance, rows, self._ended, reward = self._driver.execute_script(_LIST)
         self._reward = float(reward)
         if self._ended:
             self.elements = ()
             return "the page has ended the task"
         self.elements = [Element(*row) for row in rows]
-        lines = [f"task: {self.asked}"]
+        lines = [f"task: {self.utterance}"]
         for number, (role, name, state) in enumerate(self.elements, 1):
             lines.append(f"[{number}] {role}" + f' "{name}"' * bool(name) + f" {state}" * bool(state))
         return "\n".join(lines)
@@ -366,11 +366,11 @@ class MiniWoBDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        quoted = re.findall(r'"([^"]+)"', self._env.asked)
+        quoted = re.findall(r'"([^"]+)"', self._env.utterance)
         elements = self._env.elements
         meant = [number for number, each in enumerate(elements, 1) if each.name in quoted]
-        astray = not meant or rng.random() < self._noise
-        number = rng.randrange(1, len(elements) + 1) if astray and elements else (meant or [1])[0]
+        wrong = not meant or rng.random() < self._noise
+        number = rng.randrange(1, len(elements) + 1) if wrong and elements else (meant or [1])[0]
         return ", ".join(quoted), f"click[{number}]"
 
 

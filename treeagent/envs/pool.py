@@ -44,35 +44,35 @@ class EnvPool:
     def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:
         self.env = env
         self._instances = [_Instance(make) for _ in range(size)]
-        self._moves = env.snapshot_kind == "exact" and env.snapshot_portable and not env.stochastic
+        self._any_instance = env.snapshot_kind == "exact" and env.snapshot_portable and not env.stochastic
         self._numbers = count()
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(self.close)
 
-    def place(self) -> int | None:
+    def assign_instance(self) -> int | None:
         """Return the number of the instance for the next episode; None if any instance can play it."""
-        return None if self._moves else next(self._numbers) % len(self._instances)
+        return None if self._any_instance else next(self._numbers) % len(self._instances)
 
-    async def call(self, place: int | None, work: Callable[[Env], Answer]) -> Answer:
+    async def call(self, number: int | None, work: Callable[[Env], Answer]) -> Answer:
         """Run ``work`` in the thread of an instance. Returns its result, or raises its exception.
 
-        An instance runs one call at a time; the calls with the same ``place`` run in the order in which they were made.
+        An instance runs one call at a time; calls with the same ``number`` run in the order in which they were made.
         The time limit of a step (``types.time_limit``) starts when ``work`` starts: the time to wait for an instance or
         to create one does not count.
         """
-        turns = self._turns()
-        turn = turns.any if place is None else turns.locks[place]
+        locks = self._locks()
+        lock = locks.any if number is None else locks.by_instance[number]
         with waiting():
-            await turn.acquire()
-        instance = turns.free.pop() if place is None else self._instances[place]
+            await lock.acquire()
+        instance = locks.free.pop() if number is None else self._instances[number]
         try:
             with waiting():
                 env = await instance.started()
             return await instance.run(lambda: work(env))
         finally:
-            if place is None:
-                turns.free.append(instance)
-            turn.release()
+            if number is None:
+                locks.free.append(instance)
+            lock.release()
 
     def close(self) -> None:
         """Close all instances. The call does not wait longer than ``_CLOSE_SECONDS`` for them."""
@@ -91,19 +91,19 @@ class EnvPool:
     ) -> None:
         self.close()
 
-    def _turns(self) -> "_Turns":
+    def _locks(self) -> "_Locks":
         """Return the locks for the running event loop. A lock belongs to one loop, and a pool is used in many."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._current = loop, _Turns(self._instances)
+            self._loop, self._current = loop, _Locks(self._instances)
         return self._current
 
 
-class _Turns:
+class _Locks:
     """Locks that decide which call may use an instance. Both kinds of lock are first come, first served."""
 
     def __init__(self, instances: Sequence["_Instance"]) -> None:
-        self.locks = [asyncio.Lock() for _ in instances]
+        self.by_instance = [asyncio.Lock() for _ in instances]
         self.any = asyncio.Semaphore(len(instances))
         self.free = list(reversed(instances))
 
@@ -113,27 +113,27 @@ class _Instance:
 
     def __init__(self, make: Callable[[], Env]) -> None:
         self._make = make
-        self._life: _Life | None = None
+        self._thread: _EnvThread | None = None
         self._closing = list[Future[None]]()
 
     async def started(self) -> Env:
         """Return the environment; create it if there is none."""
-        if self._life is None:
-            self._life = _Life()
-        if self._life.env is None:
-            await self.run(partial(self._life.begin, self._make))
-        assert self._life.env is not None
-        return self._life.env
+        if self._thread is None:
+            self._thread = _EnvThread()
+        if self._thread.env is None:
+            await self.run(partial(self._thread.begin, self._make))
+        assert self._thread.env is not None
+        return self._thread.env
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
         """Run ``work`` in the thread. Returns its result, or raises its exception."""
-        assert self._life is not None
-        future = self._life.submit(work)
+        assert self._thread is not None
+        future = self._thread.submit(work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.done():
-                env = self._life.env
+                env = self._thread.env
                 self.close()
                 if env is not None:
                     with contextlib.suppress(Exception):  # a user's environment may raise anything
@@ -143,13 +143,13 @@ class _Instance:
     def close(self) -> Sequence[Future[None]]:
         """Begin to close the environment. Returns the futures of all closings in progress: of this environment, and of
         earlier ones with a cancelled call."""
-        if self._life is not None:
-            self._closing = [each for each in self._closing if not each.done()] + [self._life.end()]
-            self._life = None
+        if self._thread is not None:
+            self._closing = [each for each in self._closing if not each.done()] + [self._thread.end()]
+            self._thread = None
         return self._closing
 
 
-class _Life:
+class _EnvThread:
     """One environment and its thread."""
 
     def __init__(self) -> None:

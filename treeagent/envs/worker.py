@@ -32,7 +32,7 @@ _START = (
     "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
     "from treeagent.envs.worker import serve; serve(int(channel))"
 )
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_SECRET_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Suffixes of environment variables that are not passed to the process, since an agent might read them there."""
 _STDERR_BYTES = 2**20
 """Size of the file with the process's output, in bytes, beyond which it is emptied before the next request."""
@@ -40,9 +40,9 @@ _LAST_BYTES, _LAST_LINES = 4000, 10
 """Most bytes and lines of a failed process's output that an error message quotes."""
 _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its socket."""
-_BEGINNING = frozenset({"reset", "restore"})
+_EPISODE_STARTS = frozenset({"reset", "restore"})
 """Calls that start an episode or return to a state of one."""
-_EPISODE = _BEGINNING | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
+_EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
 
 _About = tuple[SnapshotKind, bool, Origin, bool, tuple[str, ...]]
@@ -119,7 +119,7 @@ class WorkerEnv(Env):
         return cast(Sequence[Task], self._call("tasks", split, count, start))
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return cast(Sequence[Task], self._drawn(rng, "variations", task))
+        return cast(Sequence[Task], self._call_with_rng(rng, "variations", task))
 
     def tools(self) -> Sequence[ToolSpec]:
         return cast(Sequence[ToolSpec], self._call("tools"))
@@ -165,38 +165,38 @@ class WorkerEnv(Env):
         about: _About = self._call("make", importable(self._name), self._options)
         self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends, self.components = about
 
-    def _end(self, patience: float = 0.0) -> str:
+    def _end(self, grace_seconds: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
         assert self._process is not None
         process, self._process, self._lost = self._process, None, True
         self._unwatch()
-        return process.end(patience)
+        return process.end(grace_seconds)
 
-    def _drawn(self, rng: random.Random, method: str, *arguments: object) -> Any:
+    def _call_with_rng(self, rng: random.Random, method: str, *arguments: object) -> Any:
         """Return the result of a call that uses ``rng``, and advance ``rng`` as if the call had run in this process."""
         answer, state = self._call(method, *arguments, rng)
         rng.setstate(state)
         return answer
 
     def _call(self, method: str, *arguments: object) -> Any:
-        if method in _BEGINNING:
+        if method in _EPISODE_STARTS:
             if self._process is not None and self._process.ended():
                 self._end()
             self._lost = False
         call = f"step({arguments[0]!r:.80})" if method == "step" else method
         task = f", task {self._task_id!r}" if self._task_id else ""
         where = f"environment {self._name!r}{task}, {call}"
-        if self._lost and method in _EPISODE:
+        if self._lost and method in _EPISODE_CALLS:
             raise EnvCrashed(f"{where} has no episode since the process ended: reset or restore first")
         if self._process is None:
             self._start()
         answer = self._exchange(method, where, pickle.dumps((method, arguments)))
         try:
-            return _opened(answer)
+            return _unpickled(answer)
         except Unanswered:
             raise
         except Exception:
-            if method in _EPISODE or method == "make":
+            if method in _EPISODE_CALLS or method == "make":
                 self._end()
             raise
 
@@ -217,7 +217,7 @@ class WorkerEnv(Env):
             # Such as Ctrl-C: the reply may still arrive, and must not be taken as the reply to a later request.
             self._end()
             raise
-        if method in _EPISODE:
+        if method in _EPISODE_CALLS:
             self._spent += time.monotonic() - started
         return answer
 
@@ -225,7 +225,7 @@ class WorkerEnv(Env):
         """Return the limit of a call in words, for messages, and in seconds."""
         if method == "make":
             return f"start_seconds={self._start_seconds:g}", self._start_seconds
-        if self._episode_seconds is not None and method in _EPISODE:
+        if self._episode_seconds is not None and method in _EPISODE_CALLS:
             left = max(self._episode_seconds - self._spent, 0.0)
             if left < self._call_seconds:
                 return f"episode_seconds={self._episode_seconds:g}", left
@@ -238,7 +238,7 @@ class _RemoteDemonstrator:
     noise: float
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        return cast(tuple[str, str], self.env._drawn(rng, "act", self.noise))
+        return cast(tuple[str, str], self.env._call_with_rng(rng, "act", self.noise))
 
 
 class _Process:
@@ -260,7 +260,7 @@ class _Process:
                 stdout=self._stderr,
                 stderr=self._stderr,
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET)},
+                env={name: value for name, value in os.environ.items() if not name.upper().endswith(_SECRET_SUFFIXES)},
             )
             kill_at_close(lifeline, -self._process.pid)
         finally:
@@ -285,14 +285,14 @@ class _Process:
         """Whether the process has ended by itself."""
         return self._process.poll() is not None
 
-    def end(self, patience: float = 0.0) -> str:
-        """Wait up to ``patience`` seconds for the process to end, then kill it and all processes that it has started.
+    def end(self, grace_seconds: float = 0.0) -> str:
+        """Wait up to ``grace_seconds`` for the process to end, then kill it and all processes that it has started.
 
         Returns:
             how it ended and the last lines of its output.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience)
+            self._process.wait(grace_seconds)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
@@ -392,7 +392,7 @@ def _pickled(value: object) -> bytes:
         ) from None
 
 
-def _opened(answer: bytes) -> Any:
+def _unpickled(answer: bytes) -> Any:
     """Return the value of a reply, or raise its exception."""
     try:
         value, error = pickle.loads(answer)

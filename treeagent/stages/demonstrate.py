@@ -104,7 +104,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
         node = end(growth, whole[:length])
         players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
         try:
-            growth.tree.budget.environment_steps += stage.dynamics.stand_at(node.state)
+            growth.tree.budget.environment_steps += stage.dynamics.move_to(node.state)
             with contained():
                 said = [player.act(rng) for player in players]
             turns = [spelt(turn, stage.grammar, stage.tools) for turn in said]

@@ -22,38 +22,40 @@ class AlfworldDemonstrator:
         self._place, self._noise = place, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        spec, game, did = self._place()
-        commands = game.commands(did)
-        thought, meant = _meant(spec, game, did, commands)
+        spec, game, history = self._place()
+        commands = game.commands(history)
+        thought, meant = _meant(spec, game, history, commands)
         others = [command for command in commands if command != meant]
         return thought, rng.choice(others) if others and rng.random() < self._noise else meant
 
 
-def _meant(spec: GameSpec, game: Game, did: tuple[str, ...], commands: Sequence[str]) -> tuple[str, str]:
-    target, goal, held = spec.target.lower(), spec.goal.lower(), _held(did)
+def _meant(spec: GameSpec, game: Game, history: tuple[str, ...], commands: Sequence[str]) -> tuple[str, str]:
+    target, goal, held = spec.target.lower(), spec.goal.lower(), _held(history)
     if not held:
         in_place: set[str] = set()
         if spec.kind == "pick_two_obj_and_place":
-            in_place = {name for name, where in game.objects(did) if where.startswith(f"{goal} ")}
+            in_place = {name for name, where in game.objects(history) if where.startswith(f"{goal} ")}
         takes = [each for each in commands if each.removeprefix("take ").split(" from ")[0] not in in_place]
-        return f"find {target}", _first(takes, f"take {target} ") or _seek(game, did, target, commands, in_place)
+        return f"find {target}", _first(takes, f"take {target} ") or _seek(game, history, target, commands, in_place)
     if not held.startswith(f"{target} "):
         return f"leave {held}", _first(commands, "move ", "go to ")
     if spec.kind == "look_at_obj_in_light":
-        return f"use {goal}", _first(commands, f"use {goal} ") or _seek(game, did, goal, commands)
+        return f"use {goal}", _first(commands, f"use {goal} ") or _seek(game, history, goal, commands)
     verb, station = STATIONS.get(spec.kind, ("", ""))
-    if verb and not any(command.startswith(f"{verb} {held} ") for command in did):
+    if verb and not any(command.startswith(f"{verb} {held} ") for command in history):
         return f"{verb} {target}", _first(commands, f"{verb} {held} ", f"go to {station.lower()} ", "")
     return f"put {target} in {goal}", _first(commands, f"move {held} to {goal} ", f"open {goal} ", f"go to {goal} ")
 
 
-def _seek(game: Game, did: tuple[str, ...], kind: str, commands: Sequence[str], in_place: Collection[str] = ()) -> str:
+def _seek(
+    game: Game, history: tuple[str, ...], kind: str, commands: Sequence[str], in_place: Collection[str] = ()
+) -> str:
     """Return a command that leads to an object of a kind: to a receptacle where one was seen, or else to one that has
     not been looked into yet."""
-    looked = game.at(did).looked
+    looked = game.at(history).inspected
     seen = tuple(
         f" {where}"
-        for name, where in game.objects(did)
+        for name, where in game.objects(history)
         if name.startswith(f"{kind} ") and name not in in_place and where in looked
     )
     opens = [command for command in commands if command.startswith("open ")]
@@ -70,6 +72,6 @@ def _first(commands: Sequence[str], *starts: str) -> str:
     return next(found, "")
 
 
-def _held(did: Sequence[str]) -> str:
-    last = next((command for command in reversed(did) if command.startswith(("take ", "move "))), "")
+def _held(history: Sequence[str]) -> str:
+    last = next((command for command in reversed(history) if command.startswith(("take ", "move "))), "")
     return last.removeprefix("take ").split(" from ")[0] if last.startswith("take ") else ""

@@ -65,10 +65,10 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         if isinstance(call, str):
             return call, 0.0, over, False, {"tool_error": call}
         before = self.visit
-        text, did = self._game.play(before, str(call.arguments["command"]))
-        if did == before:
+        text, history = self._game.play(before, str(call.arguments["command"]))
+        if history == before:
             return text, 0.0, False, False, {"tool_error": text}
-        self.visit = did
+        self.visit = history
         reward = self.verify()
         return self._shown(text), reward, reward == 1.0, False, {}
 

@@ -30,14 +30,14 @@ class Place:
     won: bool
     moves: Mapping[str, Any]
     """TextWorld's actions by command."""
-    looked: tuple[str, ...]
+    inspected: tuple[str, ...]
     """Receptacles that have been looked into."""
 
 
 class Game:
     """A game in the format of ALFWorld's ``game.tw-pddl``. A state is identified by the commands that lead to it."""
 
-    _planned: ClassVar["Game | None"] = None
+    _loaded: ClassVar["Game | None"] = None
     """The game that is loaded in Fast Downward, which holds one at a time."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -46,9 +46,9 @@ class Game:
             from textworld.envs.pddl.logic import Atom, GameLogic, PddlState
             from textworld.generator.game import EntityInfo
 
-        _quicken_texts()
+        _cache_texts()
         self._atom = Atom
-        Game._planned = None
+        Game._loaded = None
         with _translated_once():
             logic = GameLogic(data["pddl_domain"], data["grammar"])
             self._state = PddlState(_planner(), data["pddl_problem"], logic)
@@ -61,87 +61,87 @@ class Game:
         self._names = {key: info.name for key, info in self._infos.items()}
         self._moves: dict[int, tuple[str, Any]] = {}
         self._places: dict[tuple[str, ...], Place] = {}
-        self._start = _changed({}, self._state.facts)
-        intro = self._written("#intro#", {}, self._start)
+        self._start = _apply_effects({}, self._state.facts)
+        intro = self._render("#intro#", {}, self._start)
         self.opening, _, self.objective = intro.partition("\n\n")[2].rpartition("\n\n")
 
-    def play(self, did: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
-        """Give a command in the state after the commands ``did``.
+    def play(self, history: tuple[str, ...], command: str) -> tuple[str, tuple[str, ...]]:
+        """Give a command in the state after the commands ``history``.
 
         Returns:
-            (the observation, the commands that lead to the new state). The latter are ``did`` if nothing happens.
+            (the observation, the commands that lead to the new state). The latter are ``history`` if nothing happens.
         """
         words = " ".join(command.split())
-        action = self.at(did).moves.get(words)
+        action = self.at(history).moves.get(words)
         if action is None:
-            return "Nothing happens.", did
-        there = (*did, words)
-        return self._written(action.feedback_rule, action.mapping, self.at(there).facts), there
+            return "Nothing happens.", history
+        there = (*history, words)
+        return self._render(action.feedback_rule, action.mapping, self.at(there).facts), there
 
-    def commands(self, did: tuple[str, ...]) -> list[str]:
+    def commands(self, history: tuple[str, ...]) -> list[str]:
         """Return the admissible commands, sorted; empty if the task is done."""
-        place = self.at(did)
+        place = self.at(history)
         return [] if place.won else sorted(place.moves)
 
-    def key(self, did: tuple[str, ...]) -> str:
-        """Return a hash of the facts that hold after the commands ``did``."""
-        changed = {fact for facts in self.at(did).facts.values() for fact in facts}
+    def key(self, history: tuple[str, ...]) -> str:
+        """Return a hash of the facts that hold after the commands ``history``."""
+        changed = {fact for facts in self.at(history).facts.values() for fact in facts}
         changed ^= {fact for facts in self._start.values() for fact in facts}
         return blake2b("\n".join(sorted(map(str, changed))).encode(), digest_size=16).hexdigest()
 
-    def objects(self, did: tuple[str, ...]) -> list[tuple[str, str]]:
+    def objects(self, history: tuple[str, ...]) -> list[tuple[str, str]]:
         """Return (object, receptacle) for every object that is in a receptacle."""
         pairs = (
             [self._names[each.name].strip() for each in fact.arguments]
-            for facts in self.at(did).facts.values()
+            for facts in self.at(history).facts.values()
             for fact in facts
             if fact.name == "inreceptacle"
         )
         return sorted((name, where) for name, where in pairs)
 
-    def at(self, did: tuple[str, ...]) -> Place:
-        """Return the state that the commands ``did`` lead to."""
-        if Game._planned is not self:
+    def at(self, history: tuple[str, ...]) -> Place:
+        """Return the state that the commands ``history`` lead to."""
+        if Game._loaded is not self:
             # Another game was loaded since, so the state numbers of this game are no longer valid.
             _planner().load_sas(self._state.sas.encode())
-            Game._planned = self
-            self._places = {(): self._arrived(self._start, ())}
+            Game._loaded = self
+            self._places = {(): self._current_place(self._start, ())}
         elif len(self._places) > _PLACES:
             self._places = {(): self._places[()]}
-        known = len(did)
-        while did[:known] not in self._places:
+        known = len(history)
+        while history[:known] not in self._places:
             known -= 1
-        for count in range(known, len(did)):
-            self._places[did[: count + 1]] = self._after(self._places[did[:count]], did[count])
-        return self._places[did]
+        for count in range(known, len(history)):
+            self._places[history[: count + 1]] = self._after(self._places[history[:count]], history[count])
+        return self._places[history]
 
     def _after(self, place: Place, command: str) -> Place:
         action, library = place.moves[command], _planner()
         library.set_state_id(place.state)
         effects = (self._atom * action.effects)()
         library.apply_operator(action.id, effects)
-        facts = _changed(place.facts, [each.get_fact(self._state.name2type) for each in effects])
-        there = self._arrived(facts, place.looked)
-        came = command.removeprefix("go to ").removeprefix("open ")
+        facts = _apply_effects(place.facts, [each.get_fact(self._state.name2type) for each in effects])
+        there = self._current_place(facts, place.inspected)
+        receptacle = command.removeprefix("go to ").removeprefix("open ")
         # A receptacle that is still closed does not show its contents.
-        if came == command or came in place.looked or f"open {came}" in there.moves:
+        if receptacle == command or receptacle in place.inspected or f"open {receptacle}" in there.moves:
             return there
-        return replace(there, looked=(*place.looked, came))
+        return replace(there, inspected=(*place.inspected, receptacle))
 
-    def _arrived(self, facts: Facts, looked: tuple[str, ...]) -> Place:
+    def _current_place(self, facts: Facts, inspected: tuple[str, ...]) -> Place:
         """Return the current state of Fast Downward as a ``Place``."""
         moves: dict[str, Any] = {}
         for action in self._state.all_applicable_actions():
             if action.id not in self._moves:
                 # Names and positions of receptacles never change, so the text of a command is computed once.
-                action.command_template = self._written(action.command_template, action.mapping, facts)
+                action.command_template = self._render(action.command_template, action.mapping, facts)
                 action.effects = self._state._operators[action.id].nb_effect_atoms
                 self._moves[action.id] = " ".join(action.format_command(self._names).split()), action
             moves.setdefault(*self._moves[action.id])
         library = _planner()
-        return Place(library.get_state_id(), facts, bool(library.check_goal()), moves, looked)
+        return Place(library.get_state_id(), facts, bool(library.check_goal()), moves, inspected)
 
-    def _written(self, text: str, mapping: Mapping[Any, Any], facts: Facts) -> str:
+    def _render(self, text: str, mapping: Mapping[Any, Any], facts: Facts) -> str:
         self._state._facts = defaultdict(tuple, facts)
         context = {
             "state": self._state,
@@ -153,7 +153,7 @@ class Game:
         return str(self._state._logic.grammar.derive(text, context)).strip()
 
 
-def _changed(facts: Facts, effects: Iterable[Any]) -> Facts:
+def _apply_effects(facts: Facts, effects: Iterable[Any]) -> Facts:
     """Return the facts after the effects. Each effect removes its negation."""
     now: dict[Any, set[Any]] = {}
     for effect in effects:
@@ -193,7 +193,7 @@ def _translated_once() -> Iterator[None]:
 
 
 @functools.cache
-def _quicken_texts() -> None:
+def _cache_texts() -> None:
     """Patch TextWorld to cache its parsed texts and to share names and variables instead of copying them. This saves
     nine tenths of the time of a step. TextWorld parses the same few texts at every step, and never changes a name or a
     variable."""

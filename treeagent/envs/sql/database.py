@@ -205,7 +205,7 @@ class Database:
         self._connection.set_authorizer(self._authorised)
         self._tables = frozenset({schema.table, schema.event, "sqlite_master"})
         self._instructions = 0
-        self._connection.set_progress_handler(self._go_on, _STRIDE)
+        self._connection.set_progress_handler(self._count_instructions, _STRIDE)
 
     def query(self, sql: str) -> tuple[list[str], Rows]:
         """Run a query and return (column names, rows).
@@ -240,7 +240,7 @@ class Database:
             raise CallRefused("error: that is no query")
         return [column[0] for column in cursor.description], rows
 
-    def _go_on(self) -> int:
+    def _count_instructions(self) -> int:
         self._instructions += _STRIDE
         return self._instructions > _MAX_INSTRUCTIONS
 
