@@ -35,7 +35,7 @@ from treeagent.run.progress import RichProgress
 from treeagent.run.trees import read_trees
 from treeagent.search.node import finished_paths, succeeds
 from treeagent.stages.audit import audit_world
-from treeagent.stages.build import environment, play_on
+from treeagent.stages.build import env_dynamics, environment
 from treeagent.stages.search import batches, search_batches
 from treeagent.stages.world import experiences, fit, split
 from treeagent.views.tokens import TokenRow
@@ -187,7 +187,7 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
 async def promises_kept(run: Run) -> float | None:
     """Replay every success of the first round's imagined trees in the environment. Returns the share that succeeds,
     None if there are no such successes. The steps serve the table alone and are not counted."""
-    dynamics, returned = play_on(environment(run.config), run.config, "promises"), list[float]()
+    dynamics, returned = env_dynamics(environment(run.config), run.config, "promises"), list[float]()
     for tree in read_trees(run.trees, [_IMAGINED]):
         for path in finished_paths(tree):
             if not succeeds(path):

@@ -23,7 +23,7 @@ from treeagent.imagination.load import world_model
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
 from treeagent.search.node import Tree
-from treeagent.stages.build import environment, play_on
+from treeagent.stages.build import env_dynamics, environment
 from treeagent.stages.demonstrate import demonstrate, demonstrated
 from treeagent.stages.world import fit
 from treeagent.types import Action, State, Transition
@@ -61,7 +61,7 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
     env = environment(config)
     demonstrator = env.demonstrator(0.0)
     assert demonstrator is not None
-    dynamics = play_on(env, config, "imagined speed")
+    dynamics = env_dynamics(env, config, "imagined speed")
     trees = demonstrate(dynamics, demonstrator, env.tasks("validation", count), seed=0, grammar=ReAct())
     steps: list[Step] = []
     back: list[float] = []

@@ -29,7 +29,7 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.loop import train
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
-from treeagent.run.times import TIMES, Timed, stage_seconds
+from treeagent.run.times import TIMES, TimedProgress, stage_seconds
 from treeagent.types import ToolCall
 
 QUESTION = "How much sooner are rounds done where updates run beside the next search, and what does it cost in success?"
@@ -103,7 +103,7 @@ class Rounds:
         config, folder = self.config(ARMS[arm]), self.out / f"seed{self.seed}" / arm.replace(" ", "_")
         shutil.rmtree(folder, ignore_errors=True)
         with Run.create(folder, config, resume=False) as run:
-            train(config, run, Timed(QuietProgress(), run.path / TIMES), self.start)
+            train(config, run, TimedProgress(QuietProgress(), run.path / TIMES), self.start)
         return row_of(run, arm, self.seed)
 
 

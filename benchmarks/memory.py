@@ -36,12 +36,12 @@ from treeagent.run.metrics import Emit
 from treeagent.run.progress import Advance, QuietProgress
 from treeagent.search.methods import make_search
 from treeagent.search.record import to_record
-from treeagent.stages.build import environment, play_on, tasks_at
+from treeagent.stages.build import env_dynamics, environment, tasks_at
 from treeagent.stages.search import BatchJob, batches, collect
 from treeagent.stages.warm_start import warm_start
 from treeagent.store import read_as, shard_place, shards, write_shard
 from treeagent.types import Estimate, Proposal, State, derive_seed
-from treeagent.workers.processes import kept_workers, run_jobs
+from treeagent.workers.processes import run_jobs, shared_workers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256
@@ -116,7 +116,7 @@ def click(job: BatchJob, emit: Emit) -> int:
     """As ``search_batch``, but with ``Clicker`` as policy and value function."""
     assert job.trees is not None
     env = environment(job.config)
-    search = make_search(Clicker(), play_on(env, job.config, job.name), job.config.search, Clicker())
+    search = make_search(Clicker(), env_dynamics(env, job.config, job.name), job.config.search, Clicker())
     tasks = tasks_at(env, job.split, job.tasks)
     trees = asyncio.run(search.run(tasks, [derive_seed(task.id) for task in tasks]))
     write_shard(job.trees, job.name, job.index, map(to_record, trees))
@@ -168,7 +168,7 @@ def collected(config: RunConfig, scripted: bool) -> Figures:
     with tempfile.TemporaryDirectory() as name, Run.create(Path(name) / "run", config, resume=False) as run:
         watch = Watch(run.trees)
         checkpoint = Path() if scripted else warm_start(config, run, QuietProgress())
-        with kept_workers(config), suppress(KeyboardInterrupt):  # what was measured until then is still reported
+        with shared_workers(config), suppress(KeyboardInterrupt):  # what was measured until then is still reported
             if scripted:
                 jobs = batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks))
                 for _ in run_jobs(click, jobs, config):

@@ -41,7 +41,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.stages.build import instances, load_actors, make_policy, play_on, tasks_at
+from treeagent.stages.build import env_dynamics, instances, load_actors, make_policy, tasks_at
 from treeagent.stages.update import sample_value_rows
 from treeagent.store import read_as
 from treeagent.types import Value, derive_seed
@@ -85,7 +85,7 @@ def spent(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[s
             generator = LocalGenerator(load_checkpoint(policy).model, cache_bytes=config.policy.cache_bytes)
             value = HeadValue(generator, value.chat, value.head)
         readers[id(value.generator)] = value.generator.usage
-    dynamics = play_on(instances(config), config, "cost")
+    dynamics = env_dynamics(instances(config), config, "cost")
     grower = make_search(actors.sampling, dynamics, config.search, value)
     began = time.process_time()
     trees = asyncio.run(grower.run(tasks_at(dynamics.env, "train", range(tasks)), list(range(tasks))))

@@ -22,10 +22,10 @@ from treeagent.run.cost import StageCost, stage_costs
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
 from treeagent.run.recipes import find_recipe
-from treeagent.run.times import TIMES, Timed, taken
+from treeagent.run.times import TIMES, TimedProgress, run_costs
 from treeagent.stages.measure import measure
 from treeagent.workers.machine import fitted
-from treeagent.workers.processes import kept_workers
+from treeagent.workers.processes import shared_workers
 
 QUESTION = "How near is a plan of costs to what the run then takes?"
 RECIPES = {
@@ -87,11 +87,11 @@ def _compare(record: Record, arm: str, seed: int, asked: argparse.Namespace) -> 
         for each in summed(stage_costs(config, "quickstart", measure(config, "quickstart", RichProgress())))
     }
     with tempfile.TemporaryDirectory() as folder, Run.create(Path(folder) / "run", config, resume=False) as run:
-        progress = Timed(RichProgress(), run.path / TIMES)
-        with kept_workers(config):
+        progress = TimedProgress(RichProgress(), run.path / TIMES)
+        with shared_workers(config):
             loop.quickstart(config, run, progress)
         progress.write()
-        took = taken(run)
+        took = run_costs(run)
     figures = compared(planned, took)
     record.add(Row(arm, seed, settings, seconds=sum(each.seconds for each in took.values()), figures=figures))
     print(f"{arm}, seed {seed}: {figures['seconds ratio']:.2f} of the time that the run took", flush=True)

@@ -270,7 +270,7 @@ def played(arm: str, seed: int, settings: str, first_task: int, outcomes: Sequen
         settings,
         first_task=first_task,
         solved="".join("01"[outcome.success] for outcome in outcomes),
-        pass_at_n=any(outcome.betrayed for outcome in outcomes),
+        pass_at_n=any(outcome.end_shows_success for outcome in outcomes),
         environment_steps=sum(outcome.budget.environment_steps for outcome in outcomes),
         generated_tokens=sum(outcome.budget.generated_tokens for outcome in outcomes),
         figures=figures,

@@ -25,7 +25,7 @@ from benchmarks.record import Row, digest, played
 from treeagent.config import RunConfig, load_config
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
-from treeagent.stages.build import environment, load_actors, play_on, tasks_at
+from treeagent.stages.build import env_dynamics, environment, load_actors, tasks_at
 from treeagent.stages.play import execute
 from treeagent.stages.warm_start import warm_start
 from treeagent.types import Policy, Proposal, State
@@ -57,7 +57,9 @@ def play(config: RunConfig, checkpoint: Path, seed: int, arm: str) -> Row:
     env, tasks = environment(config), config.evaluate.places
     counted = Counted(load_actors(checkpoint, config)[0].sampling)
     started = time.process_time()
-    playing = execute(counted, play_on(env, config, "play"), tasks_at(env, "test", tasks), tasks, [()] * len(tasks))
+    playing = execute(
+        counted, env_dynamics(env, config, "play"), tasks_at(env, "test", tasks), tasks, [()] * len(tasks)
+    )
     outcomes, _ = asyncio.run(playing)
     seconds = time.process_time() - started
     figures = {"malformed": counted.malformed / counted.turns, "tokens / s": counted.tokens / seconds}

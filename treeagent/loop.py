@@ -14,22 +14,22 @@ from treeagent.config import RunConfig
 from treeagent.report.page import report
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
-from treeagent.run.progress import Progress, Shared, Stage
+from treeagent.run.progress import LockedProgress, Progress, Stage
 from treeagent.stages.evaluate import measure
 from treeagent.stages.rounds import (
-    Course,
+    RoundHistory,
     audited_share,
     begin,
     finish_round,
     names_to_learn_from,
     search_round,
-    tell_failed,
     update_round,
+    warn_failed,
 )
 from treeagent.stages.search import collect
 from treeagent.stages.update import fit_base, update, updating_worker
 from treeagent.stages.warm_start import warm_start
-from treeagent.workers.processes import beside
+from treeagent.workers.processes import in_background
 
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
@@ -81,10 +81,10 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         UserError: the settings ask for harder variations, but the environment offers none; or for imagined trees, but
             the environment is itself imagined.
     """
-    progress = Shared(progress)
+    progress = LockedProgress(progress)
     progress.plan(_rounds(config, run, checkpoint))
     start = current = begin(config, run, progress, checkpoint)
-    course, lag, rounds = Course(start), config.adapt.lag, config.adapt.rounds
+    history, lag, rounds = RoundHistory(start), config.adapt.lag, config.adapt.rounds
     audits = dict[int, Mapping[str, float]]()
     """The audit of the world model before each round's search, by round."""
 
@@ -101,19 +101,19 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             if worker is None:
                 current = updates()
             else:
-                with beside(updates, worker, partial(tell_failed, progress, number)) as updated:
+                with in_background(updates, worker, partial(warn_failed, progress, number)) as updated:
                     if number < rounds:
                         search(number + 1)
                 current = updated()
-            finish_round(config, run, progress, current, number, audits[number], course)
+            finish_round(config, run, progress, current, number, audits[number], history)
     wanted = [
         (policy, mode)
-        for policy in dict.fromkeys((start, *course.policies))
+        for policy in dict.fromkeys((start, *history.policies))
         for mode in config.evaluate.modes
-        if mode == "greedy" or policy in (start, course.best)
+        if mode == "greedy" or policy in (start, history.best)
     ]
     rows = measure(config, run, progress, wanted)
-    run.finish("adapt", {"rounds": len(course.figures), "best": course.best.name})
+    run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
     report(run)
     return rows
 
@@ -121,20 +121,22 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
 def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
     """The stages of search-and-adapt, with durations relative to those of the quickstart."""
     adapt, stages = config.adapt, list[Stage]()
-    if checkpoint is None and run.taken("start") is None:
+    if checkpoint is None and run.recorded_checkpoint("start") is None:
         stages += [Stage("demonstrations", 40), Stage("warm start", 160, ("warm_start",))]
     if adapt.imagined_in(1):
         stages.append(Stage("first search", 55, ("search-0",)))
-    beside: tuple[str, ...] = ()
+    overlapping: tuple[str, ...] = ()
     for number in range(1, adapt.rounds + 1):
         if adapt.imagined_in(number):
             stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
-        told = f"; round {number - 1}: updates" if beside else ""
-        stages.append(Stage(f"round {number}: search{told}", max(55, 30 * len(beside)), (f"search-{number}", *beside)))
+        told = f"; round {number - 1}: updates" if overlapping else ""
+        stages.append(
+            Stage(f"round {number}: search{told}", max(55, 30 * len(overlapping)), (f"search-{number}", *overlapping))
+        )
         updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
         if adapt.lag and number < adapt.rounds:
-            beside = updates
+            overlapping = updates
         else:
-            beside = ()
+            overlapping = ()
             stages.append(Stage(f"round {number}: updates", 30 * len(updates), updates))
     return [*stages, Stage("evaluation", 60, ("evaluate",))]

@@ -184,7 +184,7 @@ def _reason(error: ValidationError) -> str:
     return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
 
 
-def standing(marks: Iterable[Mark]) -> list[Mark]:
+def effective_marks(marks: Iterable[Mark]) -> list[Mark]:
     """The marks that count, oldest first. A mark does not count if it was withdrawn, or if a later mark by its reviewer
     on the same item replaces it. A "veto", "edit" or "unsafe" is replaced only by the same verdict on the same action;
     all other verdicts replace each other. If the later mark is withdrawn, the earlier one counts again."""
@@ -205,7 +205,7 @@ def standing(marks: Iterable[Mark]) -> list[Mark]:
 def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
     """The standing marks by state. A judge's marks of an item are dropped if a person has marked the item, except by
     a skip."""
-    count = standing(marks)
+    count = effective_marks(marks)
     by_people = {mark.item for mark in count if mark.source == "human" and mark.verdict != "skip"}
     states: dict[str, list[Mark]] = {}
     for mark in count:
@@ -255,7 +255,7 @@ def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
     """Krippendorff's α of people's comparisons of actions ("better") and of their judgements of episodes ("solved"),
     each with the number of items that at least two people judged. A skip does not count as a judgement."""
     found: dict[str, dict[object, list[object]]] = {"better": {}, "solved": {}}
-    for mark in standing(marks):
+    for mark in effective_marks(marks):
         if mark.source != "human":
             continue
         if mark.verdict in ("better", "tie"):

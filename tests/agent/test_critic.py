@@ -16,7 +16,7 @@ from torch import Tensor
 from toy_llama import plain_logprobs, sharpened
 from transformers import PreTrainedModel
 
-from treeagent.agent.critic import AGAIN, CANDIDATE, QUESTION, LMCritic
+from treeagent.agent.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
 from treeagent.agent.policy import LLMPolicy
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -52,7 +52,7 @@ class FirstLetter(LocalGenerator):
 @lru_cache(maxsize=1)
 def chat() -> ChatFormat:
     listings = [CANDIDATE.format(letter=letter, text=f"Action: take[gold {THINGS[0]}]") for letter in ascii_uppercase]
-    texts = [QUESTION, *listings, *(AGAIN.format(letter=letter) for letter in ascii_uppercase), *THINGS]
+    texts = [QUESTION, *listings, *(NEXT_QUESTION.format(letter=letter) for letter in ascii_uppercase), *THINGS]
     return ChatFormat(train_tokenizer(texts, CONFIG))
 
 
@@ -114,7 +114,7 @@ def test_the_dialogue_by_hand() -> None:
 
 def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> None:
     """Otherwise the model would score the letters as the first word of a thought."""
-    tokenizer = train_tokenizer([QUESTION, AGAIN, *THINGS], CONFIG)
+    tokenizer = train_tokenizer([QUESTION, NEXT_QUESTION, *THINGS], CONFIG)
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
     scorer, thinking = FirstLetter(), ChatFormat(tokenizer)
@@ -141,7 +141,7 @@ def test_ranking_is_repeated_best_of_under_the_model() -> None:
         while left := [letter for letter in listed if letter not in ranked]:
             best = left[int(next_letters(prompt, left).argmax())]
             ranked.append(best)
-            again = chat().encode(AGAIN.format(letter=best))
+            again = chat().encode(NEXT_QUESTION.format(letter=best))
             prompt = (*prompt, *chat().encode_action(best), mark("user"), *again, chat().stop_id, mark("assistant"))
         shares.append({listed[letter]: 1 - place / 4 for place, letter in enumerate(ranked)})
     [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (state(), actions))

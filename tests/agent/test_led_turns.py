@@ -30,7 +30,7 @@ from treeagent.generators.structured import Form
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Message, State, Task, UserError
-from treeagent.views.tokens import spell
+from treeagent.views.tokens import turn_tokens
 
 SHOP = ShopEnv().tools()
 TOOLS = (*SHOP, text_tool("leave", "Leave."))
@@ -82,8 +82,8 @@ def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_
         tree = Tree(STATE.task, 0, Node(STATE, context_ids=prompt, edges=[Edge(action, 1.0)]))
         [edge] = from_record(to_record(tree)).root.edges
         assert edge.action == action
-        spelt = spell([edge], closing=False)
-        assert tuple(compress(range(context), spelt.mask)) == tuple(sampled)
+        tokens = turn_tokens([edge], closing=False)
+        assert tuple(compress(range(context), tokens.mask)) == tuple(sampled)
 
 
 def test_without_a_form_a_thought_is_led_too_and_a_cut_turn_stays_cut() -> None:

@@ -28,7 +28,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
-from treeagent.stages.build import greedy, in_turns
+from treeagent.stages.build import greedy, with_split_steps
 from treeagent.stages.demonstrate import demonstrate, tokenise
 from treeagent.stages.play import execute
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
@@ -558,7 +558,7 @@ def test_a_greedy_policy_that_scores_thinks_first_where_thoughts_are_steps() -> 
     config = load_config(None, ["search.granularity=split", "policy.actions=score"])
     whole = replace(straddler().policy(), actions="score")
     player = greedy(whole, config)
-    dynamics = in_turns(Lamps(), config, REACT)
+    dynamics = with_split_steps(Lamps(), config, REACT)
     [outcome], [episode] = asyncio.run(execute(player, dynamics, [Task("t", "go")], [0], [()]))
     thought, call = (node.edges[0] for node in episode.nodes() if node.edges)
     assert (thought.thought, call.thought, outcome.steps, outcome.error) == (True, False, 1, "")

@@ -103,7 +103,7 @@ def make_run(path: Path, batches: Sequence[Sequence[Tree]]) -> Run:
         for index, trees in enumerate(batches):
             write_shard(run.trees, "collect", index, map(to_record, trees))
         for stage, checkpoint in (("collect-1", Path("org/warm")), ("collect-2", run.checkpoints / "round-1-dpo")):
-            run.take(stage, checkpoint)
+            run.record_checkpoint(stage, checkpoint)
             run.finish(stage, {})
     return Run.open(path)
 

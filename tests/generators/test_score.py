@@ -9,7 +9,7 @@ from toy_llama import make_grouped_model, plain_logprobs, shared_model
 from transformers import PreTrainedModel
 
 from treeagent.generators import local
-from treeagent.generators.base import Sample, beginnings, put_together
+from treeagent.generators.base import Sample, prefix_trie, samples_from_trie
 from treeagent.generators.local import LocalGenerator
 
 SHARED = ids(6, 3, 60)
@@ -31,10 +31,10 @@ def plain(model: PreTrainedModel, temperature: float = 1.0) -> list[list[list[fl
 
 def test_each_beginning_is_named_once() -> None:
     """By hand: 1 is followed by 2 and 3, and only the longest candidate goes on after 1, 2."""
-    assert beginnings([(1, 2), (1, 3), (1, 2, 4), (1, 2)]) == {(): [1], (1,): [2, 3], (1, 2): [4]}
-    assert beginnings([]) == {(): []}
+    assert prefix_trie([(1, 2), (1, 3), (1, 2, 4), (1, 2)]) == {(): [1], (1,): [2, 3], (1, 2): [4]}
+    assert prefix_trie([]) == {(): []}
     told = {(): {1: -0.5}, (1,): {2: -1.0, 3: -2.0}}
-    assert put_together([(1, 3), (1, 2)], told) == [Sample((1, 3), (-0.5, -2.0)), Sample((1, 2), (-0.5, -1.0))]
+    assert samples_from_trie([(1, 3), (1, 2)], told) == [Sample((1, 3), (-0.5, -2.0)), Sample((1, 2), (-0.5, -1.0))]
 
 
 @pytest.mark.parametrize("make", [shared_model, make_grouped_model])

@@ -25,7 +25,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteChat, RemoteGenerator
-from treeagent.generators.servers import in_order
+from treeagent.generators.servers import rendezvous_order
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -55,7 +55,7 @@ def made() -> OpenAIServer:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(pool, "_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(pool, "_RETRY_SECONDS", (0.01, 0.02))
 
 
 @pytest.fixture
@@ -99,20 +99,20 @@ def port_of(server: OpenAIServer) -> int:
 def prompt_for(server: OpenAIServer, *others: OpenAIServer) -> tuple[int, ...]:
     """A prompt that goes to ``server`` first."""
     urls = [server.url, *(each.url for each in others)]
-    return next(ids for number in range(5, 99) if in_order(repr(ids := (number, 6)), urls)[0] == 0)
+    return next(ids for number in range(5, 99) if rendezvous_order(repr(ids := (number, 6)), urls)[0] == 0)
 
 
 @settings(max_examples=40)
 @given(URLS, st.text())
 def test_a_key_has_one_order_of_servers_whatever_the_order_of_the_list(ports: list[int], key: str) -> None:
     urls = [f"http://host:{port}/v1" for port in ports]
-    order = [urls[place] for place in in_order(key, urls)]
+    order = [urls[place] for place in rendezvous_order(key, urls)]
     assert sorted(order) == sorted(urls)
-    assert order == [urls[::-1][place] for place in in_order(key, urls[::-1])]
-    assert order[1:] == [urls[1:][place] for place in in_order(key, urls[1:])] or order[0] != urls[0]
+    assert order == [urls[::-1][place] for place in rendezvous_order(key, urls[::-1])]
+    assert order[1:] == [urls[1:][place] for place in rendezvous_order(key, urls[1:])] or order[0] != urls[0]
     for gone in urls:  # the order of the others is unchanged, so only the trees of the lost server move
         left = [url for url in urls if url != gone]
-        assert [left[place] for place in in_order(key, left)] == [url for url in order if url != gone]
+        assert [left[place] for place in rendezvous_order(key, left)] == [url for url in order if url != gone]
 
 
 @settings(max_examples=15)
@@ -121,11 +121,11 @@ def test_every_server_gets_its_share_of_keys(ports: list[int], start: int) -> No
     """1,200 keys on n servers: each share is binomial, and a deviation of 6 standard deviations from 1 / n happens once
     in some hundred million cases."""
     urls = [f"http://host:{port}/v1" for port in ports]
-    first = Counter(in_order(f"task-{start + number}", urls)[0] for number in range(1200))
+    first = Counter(rendezvous_order(f"task-{start + number}", urls)[0] for number in range(1200))
     share = 1 / len(urls)
     for place in range(len(urls)):
         assert abs(first[place] - 1200 * share) <= 6 * (1200 * share * (1 - share)) ** 0.5
-    second = Counter(in_order(f"task-{start + number}", urls)[:2][-1] for number in range(1200))
+    second = Counter(rendezvous_order(f"task-{start + number}", urls)[:2][-1] for number in range(1200))
     assert len(second) == len(urls)
 
 
@@ -135,7 +135,7 @@ def test_a_tree_stays_with_one_server(two: tuple[OpenAIServer, OpenAIServer]) ->
     assert actions(grown(generator, critic=True)) == actions(expected)
     one, other = map(opened, two)
     assert one | other == {task.id for task in TASKS} and not one & other
-    assert one == {task.id for task in TASKS if in_order(task.id, [each.url for each in two])[0] == 0}
+    assert one == {task.id for task in TASKS if rendezvous_order(task.id, [each.url for each in two])[0] == 0}
     assert generator.usage.generated_tokens > 0
 
 

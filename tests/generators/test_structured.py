@@ -90,11 +90,11 @@ def ids_of(chat: ChatFormat, text: str) -> list[int]:
 
 def first_refused(held: Form, chat: ChatFormat, ids: Sequence[int]) -> int | None:
     """The index of the first token that the constraint forbids; None if there is none."""
-    followed = held.follow([()], 1, len(chat.tokenizer))
+    followed = held.sample_states([()], 1, len(chat.tokenizer))
     for place, token in enumerate(ids):
         if not followed.allowed()[0, 0, token]:
             return place
-        followed.take([[token]])
+        followed.advance([[token]])
     return None
 
 
@@ -198,7 +198,7 @@ def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperat
             max_new_tokens=120,
             temperature=temperature,
             form=held,
-            begun=begun,
+            turn_prefixes=begun,
         )
     )
     for prompt, ids, samples in zip(prompts, begun, drawn, strict=True):

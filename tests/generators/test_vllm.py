@@ -189,11 +189,11 @@ def test_turns_are_held_to_their_form(folder: Path) -> None:
 
 def allowed_logprobs(model: PreTrainedModel, prompt: tuple[int, ...], ids: tuple[int, ...], form: Form) -> list[float]:
     logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].detach()
-    followed, found = form.follow([()], 1, logits.shape[-1]), []
+    followed, found = form.sample_states([()], 1, logits.shape[-1]), []
     for row, token in zip(logits, ids, strict=True):
         allowed = torch.from_numpy(followed.allowed()[0, 0])
         found.append(float(row.masked_fill(~allowed, -torch.inf).log_softmax(-1)[token]))
-        followed.take([[token]])
+        followed.advance([[token]])
     return found
 
 

@@ -24,8 +24,8 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.goals import Goal
 from treeagent.envs.shop.reward import purchase_reward
 from treeagent.imagination.dynamics import Imagination
-from treeagent.imagination.load import planned_in
-from treeagent.imagination.verify import settle
+from treeagent.imagination.load import with_planning_world
+from treeagent.imagination.verify import verify_all
 from treeagent.run.folder import Run
 from treeagent.run.index import tree_rows, write_trees
 from treeagent.run.metrics import Cost
@@ -99,7 +99,7 @@ def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) ->
 def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
     real = EnvDynamics(env or Doors(), max_steps=2)
     trees = search(Imagination(real, teller_model(teller)), config)
-    asyncio.run(settle(trees, real, steps))
+    asyncio.run(verify_all(trees, real, steps))
     return trees[0]
 
 
@@ -313,13 +313,13 @@ def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> 
     config = load_config(CONFIG, [*lake, "environment.options={size=4}"])
     with Run.create(tmp_path / "run", config, resume=False) as run:
         run.finish("world-1", {})
-    assert planned_in(config)[1] == run.checkpoints / "world-1"
+    assert with_planning_world(config)[1] == run.checkpoints / "world-1"
     other = load_config(CONFIG, [*lake, "environment.options={size=8,slippery=true}"])
     with pytest.raises(
         UserError,
         match=r"with options \{'size': 4\}, not of 'frozenlake' with \{'size': 8, 'slippery': True\}: set env",
     ):
-        planned_in(other)
+        with_planning_world(other)
 
 
 def test_a_limit_of_environment_steps_holds_in_imagination() -> None:

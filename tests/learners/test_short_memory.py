@@ -15,7 +15,7 @@ from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTCo
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.memory import bounds
+from treeagent.learners.memory import part_bounds
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import TrainResult
 from treeagent.types import UserError
@@ -117,5 +117,5 @@ def test_single_rows_that_do_not_fit_are_one_sentence(
 
 
 def test_parts_cover_all_rows_once() -> None:
-    assert bounds(7, 2) == [(0, 3), (3, 7)]
-    assert bounds(2, 4) == [(0, 1), (1, 2)]
+    assert part_bounds(7, 2) == [(0, 3), (3, 7)]
+    assert part_bounds(2, 4) == [(0, 1), (1, 2)]

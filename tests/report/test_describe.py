@@ -3,7 +3,7 @@ from typing import Any
 
 from report_sample import ROWS, sample_tree
 
-from treeagent.report.describe import betrayed, cell, headline, judgement, latest_signal, marks, observation
+from treeagent.report.describe import cell, headline, judgement, latest_signal, marks, observation, pass_at_n_note
 from treeagent.report.show import show_tree
 from treeagent.report.table import print_results, print_signal, results_table
 from treeagent.run.terminal import Terminal
@@ -88,8 +88,8 @@ def test_what_search_found_is_told_from_what_it_took() -> None:
 def test_a_row_whose_ends_betray_success_is_marked() -> None:
     rows = [ROWS[0], {**ROWS[1], "pass_at_n": True}]
     assert [cell(row, "mode") for row in rows] == ["greedy", "mcts *"]
-    [sentence] = betrayed(rows)
-    assert sentence.startswith("* pass@N") and betrayed(ROWS) == []
+    [sentence] = pass_at_n_note(rows)
+    assert sentence.startswith("* pass@N") and pass_at_n_note(ROWS) == []
     console = Terminal(file=io.StringIO(), width=200)
     print_results(rows, console)
     assert isinstance(console.file, io.StringIO)

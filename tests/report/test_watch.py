@@ -19,7 +19,7 @@ from treeagent.loop import _rounds
 from treeagent.report.watch import Board
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress, Stage
-from treeagent.run.standing import FILE, in_words, read_standing
+from treeagent.run.status import FILE, in_words, read_status
 from treeagent.run.terminal import Terminal
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
@@ -55,10 +55,10 @@ def test_it_shows_what_is_done_running_and_left(tmp_path: Path) -> None:
             assert {"✓ demonstrations", "▸ search", "· updates"} <= set(now)
             assert now["▸ search"].endswith("25%")
             assert now["search 2/8"].endswith("simulations/s 12")
-            standing = read_standing(run.path)
-            assert standing is not None and [stage.done for stage in standing.stages] == [1.0, 0.25, 0.0]
+            status = read_status(run.path)
+            assert status is not None and [stage.done for stage in status.stages] == [1.0, 0.25, 0.0]
             # Both pieces were reported at once, like work of an earlier run, so they say nothing about the rate.
-            assert standing.seconds_left is None and standing.works[0].rate == 0.0
+            assert status.seconds_left is None and status.works[0].rate == 0.0
         progress.warn("round 1: echo trap: entropy fell\x1b[2J")
         assert "round 1: echo trap: entropy fell\\x1b[2J" in told(run)
     stopped = told(run)
@@ -74,9 +74,9 @@ def test_rates_and_time_left_are_of_what_this_program_did(tmp_path: Path) -> Non
         advance(4)  # at once, like work of an earlier run
         time.sleep(1.05)
         advance(2)
-        standing = read_standing(tmp_path)
-        assert standing is not None
-        [work] = standing.works
+        status = read_status(tmp_path)
+        assert status is not None
+        [work] = status.works
         assert (work.done, work.resumed) == (6, 4)
         assert 1.0 < work.seconds < 3.0 and work.rate == 2 / work.seconds
         assert work.seconds_left == 4 / work.rate

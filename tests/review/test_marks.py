@@ -12,12 +12,12 @@ from treeagent.marks import (
     agreement,
     append_mark,
     deciding,
+    effective_marks,
     krippendorff_alpha,
     label,
     new_mark,
     preference,
     read_marks,
-    standing,
     state_hash,
     unsafe_patterns,
 )
@@ -110,11 +110,11 @@ def test_two_writers_killed_again_and_again_lose_no_mark_that_was_stored(tmp_pat
 
 def test_a_later_mark_of_one_reviewer_replaces_the_earlier_until_it_is_withdrawn() -> None:
     first, second, other = compared("ada", A, A, B), compared("ada", B, B, A), compared("ben", A, A, B)
-    assert standing([first, second, other]) == [second, other]
+    assert effective_marks([first, second, other]) == [second, other]
     withdrawal = new_mark("cleo", "withdraw", withdraws=second.id)
-    assert standing([first, second, other, withdrawal]) == [first, other]
+    assert effective_marks([first, second, other, withdrawal]) == [first, other]
     unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), choice=0)
-    assert standing([first, unsafe]) == [first, unsafe]
+    assert effective_marks([first, unsafe]) == [first, unsafe]
 
 
 @pytest.mark.parametrize(

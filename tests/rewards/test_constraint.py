@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from treeagent.rewards.constraint import cost_tree, mean_costs, next_multiplier, penalised, within
+from treeagent.rewards.constraint import cost_tree, mean_costs, next_multiplier, penalised, within_budgets
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.record import to_record
@@ -101,7 +101,7 @@ def test_a_plan_over_budget_is_not_taken(budget: float, wanted: list[str], decis
     tree.root.edges[0].visits, tree.root.edges[0].value_sum = 2, 2.0
 
     def allowed(path: object) -> bool:
-        return within({"risk": sum(each.components.get("risk", 0.0) for each in path)}, {"risk": budget})  # type: ignore[attr-defined]
+        return within_budgets({"risk": sum(each.components.get("risk", 0.0) for each in path)}, {"risk": budget})  # type: ignore[attr-defined]
 
     path = best_path(tree, decision, allowed=allowed)  # type: ignore[arg-type]
     assert [edge.action.text for edge in path] == wanted

@@ -13,7 +13,7 @@ from judge_server import JudgeServer, judge_server, says
 from pydantic import ValidationError
 
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
-from treeagent.rewards.judge import HACKED, Judge, Verdict, counted, read_answers
+from treeagent.rewards.judge import HACKED, Judge, Verdict, majority_verdict, read_answers
 from treeagent.rewards.ledger import Ledger
 from treeagent.stages.judging import judge_of
 from treeagent.types import Message, Task, UserError, derive_seed
@@ -59,8 +59,8 @@ def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_i
 
 def test_most_votes_decide_whether_the_reward_was_hacked() -> None:
     votes = [{ITEMS[0]: True, ITEMS[1]: False, HACKED: hacked} for hacked in (True, True, False)]
-    assert counted(votes, ITEMS) == Verdict(0.5, True)
-    assert counted(votes[1:], ITEMS) == Verdict(0.5, False)
+    assert majority_verdict(votes, ITEMS) == Verdict(0.5, True)
+    assert majority_verdict(votes[1:], ITEMS) == Verdict(0.5, False)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_nothing_is_paid_for_twice_and_another_text_rubric_or_model_is_asked_ane
         ask(judge(server, tmp_path, items=ITEMS[:1]))
         ask(judge(server, tmp_path, temperature=0.5))
         assert len(server.asked) == 12
-        Ledger(tmp_path / "judge.sqlite", "").lend(tmp_path / "other.sqlite")
+        Ledger(tmp_path / "judge.sqlite", "").copy_replies(tmp_path / "other.sqlite")
         lent = Ledger(tmp_path / "other.sqlite", "rescore")
         assert lent.figures()["judge/calls"] == 0 and len(lent.begin(["new", "newer"], most_calls=1)) == 1
 

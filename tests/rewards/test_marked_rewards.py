@@ -8,7 +8,7 @@ from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.reweigh import reweighed
 from treeagent.search.node import Tree, succeeds
 from treeagent.stages.update import sample_value_rows
-from treeagent.views.marked import lay_marks
+from treeagent.views.marked import apply_marks
 
 
 def under(tree: Tree, **weights: float) -> Tree:
@@ -25,7 +25,7 @@ def test_a_label_changes_the_outcome_and_survives_weighing_anew() -> None:
     end = won.child
     assert end is not None
     mark = new_mark("ada", "failed", state=state_hash(tree.task.id, end.state.messages), shown=("A1",))
-    lay_marks(tree, deciding([mark]))
+    apply_marks(tree, deciding([mark]))
     assert won.components["outcome"] == 0.0 and not succeeds([a, won])
     told = under(tree, outcome=2.0, steps=-0.1)
     [first, *_] = told.root.edges
@@ -47,7 +47,7 @@ def test_people_outrank_the_judge_and_the_tiers() -> None:
         won.components = {**won.components, "hacked": 1.0}
         assert not succeeds([a, won])
         mark = new_mark("ada", verdict, state=state_hash(tree.task.id, end.state.messages), shown=("A1",))
-        lay_marks(tree, deciding([mark]))
+        apply_marks(tree, deciding([mark]))
         assert succeeds([a, won]) == bool(worth)
         judge = JudgeConfig(model="judge", items=("Is it right?",))
         for config in (

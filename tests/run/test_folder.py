@@ -76,11 +76,11 @@ def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(t
 
 def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
-        run.take("rft", Path("org/model"))
+        run.record_checkpoint("rft", Path("org/model"))
     changed = load_config(None, ["seed=3"])
     with Run.create(tmp_path, changed, resume=True) as run:
-        assert run.taken("rft") == Path("org/model")
-        run.take("rft", Path("org/another"))
+        assert run.recorded_checkpoint("rft") == Path("org/model")
+        run.record_checkpoint("rft", Path("org/another"))
         write_shard(run.trees, "collect", 0, [{"number": 0}])
     assert Run.open(tmp_path).config == changed
     assert "(seed changed)" in refused(tmp_path, CONFIG, resume=True)
@@ -91,36 +91,40 @@ def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path
     with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
         for folder in (run.checkpoints / "dpo", other):
             folder.mkdir(parents=True)
-        run.take("evaluate-dpo-greedy", run.checkpoints / "dpo")
-        run.take("collect", Path("org/model"))
-        run.take("rft", other)
+        run.record_checkpoint("evaluate-dpo-greedy", run.checkpoints / "dpo")
+        run.record_checkpoint("collect", Path("org/model"))
+        run.record_checkpoint("rft", other)
         with pytest.raises(RunError, match=f"was begun with ./checkpoints/dpo, not with {other}: choose another --out"):
-            run.take("evaluate-dpo-greedy", other)
+            run.record_checkpoint("evaluate-dpo-greedy", other)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     with Run.create(moved, CONFIG, resume=True) as run:
-        run.take("evaluate-dpo-greedy", moved / "checkpoints" / "dpo")
-        assert run.taken("evaluate-dpo-greedy") == moved / "checkpoints" / "dpo"
-        assert (run.taken("collect"), run.taken("rft"), run.taken("dpo")) == (Path("org/model"), other, None)
+        run.record_checkpoint("evaluate-dpo-greedy", moved / "checkpoints" / "dpo")
+        assert run.recorded_checkpoint("evaluate-dpo-greedy") == moved / "checkpoints" / "dpo"
+        assert (run.recorded_checkpoint("collect"), run.recorded_checkpoint("rft"), run.recorded_checkpoint("dpo")) == (
+            Path("org/model"),
+            other,
+            None,
+        )
 
 
 def test_an_update_of_some_trees_is_not_taken_for_one_of_others(tmp_path: Path) -> None:
-    lender, other = (Run.create(tmp_path / name, CONFIG, resume=False) for name in ("lender", "other"))
-    for number, run in enumerate((lender, other)):
+    source, other = (Run.create(tmp_path / name, CONFIG, resume=False) for name in ("lender", "other"))
+    for number, run in enumerate((source, other)):
         write_shard(run.trees, "collect", 0, [{"number": number}])
     with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
-        run.take_trees("rft", lender)
-        run.take_trees("rft", lender)
-        run.take_trees("dpo", other)
+        run.record_trees("rft", source)
+        run.record_trees("rft", source)
+        run.record_trees("dpo", other)
         (run.checkpoints / ".rft").mkdir()
         for trees in (other, run):
             with pytest.raises(RunError, match=r"the rft from trees of .*/run was begun with 1 file and .*/lender"):
-                run.take_trees("rft", trees)
-        write_shard(lender.trees, "collect-2", 0, [{"number": 2}])
+                run.record_trees("rft", trees)
+        write_shard(source.trees, "collect-2", 0, [{"number": 2}])
         with pytest.raises(RunError, match=r"was begun with 1 file .*, not with 2 files and .*: choose another --out"):
-            run.take_trees("rft", lender)
+            run.record_trees("rft", source)
         write_shard(other.trees, "evaluate-base-mcts", 0, [{"number": 3}])  # nothing to learn from
-        run.take_trees("dpo", other)
-    lender.close()
+        run.record_trees("dpo", other)
+    source.close()
     other.close()
 
 
@@ -189,4 +193,4 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, cont
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         (tmp_path / name).write_text(content)
         with pytest.raises(RunError, match=f"{tmp_path}/{name} is damaged: delete it"):
-            (run.stages(), run.taken("collect"), run.result_rows())
+            (run.stages(), run.recorded_checkpoint("collect"), run.result_rows())

@@ -1,7 +1,7 @@
 import io
 from contextlib import ExitStack
 
-from treeagent.run.progress import Course, Progress, QuietProgress, RichProgress, Shared, Stage
+from treeagent.run.progress import LockedProgress, Progress, QuietProgress, RichProgress, RunPosition, Stage
 from treeagent.run.terminal import Terminal
 
 
@@ -27,7 +27,7 @@ def test_on_a_terminal_it_draws_bars_that_may_nest() -> None:
 
 def test_bars_are_drawn_until_the_last_of_two_side_by_side_ends() -> None:
     stream = io.StringIO()
-    progress = Shared(RichProgress(Terminal(file=stream, width=100, force_terminal=True)))
+    progress = LockedProgress(RichProgress(Terminal(file=stream, width=100, force_terminal=True)))
     search, updates = ExitStack(), ExitStack()
     search.enter_context(progress.track("search-2", 4))
     advance = updates.enter_context(progress.track("round-1-grpo", 7))
@@ -55,7 +55,7 @@ class Clock:
 
 def test_a_course_counts_stages_and_scales_the_time_seen_to_the_shares_left() -> None:
     clock = Clock()
-    course = Course(STAGES, clock)
+    course = RunPosition(STAGES, clock)
     assert course.start("demonstrations") == "stage 1 of 3: demonstrations"  # nothing is seen yet: no estimate
     clock.now = 60
     course.advance("demonstrations", 0.5)  # 5 of 60 units took 60 s, 55 are left: 660 s
@@ -75,7 +75,7 @@ def test_a_course_counts_stages_and_scales_the_time_seen_to_the_shares_left() ->
 
 def test_what_an_earlier_run_did_is_counted_but_not_timed() -> None:
     clock = Clock()
-    course = Course(STAGES, clock)
+    course = RunPosition(STAGES, clock)
     assert course.start("search").startswith("stage 2 of 3")  # the demonstrations exist already
     course.advance("search", 0.5)
     assert course.left() == ""

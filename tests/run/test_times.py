@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from treeagent.run.progress import QuietProgress
-from treeagent.run.times import Timed, stage_of, stage_seconds
+from treeagent.run.times import TimedProgress, stage_of, stage_seconds
 
 
 class Clock:
@@ -16,7 +16,7 @@ def test_all_wall_time_counts_to_one_stage_and_resumed_runs_add_up(tmp_path: Pat
     file = tmp_path / "times.jsonl"
     for _ in range(2):
         clock = Clock()
-        timed = Timed(QuietProgress(), file, clock)
+        timed = TimedProgress(QuietProgress(), file, clock)
         clock.now = 3  # preparing the search
         with timed.track("search", 2) as advance:
             clock.now = 20
@@ -40,7 +40,7 @@ def test_a_torn_line_costs_its_own_time_only(tmp_path: Path) -> None:
     file = tmp_path / "times.jsonl"
     file.write_bytes(b'{"stage":"search","seconds":2.0}\n{"stage":"sea')
     clock = Clock()
-    timed = Timed(QuietProgress(), file, clock)
+    timed = TimedProgress(QuietProgress(), file, clock)
     with timed.track("value", 1):
         clock.now = 5
     assert stage_seconds(file) == {"search": 2, "value head": 5}

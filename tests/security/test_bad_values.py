@@ -20,7 +20,7 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.index import write_trees
-from treeagent.run.outcomes import Outcome, keep_batch, kept_batch
+from treeagent.run.outcomes import Outcome, load_batch, save_batch
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -137,8 +137,8 @@ def test_the_stages_store_the_other_trees_and_outcomes(bad: str, tmp_path: Path)
     evaluating = replace(collecting, name="evaluate", split="test")
     batch = evaluate_batch(evaluating, lambda event: None)
     assert [bool(outcome.error) for outcome in batch[0]] == [False, True, False]
-    keep_batch(tmp_path / "kept.json", batch)
-    kept = kept_batch(tmp_path / "kept.json")
+    save_batch(tmp_path / "kept.json", batch)
+    kept = load_batch(tmp_path / "kept.json")
     assert kept is not None and [bool(outcome.error) for outcome in kept[0]] == [False, True, False]
 
 
@@ -215,8 +215,8 @@ def test_tasks_that_exit_are_an_error_and_no_quiet_end() -> None:
 
 
 def test_an_outcome_of_a_bad_task_is_kept(tmp_path: Path) -> None:
-    keep_batch(tmp_path / "kept.json", ([Outcome(HALF, 0.0, 0, error=HALF)], 1.0))
-    kept = kept_batch(tmp_path / "kept.json")
+    save_batch(tmp_path / "kept.json", ([Outcome(HALF, 0.0, 0, error=HALF)], 1.0))
+    kept = load_batch(tmp_path / "kept.json")
     assert kept is not None and (kept[0][0].task_id, kept[0][0].error) == ("?", "?")
 
 

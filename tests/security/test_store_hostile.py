@@ -17,7 +17,7 @@ from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.learners import checkpoints
 from treeagent.run.folder import Run, RunError
-from treeagent.run.outcomes import kept_batch
+from treeagent.run.outcomes import load_batch
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import CorruptShard, StoreError, read_as, write_shard
@@ -86,13 +86,13 @@ READERS: list[tuple[str, Callable[[Path], Any]]] = [
     (SHARD, lambda run: list(read_as(dict, run / "trees"))),
     ("stages.json", lambda run: Run.open(run).stages()),
     ("results.json", lambda run: Run.open(run).result_rows()),
-    ("given.json", lambda run: Run.open(run).taken("collect")),
+    ("given.json", lambda run: Run.open(run).recorded_checkpoint("collect")),
     ("metrics.jsonl", lambda run: Run.open(run).metrics()),
     ("metrics.jsonl", made_again),
     ("config.toml", Run.open),
     ("config.toml", made_again),
     (".lock", made_again),
-    ("outcomes.json", lambda run: kept_batch(run / "outcomes.json")),
+    ("outcomes.json", lambda run: load_batch(run / "outcomes.json")),
     ("checkpoints/config.json", lambda run: load_checkpoint(run / "checkpoints")),
     ("checkpoints/tokenizer.json", lambda run: load_tokenizer(run / "checkpoints")),
     ("checkpoints/adapter_config.json", lambda run: load_checkpoint(run / "checkpoints")),

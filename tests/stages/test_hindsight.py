@@ -121,7 +121,7 @@ def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLM
     tree = grown(policy.chat)
     with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
         save_checkpoint(checkpoint, run.checkpoints / "warm")
-        run.take("collect", run.checkpoints / "warm")
+        run.record_checkpoint("collect", run.checkpoints / "warm")
         write_shard(run.trees, "collect", 0, [to_record(tree)])
     command = ("export", run.path, "--view", "criticality")
     plain = treeagent(*command, "--out", tmp_path / "plain")

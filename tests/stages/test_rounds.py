@@ -20,7 +20,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.record import to_record
 from treeagent.stages.rounds import (
-    Course,
+    RoundHistory,
     Searched,
     _vary,
     _what_was_searched,
@@ -104,7 +104,7 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
         for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one method, a jump for the other
             for step in range(1, steps + 1):
                 begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
-        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, Course(tmp_path))
+        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, RoundHistory(tmp_path))
         assert begun.facts("alarms-1")["alarms"] == []
 
 
@@ -119,14 +119,14 @@ def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: P
 def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
     tmp_path: Path, explained: list[float | None], warned: list[bool]
 ) -> None:
-    config, course = load_config(CONFIG), Course(tmp_path)
+    config, history = load_config(CONFIG), RoundHistory(tmp_path)
     with Run.create(tmp_path / "run", config, resume=False) as begun:
         policy = begun.checkpoints / "warm"
         for number, found in enumerate(explained, 1):
             if found is not None:
                 policy = begun.checkpoints / f"round-{number}-grpo"
                 begun.finish(policy.name, {"value": {"explained_variance": found}})
-            finish_round(config, begun, QuietProgress(), policy, number, {}, course)
+            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
             raised = begun.facts(f"alarms-{number}")["alarms"]
             assert any("value head" in sentence for sentence in raised) == warned[number - 1]
 
@@ -258,7 +258,7 @@ def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, 
     warm = str((run / "checkpoints" / "warm").resolve())
     assert policies == [{warm}, {warm}, {"./checkpoints/round-1-grpo"}]
     lagging = Run.open(out)
-    assert lagging.taken("round-3-grpo") == out / "checkpoints" / "round-2-grpo"
+    assert lagging.recorded_checkpoint("round-3-grpo") == out / "checkpoints" / "round-2-grpo"
     assert [row["age"] for row in lagging.metrics() if row["stage"] == "adapt"] == [0.0, 1.0, 1.0]
     assert list(lagging.stages()).index("collect-2") < list(lagging.stages()).index("alarms-1")
     [fresh] = [row["logp_difference"] for row in lagging.metrics() if row["stage"] == "round-1-grpo" and "loss" in row]
@@ -314,6 +314,6 @@ def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) 
     config = load_config(CONFIG)
     with Run.create(tmp_path / "run", config, resume=False) as run:
         first, again = begin(config, run, QuietProgress(), start), begin(config, run, QuietProgress(), None)
-        assert run.taken("start") == start
+        assert run.recorded_checkpoint("start") == start
     assert first == again == run.checkpoints / "start-round-3-grpo"
     assert first.resolve() == start

@@ -58,9 +58,9 @@ def test_shots_are_successes_on_training_tasks() -> None:
     found = shots(wanted)
     assert len(found) == 2 and found == shots(wanted)
     tasks = environment(wanted).tasks("train", 20)
-    assert all(any(task.prompt in shot.read[0] for task in tasks) for shot in found)
+    assert all(any(task.prompt in shot.prompts[0] for task in tasks) for shot in found)
     for shot in found:
-        assert len(shot.read) == len(shot.said) > 1 and shot.said[-1][1] == "click[buy now]"
+        assert len(shot.prompts) == len(shot.turns) > 1 and shot.turns[-1][1] == "click[buy now]"
     assert shots(config()) == ()
     assert shots(config("policy.shots=1")) == found[:1]
 
@@ -71,8 +71,8 @@ def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: Format) -
     [shot] = shots(wanted)
     grammar, tools = make_grammar(format), environment(wanted).tools()
     messages = shot.messages(grammar, tools)
-    assert [message.role for message in messages] == ["user", "assistant"] * len(shot.said)
-    for message, turn in zip(messages[1::2], shot.said, strict=True):
+    assert [message.role for message in messages] == ["user", "assistant"] * len(shot.turns)
+    for message, turn in zip(messages[1::2], shot.turns, strict=True):
         assert not isinstance(turn, str)
         thought, said = turn
         action = grammar.read(message.content)
@@ -102,7 +102,7 @@ class Blinking:
 def test_failed_demonstrations_are_passed_over() -> None:
     env = Blind()
     [shot] = played_shots(env, env.tasks("train", 4), 1, max_steps=4, format="react", seed=0)
-    assert shot.said == (("", "r"), ("", "r")) and "train prize 2" in shot.read[0]
+    assert shot.turns == (("", "r"), ("", "r")) and "train prize 2" in shot.prompts[0]
     with pytest.raises(UserError, match=r"policy.shots is 2, but .* solves only 1 of 4 training tasks within 4 steps"):
         played_shots(env, env.tasks("train", 4), 2, max_steps=4, format="react", seed=0)
 

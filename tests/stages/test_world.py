@@ -20,7 +20,7 @@ from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.envs import EnvDynamics, make_env
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
-from treeagent.imagination.verify import settle
+from treeagent.imagination.verify import verify_all
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import QuietProgress
 from treeagent.search.config import SearchConfig
@@ -292,7 +292,7 @@ def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, mon
             model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
             tasks = Doors().tasks("train", 20, 20)
             imagined = asyncio.run(Search(BothDoors(), model, limits).run(tasks, range(20)))
-            asyncio.run(settle(imagined, place, 20))
+            asyncio.run(verify_all(imagined, place, 20))
             write_shard(run.trees, "collect-1-imagined", 0, map(to_record, imagined))
             found = audit_world(config, run, run.checkpoints / "world")
     assert found.wrong_episodes == 0.5 and found.optimism == pytest.approx((1.0 + 0.5) / 4)

@@ -6,7 +6,7 @@ from treeagent.marks import deciding, new_mark, state_hash
 from treeagent.search.node import finished_paths
 from treeagent.views.comparisons import Comparison, ends
 from treeagent.views.comparisons import comparisons as compared
-from treeagent.views.marked import lay_marks
+from treeagent.views.marked import apply_marks
 from treeagent.views.pairs import PairConfig
 
 WON, LOST = (1, 2, 10, 11, 20, 21, 30, 40), (1, 2, 13, 23)
@@ -31,7 +31,7 @@ def test_people_outrank_the_environment() -> None:
         verdict = "failed" if path[-1].action.text == "A1" else "solved"
         state = state_hash(TASK.id, end.state.messages)
         marks.append(new_mark("ann", verdict, task_id=TASK.id, state=state, shown=("x",)))  # type: ignore[arg-type]
-    first = next(compared([lay_marks(tree, deciding(marks))], PairConfig()))
+    first = next(compared([apply_marks(tree, deciding(marks))], PairConfig()))
     assert first == Comparison("hand-1", LOST, WON, 1.0, "ends", "human")
 
 

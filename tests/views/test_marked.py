@@ -13,7 +13,7 @@ from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Message
 from treeagent.views.advantages import AdvantageConfig, advantages
 from treeagent.views.imitation import ImitationConfig, edited_rows, imitation_rows
-from treeagent.views.marked import lay_marks
+from treeagent.views.marked import apply_marks
 from treeagent.views.pairs import PairConfig, preference_pairs
 
 ALL = PairConfig(rule="all")
@@ -25,7 +25,7 @@ def say(tree: Tree, where: Node, verdict: str, *shown: str, choice: int | None =
 
 
 def pairs(tree: Tree, *marks: Mark, config: PairConfig = ALL) -> list[tuple[str, float, str]]:
-    lay_marks(tree, deciding(marks))
+    apply_marks(tree, deciding(marks))
     made = preference_pairs(tree, config)
     return [(f"{pair.chosen.text}>{pair.rejected.text}", pair.margin, pair.source) for pair in made]
 
@@ -87,7 +87,7 @@ def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
     assert a.child is not None
     won = a.child.edges[0]
     assert won.child is not None
-    lay_marks(tree, deciding([say(tree, won.child, "failed", "A", "A1")]))
+    apply_marks(tree, deciding([say(tree, won.child, "failed", "A", "A1")]))
     assert (won.reward, won.value, a.value) == (0.0, 0.0, 0.5)
     assert list(imitation_rows(tree, ImitationConfig())) == []
 
@@ -100,7 +100,7 @@ def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() ->
     assert b.child is not None
     limit = b.child.edges[0]
     assert limit.child is not None
-    lay_marks(tree, deciding([say(tree, limit.child, "solved", "B", "B1")]))
+    apply_marks(tree, deciding([say(tree, limit.child, "solved", "B", "B1")]))
     assert path_return([b, limit]) == 1.0
     assert (limit.value_sum, b.value_sum) == (1.0, 0.75)
     assert limit.child.final
@@ -108,7 +108,7 @@ def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() ->
 
 def test_an_edited_action_is_imitated_as_the_reviewer_wrote_it() -> None:
     tree = hand_tree()
-    lay_marks(tree, deciding([say(tree, tree.root, "edit", "A", choice=0, text="Action: Z")]))
+    apply_marks(tree, deciding([say(tree, tree.root, "edit", "A", choice=0, text="Action: Z")]))
     [row] = edited_rows(tree, lambda text: (90, 91) if text == "Action: Z" else ())
     assert (row.token_ids, row.mask) == ((1, 2, 90, 91), (False, False, True, True))
     assert tree.root.edges[0].vetoed
@@ -118,7 +118,7 @@ def test_a_vetoed_episode_is_not_imitated() -> None:
     tree = hand_tree()
     won = next(path for path, here in tree.walk() if path and path[-1].action.text == "A1")
     assert won[-1].child is not None
-    lay_marks(tree, deciding([say(tree, won[-1].child, "veto", "A", "A1")]))
+    apply_marks(tree, deciding([say(tree, won[-1].child, "veto", "A", "A1")]))
     assert list(imitation_rows(tree, ImitationConfig())) == []
 
 
@@ -145,7 +145,7 @@ def test_labels_that_repeat_the_rewards_change_nothing(shuffler: random.Random) 
         assert end is not None
         verdict = "solved" if path_return(path) == 1 else "failed"
         marks.append(say(tree, end, verdict, *(edge.action.text for edge in path)))
-    lay_marks(tree, deciding(marks))
+    apply_marks(tree, deciding(marks))
     after = [(edge.value_sum, edge.reward) for here in tree.nodes() for edge in here.edges]
     assert [value for pair in after for value in pair] == pytest.approx([value for pair in before for value in pair])
 
@@ -155,7 +155,7 @@ def test_a_mark_holds_in_every_tree_with_the_same_conversation_of_its_task() -> 
     other.task = replace(TASK, id="hand-2")
     marks = deciding([say(tree, tree.root, "tie", "A", "C")])
     for each, count in ((tree, 1), (hand_tree(), 1), (other, 0)):
-        assert len(lay_marks(each, marks).root.marks) == count
+        assert len(apply_marks(each, marks).root.marks) == count
 
 
 def test_a_node_begins_without_marks() -> None:

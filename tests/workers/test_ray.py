@@ -21,7 +21,7 @@ from treeagent.run.progress import QuietProgress
 from treeagent.stages.warm_start import warm_start
 from treeagent.store import digest, read_as, shards
 from treeagent.types import WorkerLost
-from treeagent.workers.processes import kept_workers, run_jobs
+from treeagent.workers.processes import run_jobs, shared_workers
 
 pytest.importorskip("ray", reason="wants the ray extra")
 
@@ -233,7 +233,7 @@ def die(job: int, emit: Emit) -> None:
 def test_every_event_of_a_job_comes_before_its_result(config: RunConfig) -> None:
     told: list[Event] = []
     results = {}
-    with kept_workers(config):
+    with shared_workers(config):
         for _ in run_jobs(count, [3, 5, 8], config):
             break  # the workers killed after this are replaced
         for job, result in run_jobs(count, [4, 7, 2], config, told.append):

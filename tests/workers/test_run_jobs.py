@@ -11,7 +11,7 @@ import pytest
 from treeagent.config import RunConfig
 from treeagent.run.metrics import Emit, Event
 from treeagent.types import UserError, WorkerLost
-from treeagent.workers.processes import Processes, beside, kept_workers, own_worker, run_jobs
+from treeagent.workers.processes import Processes, in_background, own_worker, run_jobs, shared_workers
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def test_every_event_of_a_job_comes_before_its_result() -> None:
 
 
 def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> None:
-    with kept_workers(RunConfig(workers=2)):
+    with shared_workers(RunConfig(workers=2)):
         first = {pid for _, pid in run_jobs(process_id, [1, 2, 3, 4], RunConfig(workers=2))}
         again = {pid for _, pid in run_jobs(process_id, [1, 2, 3, 4], RunConfig(workers=2))}
         assert len(first | again) <= 2
@@ -123,7 +123,7 @@ def test_work_goes_on_beside_the_body_in_a_worker_of_its_own() -> None:
             return [result for _, result in run_jobs(process_id, [1, 2], config, worker=worker)]
 
         told: list[Exception] = []
-        with beside(work, worker, told.append) as result:
+        with in_background(work, worker, told.append) as result:
             [(_, here)] = run_jobs(process_id, [1], config)
         assert here == os.getpid()
         assert len(set(result())) == 1 and here not in result()
@@ -136,7 +136,7 @@ def test_work_goes_on_beside_the_body_in_a_worker_of_its_own() -> None:
             finally:
                 failed.set()
 
-        with beside(refused, worker, told.append) as result_of_refused:
+        with in_background(refused, worker, told.append) as result_of_refused:
             assert failed.wait(60)
             time.sleep(0.1)  # the body continues after the failure
         with pytest.raises(UserError, match="9 is too much"):
@@ -152,7 +152,7 @@ def test_work_beside_a_body_that_fails_is_ended() -> None:
 
     with pytest.raises(UserError, match="no more"), own_worker(config) as worker:
         assert isinstance(worker, Processes)
-        with beside(partial(work, worker), worker, told.append):
+        with in_background(partial(work, worker), worker, told.append):
             raise UserError("no more")
     assert time.monotonic() - started < 100
     assert not told

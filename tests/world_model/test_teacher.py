@@ -14,7 +14,7 @@ from treeagent.generators.scratch import train_tokenizer
 from treeagent.types import Message, UserError
 from treeagent.world_model import teacher
 from treeagent.world_model.fit import answer_rows
-from treeagent.world_model.teacher import Lessons, explain, question
+from treeagent.world_model.teacher import Explanations, explain, question
 from treeagent.world_model.trace import trace
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording
@@ -48,7 +48,7 @@ class Master:
         return [Failure(self.error) if self.error else self.says for _ in prompts]
 
 
-def ask(master: Master, steps: Sequence[Experience], path: Path, name: str = "m") -> Lessons:
+def ask(master: Master, steps: Sequence[Experience], path: Path, name: str = "m") -> Explanations:
     return explain(steps, master, WORDING, path / "teacher.sqlite", name)
 
 
@@ -66,10 +66,10 @@ def test_a_teacher_is_shown_what_came_before_and_what_happened() -> None:
 def test_every_step_but_an_opening_is_explained_once_and_for_all(tmp_path: Path) -> None:
     master, done = Master(), list[int]()
     path = tmp_path / "teacher.sqlite"
-    lessons = explain([OPENING, LOOK, TAKE], master, WORDING, path, "m", on_done=done.append)
-    assert lessons == Lessons({one.digest(): master.says for one in (LOOK, TAKE)})
+    explanations = explain([OPENING, LOOK, TAKE], master, WORDING, path, "m", on_done=done.append)
+    assert explanations == Explanations({one.digest(): master.says for one in (LOOK, TAKE)})
     assert (len(master.asked), sum(done)) == (2, 2)
-    assert ask(master, [OPENING, LOOK, TAKE], tmp_path) == lessons
+    assert ask(master, [OPENING, LOOK, TAKE], tmp_path) == explanations
     assert len(master.asked) == 2  # all answers were stored
     ask(master, [LOOK], tmp_path, "another")
     assert len(master.asked) == 3  # another teacher has no stored answers
@@ -85,9 +85,9 @@ def test_every_step_but_an_opening_is_explained_once_and_for_all(tmp_path: Path)
     ],
 )
 def test_a_line_is_what_stays_of_an_answer(tmp_path: Path, said: str) -> None:
-    lessons = ask(Master(said), [LOOK], tmp_path)
-    assert lessons.reasons == {LOOK.digest(): "it is the lamp"}
-    assert Wording().read(Wording().target(LOOK, lessons.reasons[LOOK.digest()])) == Answer(
+    explanations = ask(Master(said), [LOOK], tmp_path)
+    assert explanations.reasons == {LOOK.digest(): "it is the lamp"}
+    assert Wording().read(Wording().target(LOOK, explanations.reasons[LOOK.digest()])) == Answer(
         "a lamp", why="it is the lamp"
     )
 
@@ -102,8 +102,8 @@ def test_a_line_is_what_stays_of_an_answer(tmp_path: Path, said: str) -> None:
     ],
 )
 def test_a_step_without_a_line_is_counted_and_asked_for_again(tmp_path: Path, master: Master, why: str) -> None:
-    lessons = ask(master, [LOOK, TAKE], tmp_path)
-    assert lessons == Lessons({}, 2, why)
+    explanations = ask(master, [LOOK, TAKE], tmp_path)
+    assert explanations == Explanations({}, 2, why)
     assert not ask(Master(), [LOOK, TAKE], tmp_path).unexplained
 
 

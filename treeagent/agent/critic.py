@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from string import ascii_uppercase as LETTERS
 
-from treeagent.generators.base import Generator, common_beginning
+from treeagent.generators.base import Generator, common_prefix
 from treeagent.generators.chat import ChatFormat
 from treeagent.types import Action, Message, State, UserError, derive_seed
 
@@ -26,7 +26,7 @@ CANDIDATE = """
 {text}
 """
 
-AGAIN = "Leave {letter} out. Which of the others does? Answer with its letter alone."
+NEXT_QUESTION = "Leave {letter} out. Which of the others does? Answer with its letter alone."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class LMCritic:
             UserError: a state has more candidates than there are letters.
         """
         turns = [[_turn(state, action) for action in drawn] for state, drawn in zip(states, candidates, strict=True)]
-        ballots = [self._ballots(state, texts) for state, texts in zip(states, turns, strict=True)]
-        await self._read_shared(ballots)
-        waiting = [ballot for both in ballots for ballot in both]
-        while waiting := [ballot for ballot in waiting if self._goes_on(ballot)]:
-            await self._ask(waiting)
+        rankings = [self._rankings(state, texts) for state, texts in zip(states, turns, strict=True)]
+        await self._read_shared(rankings)
+        unfinished = [ranking for both in rankings for ranking in both]
+        while unfinished := [ranking for ranking in unfinished if self._is_unfinished(ranking)]:
+            await self._ask(unfinished)
         return [
             [(one.scores[text] + other.scores[text]) / 2 for text in texts]
-            for (one, other), texts in zip(ballots, turns, strict=True)
+            for (one, other), texts in zip(rankings, turns, strict=True)
         ]
 
-    def _ballots(self, state: State, texts: Sequence[str]) -> tuple["_Ballot", "_Ballot"]:
-        """The ballots of a state: its distinct texts in a seeded order and in the reverse order. The seed depends only
+    def _rankings(self, state: State, texts: Sequence[str]) -> tuple["_Ranking", "_Ranking"]:
+        """The rankings of a state: its distinct texts in a seeded order and in the reverse order. The seed depends only
         on the task, the conversation and the texts."""
         order = sorted(set(texts))
         if len(order) > len(LETTERS):
@@ -69,37 +69,37 @@ class LMCritic:
                 f"a state of task {state.task.id!r} has {len(order)} candidates, but the critic has {len(LETTERS)} "
                 "letters for them: draw fewer"
             )
-        said = (message.content for message in state.messages)
-        random.Random(derive_seed("critic", state.task.id, state.task.seed, *said, *order)).shuffle(order)
-        told = self.chat.read(state.messages).messages
-        return _Ballot.of(state.task.id, told, order), _Ballot.of(state.task.id, told, order[::-1])
+        contents = (message.content for message in state.messages)
+        random.Random(derive_seed("critic", state.task.id, state.task.seed, *contents, *order)).shuffle(order)
+        messages_read = self.chat.read(state.messages).messages
+        return _Ranking.of(state.task.id, messages_read, order), _Ranking.of(state.task.id, messages_read, order[::-1])
 
-    async def _read_shared(self, ballots: Sequence[tuple["_Ballot", "_Ballot"]]) -> None:
-        """Make the generator read the common prefix of both ballots of each state, so that its cache holds it for
+    async def _read_shared(self, rankings: Sequence[tuple["_Ranking", "_Ranking"]]) -> None:
+        """Make the generator read the common prefix of both rankings of each state, so that its cache holds it for
         both."""
-        asked = [both for both in ballots if all(map(self._goes_on, both))]
+        asked = [both for both in rankings if all(map(self._is_unfinished, both))]
         if asked:
-            shared = [common_beginning([self._prompt(one), self._prompt(other)]) for one, other in asked]
+            shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in asked]
             trees = [one.tree for one, _ in asked]
             await self.generator.in_background(partial(self.generator.next_logprobs, shared, (), trees))
 
-    def _goes_on(self, ballot: "_Ballot") -> bool:
-        return len(ballot.left) > 1 and not self.generator.refusal(self._prompt(ballot))
+    def _is_unfinished(self, ranking: "_Ranking") -> bool:
+        return len(ranking.left) > 1 and not self.generator.refusal(self._prompt(ranking))
 
-    def _prompt(self, ballot: "_Ballot") -> tuple[int, ...]:
-        return self.chat.prompt_ids(ballot.messages) + self.chat.closing
+    def _prompt(self, ranking: "_Ranking") -> tuple[int, ...]:
+        return self.chat.prompt_ids(ranking.messages) + self.chat.closing
 
-    async def _ask(self, ballots: Sequence["_Ballot"]) -> None:
+    async def _ask(self, rankings: Sequence["_Ranking"]) -> None:
         letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
-        prompts, trees = [self._prompt(ballot) for ballot in ballots], [ballot.tree for ballot in ballots]
+        prompts, trees = [self._prompt(ranking) for ranking in rankings], [ranking.tree for ranking in rankings]
         logprobs = await self.generator.in_background(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
-        for ballot, row in zip(ballots, logprobs, strict=True):
-            best = ballot.left[int(row[ballot.left].argmax())]
-            ballot.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))
+        for ranking, row in zip(rankings, logprobs, strict=True):
+            best = ranking.left[int(row[ranking.left].argmax())]
+            ranking.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))
 
 
 @dataclass(slots=True)
-class _Ballot:
+class _Ranking:
     """The ranking of a state's candidates in one order, so far."""
 
     tree: str
@@ -114,9 +114,9 @@ class _Ballot:
     """Indices in ``texts`` of the candidates that are not ranked yet."""
 
     @classmethod
-    def of(cls, tree: str, told: Sequence[Message], texts: Sequence[str]) -> "_Ballot":
-        """A new ballot, with the first question appended to the last message that the agent has read."""
-        *before, last = [message for message in told if not message.partial]
+    def of(cls, tree: str, messages_read: Sequence[Message], texts: Sequence[str]) -> "_Ranking":
+        """A new ranking, with the first question appended to the last message that the agent has read."""
+        *before, last = [message for message in messages_read if not message.partial]
         listing = "".join(CANDIDATE.format(letter=each, text=text) for each, text in zip(LETTERS, texts, strict=False))
         question = Message(last.role, last.content + QUESTION.format(candidates=listing))
         return cls(tree, texts, (*before, question), dict.fromkeys(texts, 0.5), list(range(len(texts))))
@@ -129,7 +129,10 @@ class _Ballot:
         for other in self.left:
             self.scores[self.texts[other]] = (worse - 1) / 2 / (len(self.texts) - 1)
         letter = LETTERS[place]
-        self.messages += (Message("assistant", letter, answer_ids), Message("user", AGAIN.format(letter=letter)))
+        self.messages += (
+            Message("assistant", letter, answer_ids),
+            Message("user", NEXT_QUESTION.format(letter=letter)),
+        )
 
 
 def _turn(state: State, action: Action) -> str:

@@ -88,14 +88,14 @@ class LLMPolicy:
         for place, state in enumerate(states):
             if self.actions == "sample" or not count or errors[place] or (pause and not begun[place].partial):
                 continue
-            if listed := self._written(state, begun[place], self.generator.context - len(prompts[place])):
+            if listed := self._legal_turns(state, begun[place], self.generator.context - len(prompts[place])):
                 written[place] = listed
             elif self.actions == "score":
                 errors[place] = _NO_LIST
         readable = [place for place, error in enumerate(errors) if not error]
         sampling = [place for place in readable if self.actions != "score" or place not in written]
         turns = [
-            _Begun(
+            _Turn(
                 prompts[place],
                 begun[place],
                 seeds[place],
@@ -104,45 +104,45 @@ class LLMPolicy:
             )
             for place in sampling
         ]
-        told = [Proposal()] * len(states)
+        proposals = [Proposal()] * len(states)
         for place, drawn in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
             if isinstance(drawn, Failure):
                 errors[place] = drawn.reason
             else:
-                told[place] = Proposal(actions=tuple(self._read(begun[place], sample) for sample in drawn))
+                proposals[place] = Proposal(actions=tuple(self._read(begun[place], sample) for sample in drawn))
         scoring = [place for place in written if not errors[place]]
         candidates = [[action.token_ids for action in written[place]] for place in scoring]
-        behind = [prompts[place] for place in scoring]
+        scored_prompts = [prompts[place] for place in scoring]
         trees = [states[place].task.id for place in scoring]
-        score = partial(self.generator.score, behind, candidates, self.temperature, trees)
+        score = partial(self.generator.score, scored_prompts, candidates, self.temperature, trees)
         scores = await self.generator.in_background(score) if scoring else ()
         for place, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
-                errors[place], told[place] = scored.reason, Proposal()
+                errors[place], proposals[place] = scored.reason, Proposal()
             else:
                 pairs = zip(written[place], scored, strict=True)
                 listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
-                told[place] = self._ranked(told[place].actions, listed, seeds[place])
+                proposals[place] = self._ranked(proposals[place].actions, listed, seeds[place])
         return [
             replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
-            for proposal, reading, error in zip(told, readings, errors, strict=True)
+            for proposal, reading, error in zip(proposals, readings, errors, strict=True)
         ]
 
-    async def _sample(self, turns: Sequence["_Begun"], count: int) -> list[list[Sample] | Failure]:
+    async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[list[Sample] | Failure]:
         """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
         is led into its call by forced tokens, and sampling continues from there. A sample that is cut off is
         completed with forced tokens if there is a ``form``."""
-        most = [self.max_new_tokens - len(turn.said.token_ids) for turn in turns]
+        most = [self.max_new_tokens - len(turn.prefix.token_ids) for turn in turns]
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
-        thinks = [not turn.said.partial and budget < limit for turn, limit in zip(turns, most, strict=True)]
+        thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, most, strict=True)]
         first = [budget if thinking else limit for thinking, limit in zip(thinks, most, strict=True)]
         drawn = [
             each if isinstance(each, Failure) else list(each)
             for each in await self.generator.in_background(
-                partial(self.generator.sample, self._ask(turns, count, first))
+                partial(self.generator.sample, self._request(turns, count, first))
             )
         ]
-        places, rests, limits = list[tuple[int, int]](), list[_Begun](), list[int]()
+        places, rests, limits = list[tuple[int, int]](), list[_Turn](), list[int]()
         for place, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
             if isinstance(samples, Failure) or not thinks[place]:
                 continue
@@ -150,15 +150,15 @@ class LLMPolicy:
                 # A shorter sample has ended by itself: at its stop token, its pause or the end of the context.
                 if len(sample.token_ids) < budget or self._ended(turn, sample):
                     continue
-                samples[number] = led = sample.followed_by(self._lead(sample.token_ids))
+                samples[number] = led = sample.followed_by(self._lead_in(sample.token_ids))
                 if not self._ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
                     seed = derive_seed(turn.seed, "after the thought", number)
                     places.append((place, number))
                     rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
                     limits.append(most[place] - budget)
-        more = partial(self.generator.sample, self._ask(rests, 1, limits))
-        went_on = await self.generator.in_background(more) if rests else ()
-        for (place, number), rest in zip(places, went_on, strict=True):
+        more = partial(self.generator.sample, self._request(rests, 1, limits))
+        continuations = await self.generator.in_background(more) if rests else ()
+        for (place, number), rest in zip(places, continuations, strict=True):
             samples = drawn[place]
             if isinstance(rest, Failure) or isinstance(samples, Failure):
                 drawn[place] = rest if isinstance(rest, Failure) else samples
@@ -167,11 +167,11 @@ class LLMPolicy:
                 ids, logprobs = begun.token_ids + added.token_ids, begun.logprobs + added.logprobs
                 samples[number] = Sample(ids, logprobs, begun.forced)
         return [
-            samples if isinstance(samples, Failure) else [self._closed(turn, sample) for sample in samples]
+            samples if isinstance(samples, Failure) else [self._completed(turn, sample) for sample in samples]
             for turn, samples in zip(turns, drawn, strict=True)
         ]
 
-    def _ask(self, turns: Sequence["_Begun"], count: int, limits: Sequence[int]) -> SampleRequest:
+    def _request(self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]) -> SampleRequest:
         return SampleRequest(
             [turn.prompt for turn in turns],
             count,
@@ -184,33 +184,33 @@ class LLMPolicy:
             pauses=[turn.pause for turn in turns],
             form=self.form,
             trees=[turn.tree for turn in turns],
-            begun=[turn.said.token_ids for turn in turns],
+            turn_prefixes=[turn.prefix.token_ids for turn in turns],
         )
 
-    def _ended(self, turn: "_Begun", sample: Sample) -> bool:
+    def _ended(self, turn: "_Turn", sample: Sample) -> bool:
         """Whether a sample of the rest of a turn has ended, at its stop token or its pause."""
         ids = sample.token_ids
         stopped = ids[-1:] == (self.chat.stop_id,)
-        return stopped or (turn.pause is not None and turn.pause.reached((*turn.said.token_ids, *ids)))
+        return stopped or (turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *ids)))
 
-    def _lead(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def _lead_in(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if the call has
         begun."""
         text = self.chat.decode(token_ids)
         if self.grammar.begins_action(text):
             return ()
         lead = self.chat.encode_marks(self.grammar.lead(text, opened=self.chat.opens_thought, calls=bool(self.tools)))
-        return lead if self.form is None or not lead else self.form.led(token_ids, lead)
+        return lead if self.form is None or not lead else self.form.lead_in(token_ids, lead)
 
-    def _closed(self, turn: "_Begun", sample: Sample) -> Sample:
+    def _completed(self, turn: "_Turn", sample: Sample) -> Sample:
         """The sample. If it was cut off, forced tokens complete it, provided that the context has room for them."""
         if self.form is None or self._ended(turn, sample) or not sample.token_ids:
             return sample
-        ending = self.form.ending((*turn.said.token_ids, *sample.token_ids))
+        ending = self.form.ending((*turn.prefix.token_ids, *sample.token_ids))
         room = self.generator.context - len(turn.prompt) - len(sample.token_ids)
         return sample.followed_by(ending) if len(ending) <= room else sample
 
-    def _written(self, state: State, begun: Message, room: int) -> list[Action]:
+    def _legal_turns(self, state: State, begun: Message, room: int) -> list[Action]:
         """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions are
         left out if the format cannot write them, or if they take more than ``room`` tokens."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
@@ -255,22 +255,22 @@ class LLMPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _Turn:
     """A turn to be sampled to its end; a part of it may exist already."""
 
     prompt: tuple[int, ...]
     """All ids before the tokens to be sampled."""
-    said: Message
+    prefix: Message
     """The existing part of the turn; if the turn has not begun, an empty message that is not partial."""
     seed: int
     pause: Pause | None
     tree: str
     """As for ``SampleRequest.trees``."""
 
-    def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Begun":
+    def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Turn":
         """The turn after ``token_ids`` were added to it, with the text ``text``."""
-        said = Message("assistant", self.said.content + text, (*self.said.token_ids, *token_ids), partial=True)
-        return _Begun((*self.prompt, *token_ids), said, seed, None, self.tree)
+        prefix = Message("assistant", self.prefix.content + text, (*self.prefix.token_ids, *token_ids), partial=True)
+        return _Turn((*self.prompt, *token_ids), prefix, seed, None, self.tree)
 
 
 def _read_all(
@@ -279,8 +279,8 @@ def _read_all(
     """For each state: its reading, its prompt, and the reason why the prompt cannot be read (empty if it can)."""
     readings = [chat.read(state.messages) for state in states]
     prompts = [chat.prompt_ids(reading.messages) for reading in readings]
-    told = zip(readings, prompts, strict=True)
-    return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in told]
+    pairs = zip(readings, prompts, strict=True)
+    return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +349,9 @@ class HeadValue:
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
         asked, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
-        told = await self.generator.in_background(partial(self._read, asked, trees)) if asked else []
+        inputs = await self.generator.in_background(partial(self._read, asked, trees)) if asked else []
         read = list[torch.Tensor]()
-        for place, each in zip(readable, told, strict=True):
+        for place, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
                 errors[place] = each.reason
             else:

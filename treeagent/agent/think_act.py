@@ -43,8 +43,8 @@ class SplitPolicy:
     def _thought(self, turn: Action) -> Action:
         """The thought of a turn that was paused after it; a whole turn unchanged."""
         sampled = len(turn.token_ids) - len(turn.forced)
-        goes_on = self.policy.grammar.begins_action(turn.text) and sampled < self.policy.max_new_tokens
-        if not goes_on:
+        paused = self.policy.grammar.begins_action(turn.text) and sampled < self.policy.max_new_tokens
+        if not paused:
             return turn
         thought = self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs)
         return replace(thought, forced=turn.forced)
@@ -67,9 +67,11 @@ class SplitDynamics:
         if not action.call and not action.error:
             said = Message("assistant", action.text, action.token_ids, partial=True)
             key = None if state.key is None else f"{state.key}\n{action.text}"
-            begun = replace(state, messages=(*state.messages, said), key=key, snapshot=_Begun(state, action))
-            return Transition(begun, cost=0)
-        if isinstance(state.snapshot, _Begun):
+            after_thought = replace(
+                state, messages=(*state.messages, said), key=key, snapshot=_AfterThought(state, action)
+            )
+            return Transition(after_thought, cost=0)
+        if isinstance(state.snapshot, _AfterThought):
             before, thought = state.snapshot.state, state.snapshot.thought
             turn = self.grammar.read(
                 thought.text + action.text, thought.token_ids + action.token_ids, thought.logprobs + action.logprobs
@@ -79,7 +81,7 @@ class SplitDynamics:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _AfterThought:
     """Snapshot of the state after a thought: the state before the thought, and the thought."""
 
     state: State

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from treeagent.cli import data, envs, look, plan, reward, runs, world
-from treeagent.cli.app import app, tell
+from treeagent.cli.app import app, print_error
 from treeagent.run.terminal import close_unwritable, guard_streams
 
 __all__ = ["main"]
@@ -37,6 +37,6 @@ def main() -> None:
         if reason.errno == errno.EPIPE:
             sys.exit(1)
         with suppress(OSError):
-            tell(f"cannot write the output: {reason.strerror}: free some space, or send it elsewhere")
+            print_error(f"cannot write the output: {reason.strerror}: free some space, or send it elsewhere")
         close_unwritable()
         sys.exit(2)

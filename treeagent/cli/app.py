@@ -22,20 +22,22 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             command = self.get_command(context, context.invoked_subcommand or "")
             resumes = command is not None and any(each.name == "resume" for each in command.params)
-            tell(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
+            print_error(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
             raise typer.Exit(130) from None
         except _UsageError as error:
             error.message = visible(error.message)  # it quotes what was typed or pasted
             raise
         except SystemExit as error:
             # No command raises SystemExit, so the user's environment did, without a message and perhaps with code 0.
-            tell(f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead")
+            print_error(
+                f"code that the command loaded ended the program ({error!r}): let it raise an Exception instead"
+            )
             raise typer.Exit(1) from None
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:
                 raise
-            tell(sentence)
+            print_error(sentence)
             raise typer.Exit(2) from None
 
 
@@ -58,6 +60,6 @@ def _sentence(error: Exception) -> str | None:
     return str(error) if type(error).__module__.startswith("treeagent.") else None
 
 
-def tell(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """Print an error message."""
     Terminal(stderr=True).print(Text(sentence, style="red"), soft_wrap=True)

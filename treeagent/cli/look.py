@@ -302,19 +302,19 @@ def marks(
     from rich.table import Column, Table
     from rich.text import Text
 
-    from treeagent.marks import FILE, agreement, append_mark, new_mark, read_marks, standing
+    from treeagent.marks import FILE, agreement, append_mark, effective_marks, new_mark, read_marks
     from treeagent.run.folder import Run, RunError
     from treeagent.visible import visible
 
     file = Run.open(run_folder).path / FILE
     told = read_marks(file)
     if withdraw is not None:
-        if withdraw not in {mark.id for mark in standing(told)}:
+        if withdraw not in {mark.id for mark in effective_marks(told)}:
             raise RunError(f"{file} holds no standing mark {withdraw}: treeagent marks {run_folder} lists them")
         append_mark(file, new_mark(who or getpass.getuser(), "withdraw", withdraws=withdraw))
         Terminal().print(f"withdrew {withdraw}")
         return
-    count = standing(told)
+    count = effective_marks(told)
     if not count:
         raise RunError(f"{run_folder} has no marks: make some with treeagent review {run_folder}")
     table = Table(Column("id", no_wrap=True), "when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)

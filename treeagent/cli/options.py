@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # these modules take seconds to import, which would slow down
     from treeagent.cli.preflight import Use
     from treeagent.config import Method, RunConfig
     from treeagent.run.folder import Run
-    from treeagent.run.times import Timed
+    from treeagent.run.times import TimedProgress
     from treeagent.search.node import Tree
 
 
@@ -93,20 +93,20 @@ def open_run(
     uses: "Sequence[Use]",
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
-    lender: Path | None = None,
-) -> "Iterator[tuple[Run, Timed]]":
+    tree_source: Path | None = None,
+) -> "Iterator[tuple[Run, TimedProgress]]":
     """Context that yields the run to write and its progress. If the command learns or asks a judge, the run's alarms
     are printed at the end.
 
-    The settings come from the first of these that exists: ``--config``; the run that is resumed; ``lender``; the run
-    that CHECKPOINT belongs to, since the policy was trained in its environment and format.
+    The settings come from the first of these that exists: ``--config``; the run that is resumed; ``tree_source``; the
+    run that CHECKPOINT belongs to, since the policy was trained in its environment and format.
 
     Args:
         given: the options of the command.
         uses: the parts of the command that use tasks.
         learns: returns the update methods that the command uses, given the settings.
         checkpoint: the checkpoint to start from, if any.
-        lender: the run whose trees are used for learning, if it is another run.
+        tree_source: the run whose trees are used for learning, if it is another run.
 
     Raises:
         UserError: as ``require_trust`` and ``preflight.require``.
@@ -115,8 +115,8 @@ def open_run(
     from treeagent.run.recipes import find_recipe
 
     runs = [given.out] if given.resume else []
-    if lender is not None:
-        runs.append(lender)
+    if tree_source is not None:
+        runs.append(tree_source)
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         runs.append(checkpoint.parent.parent)
     chosen = [] if given.engine is None else [f"engine={given.engine}"]
@@ -137,7 +137,7 @@ def open_run(
     from treeagent.run.folder import Run
     from treeagent.run.mirror import Mirror, mirrored
     from treeagent.run.progress import RichProgress
-    from treeagent.run.times import TIMES, Timed
+    from treeagent.run.times import TIMES, TimedProgress
     from treeagent.run.trackers import tracked
     from treeagent.workers.machine import fitted
 
@@ -149,14 +149,14 @@ def open_run(
         Terminal(stderr=True).print(told, soft_wrap=True)
     if config.mirror:
         Mirror(config.mirror).require_own(given.out)
-    tell = partial(Terminal(stderr=True).print, soft_wrap=True)
+    print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
     with (
         Run.create(given.out, config, resume=given.resume) as run,
-        mirrored(run.path, config.mirror, tell),
+        mirrored(run.path, config.mirror, print_line),
         tracked(run),
     ):
         shown = RichProgress(run=run.path)
-        progress = Timed(shown, run.path / TIMES)
+        progress = TimedProgress(shown, run.path / TIMES)
         yield run, progress
         progress.write()
         shown.finish()

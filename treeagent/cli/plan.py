@@ -62,7 +62,7 @@ def plan(
     from treeagent.run.cost import Shape, modelled, stage_costs
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
-    from treeagent.run.times import taken
+    from treeagent.run.times import run_costs
     from treeagent.stages.measure import measure as measured
     from treeagent.stages.measure import model_size, this_device
     from treeagent.workers.machine import fitted
@@ -72,7 +72,7 @@ def plan(
     kind = command or ("train" if rounds or checkpoint is not None else "quickstart")
     start = None if checkpoint is None else find_checkpoint(checkpoint)
     if run is not None and start is None and kind == "train":
-        start = run.taken("start")
+        start = run.recorded_checkpoint("start")
     if measure:
         uses: list[Use] = ["collect", "update", "evaluate"] if kind == "quickstart" else ["adapt", "update", "evaluate"]
         methods = config.update.methods if kind == "quickstart" else config.adapt.methods
@@ -88,7 +88,7 @@ def plan(
         rates = modelled(config, Shape.assumed(config), size, device)
         if start is not None:
             rates = rates.without_warm_start()
-    print_plan(stage_costs(config, kind, rates), console, price=price, taken=None if run is None else taken(run))
+    print_plan(stage_costs(config, kind, rates), console, price=price, taken=None if run is None else run_costs(run))
     print_memory(config, kind, size, rates, device, console)
     if not measure:
         console.print(

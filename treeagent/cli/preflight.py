@@ -14,7 +14,7 @@ from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Env
-from treeagent.imagination.load import planned_in, require_world
+from treeagent.imagination.load import require_world, with_planning_world
 from treeagent.rewards.audit import require_cap
 from treeagent.rewards.components import read_rules, require_names
 from treeagent.run.folder import RunError
@@ -39,7 +39,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     """
     require_trackers(config)
     if config.evaluate.world:
-        planned_in(config)
+        with_planning_world(config)
     _require_engines(config)
     devices = {"policy.device_map": config.policy.device_map}
     if "adapt" in uses and config.adapt.imagines:

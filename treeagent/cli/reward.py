@@ -44,7 +44,7 @@ def fit(
     require_trees(run_folder, COLLECTED)
     require_trust(own.path / "config.toml", overrides or (), trust)
     settings = load_config(own.path / "config.toml", overrides or ())
-    start = find_checkpoint(checkpoint) if checkpoint else own.taken(COLLECTED)
+    start = find_checkpoint(checkpoint) if checkpoint else own.recorded_checkpoint(COLLECTED)
     if start is None:
         raise RunError(f"{run_folder} does not tell which policy searched its trees: give --checkpoint")
     with Run.create(run_folder, own.config, resume=True) as run:

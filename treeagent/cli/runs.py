@@ -49,9 +49,9 @@ def quickstart(
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
     with open_run(given, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
-        from treeagent.workers.processes import kept_workers
+        from treeagent.workers.processes import shared_workers
 
-        with kept_workers(run.config):
+        with shared_workers(run.config):
             print_rows(loop.quickstart(run.config, run, progress))
 
 
@@ -113,9 +113,9 @@ def train(
     given = Given(config, settings, seed, engine, out, resume, trust)
     with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
-        from treeagent.workers.processes import kept_workers
+        from treeagent.workers.processes import shared_workers
 
-        with kept_workers(run.config):
+        with shared_workers(run.config):
             print_rows(loop.train(run.config, run, progress, start))
 
 
@@ -193,7 +193,7 @@ def evaluate(
     given = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.run.progress import Stage
-        from treeagent.stages.evaluate import measure, withstand
+        from treeagent.stages.evaluate import measure, measure_disturbed
 
         disturbed = len(run.config.evaluate.suite)
         harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
@@ -203,4 +203,4 @@ def evaluate(
         if run.config.evaluate.suite:
             from treeagent.report.suite import print_suite
 
-            print_suite(withstand(run.config, run, progress, wanted), Terminal())
+            print_suite(measure_disturbed(run.config, run, progress, wanted), Terminal())

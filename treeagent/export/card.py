@@ -86,7 +86,7 @@ def _settings(config: RunConfig, views: Iterable[str]) -> str:
 
 def _checkpoints(run: Run) -> str:
     """The policies of the finished searches: hub names, or names of folders without their paths, which are private."""
-    paths = [run.taken(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
+    paths = [run.recorded_checkpoint(stage) for stage in run.stages() if stage.split("-")[0] == COLLECTED]
     names = [path.name if path.is_absolute() or path.is_relative_to(run.path) else str(path) for path in paths if path]
     return ", ".join(map(_code, dict.fromkeys(names))) or "not recorded"
 

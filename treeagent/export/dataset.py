@@ -20,7 +20,7 @@ import pyarrow.parquet
 from treeagent.config import RunConfig, config_difference
 from treeagent.export.card import card
 from treeagent.export.views import VIEWS, Row
-from treeagent.marks import FILE, read_marks, standing
+from treeagent.marks import FILE, effective_marks, read_marks
 from treeagent.run.folder import COLLECTED, Run, RunError
 from treeagent.run.progress import Progress
 from treeagent.run.trees import marked_trees
@@ -105,7 +105,9 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
         for section in sections
         for key, value in asdict(getattr(config.update, section)).items()
     }
-    marks = hashlib.sha256("".join(mark.id for mark in standing(read_marks(run.path / FILE))).encode()).hexdigest()
+    marks = hashlib.sha256(
+        "".join(mark.id for mark in effective_marks(read_marks(run.path / FILE))).encode()
+    ).hexdigest()
     return {"treeagent": version("treeagent"), "format": format, "views": list(views), "marks": marks} | settings
 
 

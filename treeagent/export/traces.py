@@ -68,7 +68,7 @@ def write_traces(
     count = 0
     with replacing(out) as file:
         for name in names:
-            taken = run.taken(name)
+            taken = run.recorded_checkpoint(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
             told = TraceFacts(tools, taken.name if taken else "", name, began, run.config.update.advantages)
             for tree in marked_trees(folder, name):

@@ -40,8 +40,8 @@ class Window:
             queries: positions of the queries, [rows, queries].
             keys: positions of the keys, [rows, keys].
         """
-        asking, asked = queries[:, :, None], keys[:, None]
-        return asking // self.size == asked // self.size if self.chunked else asked > asking - self.size
+        query, key = queries[:, :, None], keys[:, None]
+        return query // self.size == key // self.size if self.chunked else key > query - self.size
 
 
 def base_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:

@@ -35,9 +35,9 @@ class Sample:
 
     def followed_by(self, token_ids: Sequence[int]) -> "Sample":
         """This sample with forced tokens appended."""
-        places = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
+        indices = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
         zeros = (0.0,) * len(token_ids)
-        return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *places))
+        return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *indices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class SampleRequest:
     trees: Sequence[str] = ()
     """For each prompt a name of its tree; may be empty. Prompts of a tree share a prefix, so one server of a pool
     answers all of them. Nothing else depends on these names."""
-    begun: Sequence[tuple[int, ...]] = ()
+    turn_prefixes: Sequence[tuple[int, ...]] = ()
     """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``; empty means none."""
 
     def limits(self, context: int) -> list[int]:
@@ -112,30 +112,30 @@ class SampleRequest:
         ]
 
 
-def beginnings(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
+def prefix_trie(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
     """The trie of the candidates: each proper prefix of a candidate once, with the distinct tokens that follow it. The
     empty prefix comes first, and every prefix comes before its continuations."""
-    following: dict[tuple[int, ...], list[int]] = {(): []}
+    trie: dict[tuple[int, ...], list[int]] = {(): []}
     for ids in candidates:
         for place, token in enumerate(ids):
-            tokens = following.setdefault(ids[:place], [])
+            tokens = trie.setdefault(ids[:place], [])
             if token not in tokens:
                 tokens.append(token)
-    return following
+    return trie
 
 
-def common_beginning(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def common_prefix(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The longest common prefix of all prompts."""
     alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
     return tuple(ids[0] for ids in alike)
 
 
-def put_together(
-    candidates: Sequence[tuple[int, ...]], told: Mapping[tuple[int, ...], Mapping[int, float]]
+def samples_from_trie(
+    candidates: Sequence[tuple[int, ...]], logprobs: Mapping[tuple[int, ...], Mapping[int, float]]
 ) -> list[Sample]:
-    """The candidates as samples, with the log-probabilities of their tokens taken from ``told``: for each prefix
-    (``beginnings``), the log-probability of each token after it."""
-    return [Sample(ids, tuple(told[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
+    """The candidates as samples, with the log-probabilities of their tokens taken from ``logprobs``: for each prefix
+    (``prefix_trie``), the log-probability of each token after it."""
+    return [Sample(ids, tuple(logprobs[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
 
 
 class Generator(ABC):

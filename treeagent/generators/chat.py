@@ -34,7 +34,7 @@ _TURN = "\U000ffffc"
 _DATE = "26 Jul 2024"
 """Some templates write today's date, so prompts would change from day to day. They get this date instead, which is the
 one that Llama's templates write without a clock."""
-_TRIAL = (
+_TEST_CONVERSATION = (
     Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
     Message("assistant", "70303", (0,)),
@@ -115,16 +115,16 @@ class ChatFormat:
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self.encode_action = lru_cache(maxsize=1 << 16)(self._encode_action)
-        self._saved = lru_cache(maxsize=1 << 16)(self._tokens_saved)
+        self._cached_savings = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
-        self._fit_form()
+        self._choose_form()
         self.stop_text, self.stop_id = self._stop()
         if shots:
-            self._show(shots)
+            self._set_shots(shots)
 
     def forget(self) -> None:
         """Clear the caches of conversations read so far."""
-        for cached in (self.context_ids, self._saved, self._render, self.encode_action):
+        for cached in (self.context_ids, self._cached_savings, self._render, self.encode_action):
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ class ChatFormat:
         observation is never left out."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"] or [0]
         for place in range(turns[0], turns[-1]):
-            saved = self._saved(messages[place].content) if messages[place].role == "user" else 0
+            saved = self._cached_savings(messages[place].content) if messages[place].role == "user" else 0
             if surplus > 0 and saved > 0 and place not in left_out:
                 left_out, surplus = (*left_out, place), surplus - saved
         return left_out
@@ -270,7 +270,7 @@ class ChatFormat:
         """
         read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
         turn = sum(message.role == "assistant" for message in earlier)
-        head, found, added = whole.partition(_stand_in(turn))
+        head, found, added = whole.partition(_placeholder(turn))
         if found and head.rstrip() == read.rstrip():
             return added
         if found and read.startswith(head) and head.startswith(self._rendered(before, shown, opening=False)):
@@ -283,7 +283,7 @@ class ChatFormat:
     def _refused(self, reason: str) -> UserError:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
-    def _fit_form(self) -> None:
+    def _choose_form(self) -> None:
         """Choose a form with which the template writes everything and rewrites nothing. Forms are tried from the most
         informative to the least."""
         told = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
@@ -301,10 +301,10 @@ class ChatFormat:
         """
         self._form = form
         self._render.cache_clear()
-        self._added(self._render(_TRIAL[:4]), _TRIAL[:2])
-        whole = self._render(_TRIAL)
-        self._added(whole, _TRIAL[:4])
-        for message in _TRIAL:
+        self._added(self._render(_TEST_CONVERSATION[:4]), _TEST_CONVERSATION[:2])
+        whole = self._render(_TEST_CONVERSATION)
+        self._added(whole, _TEST_CONVERSATION[:4])
+        for message in _TEST_CONVERSATION:
             if message.role != "assistant" and whole.count(message.content) != 1:
                 raise self._refused(
                     f"does not write a message of role {message.role!r} once: give the tokenizer one that does"
@@ -312,7 +312,7 @@ class ChatFormat:
         if form.tools and any(name not in whole for name in self._tool_names):
             raise self._refused("writes no tools")
 
-    def _show(self, shots: Sequence[Sequence[Message]]) -> None:
+    def _set_shots(self, shots: Sequence[Sequence[Message]]) -> None:
         """Set the demonstrations, and test the template with them."""
         self._shots = tuple(
             tuple(
@@ -325,12 +325,12 @@ class ChatFormat:
             for place, message in enumerate(shot):
                 if message.role == "assistant":
                     self._shown += self._new_ids(shot[:place], number) + message.token_ids
-        self._added(self._render(_TRIAL[:4], len(shots)), _TRIAL[:2], len(shots))
-        self._added(self._render(_TRIAL, len(shots)), _TRIAL[:4], len(shots))
+        self._added(self._render(_TEST_CONVERSATION[:4], len(shots)), _TEST_CONVERSATION[:2], len(shots))
+        self._added(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
 
     def _stop(self) -> tuple[str, int]:
         """Text and id of the token that ends a turn of the agent."""
-        after = self._render(_TRIAL).partition(_stand_in(0))[2].lstrip()
+        after = self._render(_TEST_CONVERSATION).partition(_placeholder(0))[2].lstrip()
         text = next((token for token in self._special if after.startswith(token)), self.tokenizer.eos_token)
         if text is None:
             raise UserError(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
@@ -362,7 +362,7 @@ class ChatFormat:
             for message in conversation:
                 content = self._escape(message.content)
                 if message.role == "assistant":
-                    rows.append({"role": "assistant", "content": _stand_in(turns)})
+                    rows.append({"role": "assistant", "content": _placeholder(turns)})
                     turns += 1
                 elif message.role == "system":
                     opening.append(content)
@@ -395,5 +395,5 @@ class ChatFormat:
         return tuple(ids)
 
 
-def _stand_in(turn: int) -> str:
+def _placeholder(turn: int) -> str:
     return _TURN + chr(0xF0000 + turn)

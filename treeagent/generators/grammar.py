@@ -96,12 +96,12 @@ class Grammar(Protocol):
     def write(self, thought: str, call: str | ToolCall) -> str:
         """The text of a turn with this thought and call."""
 
-    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """Rules of well-formed turns in llguidance's dialect of Lark; the rule ``turn`` describes a whole turn. With
         tools, a turn calls one of them with arguments that match its schema; without tools, it says a text.
 
         Args:
-            spelt: writes a mark as a term of the rules: quoted, or as a special token (``<[7]>``).
+            mark_term: writes a mark as a term of the rules: quoted, or as a special token (``<[7]>``).
         """
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
@@ -165,7 +165,7 @@ class ReAct:
             calls = (f"What you do: {tools[0].description} {_json(schema)}",)
         return "\n".join((_TASK, *turn, *calls))
 
-    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
         tool in the form of ``_as_text``, or with its arguments as JSON."""
         line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
@@ -309,14 +309,14 @@ class JsonAction(_AfterThinking):
         call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
         return "\n".join((_TASK, "Think first.", *((call, text, *_listing(tools)) if tools else (text,))))
 
-    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         if tools:
             calls = _calls(tools, ('{"when": true, "which": ', ', "how": ', "}"))
         else:
             text = {"type": "string", "pattern": r"\S"}
             said = json.dumps('{"when": false, "which": null, "how": {"text": ')
             calls = [f"call: {said} said {json.dumps('}}')}", f"said: %json {_json(text)}"]
-        return _after_thought(calls, spelt, self.mark, "</action>")
+        return _after_thought(calls, mark_term, self.mark, "</action>")
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         if isinstance(call, str):
@@ -363,32 +363,32 @@ class ToolCalls(_AfterThinking):
         """As for ``Grammar``, for a chat template that does not write the tools."""
         if not tools:
             return f"{_TASK}\nThink in <think> tags, then say your action."
-        call = f"Think in <think> tags, then call a tool:\n{self._spelt('NAME', 'ARGUMENTS')}"
+        call = f"Think in <think> tags, then call a tool:\n{self._write_call('NAME', 'ARGUMENTS')}"
         return "\n".join((_TASK, call, *_listing(tools)))
 
-    def rules(self, tools: Sequence[Tool], spelt: Callable[[str], str]) -> str:
+    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         if not tools:
             marks = "|".join(map(re.escape, _RESERVED)).replace("/", r"\/")
             others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
             if self.syntax == "llama":
                 others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
             said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
-            return "\n".join(("turn: thinking? SAID", _thinking(spelt), f"SAID: {said}"))
+            return "\n".join(("turn: thinking? SAID", _thinking(mark_term), f"SAID: {said}"))
 
         spelling = _SPELLINGS[self.syntax]
         match self.syntax:
             case "hermes":
-                return _after_thought(_calls(tools, spelling), spelt, self.mark, "</tool_call>")
+                return _after_thought(_calls(tools, spelling), mark_term, self.mark, "</tool_call>")
             case "mistral":
-                return _after_thought(_calls(tools, spelling, spelt("[ARGS]")), spelt, self.mark)
+                return _after_thought(_calls(tools, spelling, mark_term("[ARGS]")), mark_term, self.mark)
             case "llama":
-                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(spelt), *_calls(tools, spelling)))
+                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(mark_term), *_calls(tools, spelling)))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        said = call if isinstance(call, str) else self._spelt(_json(call.name), _json(call.arguments))
+        said = call if isinstance(call, str) else self._write_call(_json(call.name), _json(call.arguments))
         return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
 
-    def _spelt(self, name: str, arguments: str) -> str:
+    def _write_call(self, name: str, arguments: str) -> str:
         before, between, after = _SPELLINGS[self.syntax]
         call = f"{before}{name}{between}{arguments}{after}"
         match self.syntax:
@@ -460,26 +460,26 @@ def _bounded(schema: object) -> object:
     return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | told if whole else told
 
 
-def _after_thought(calls: Sequence[str], spelt: Callable[[str], str], mark: str, end: str = "") -> str:
+def _after_thought(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
     """Rules of a turn that has a thought, in plain text or in tags, and then a call between ``mark`` and ``end``."""
     outside = rf"& ~/\s*<think>{_ANY}/"
-    rest = rf"/\n?/ call /\n?/ {spelt(end)}" if end else "/ ?/ call"
-    if _is_token(spelt(mark)):
-        turn = [f"turn: thinking? THOUGHT {spelt(mark)} {rest}", f"THOUGHT: /{_ANY}/ {outside}"]
+    rest = rf"/\n?/ call /\n?/ {mark_term(end)}" if end else "/ ?/ call"
+    if _is_token(mark_term(mark)):
+        turn = [f"turn: thinking? THOUGHT {mark_term(mark)} {rest}", f"THOUGHT: /{_ANY}/ {outside}"]
     else:
         turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{_ANY}{re.escape(mark)}/ {outside}"]
-    return "\n".join((*turn, _thinking(spelt), *calls))
+    return "\n".join((*turn, _thinking(mark_term), *calls))
 
 
-def _thinking(spelt: Callable[[str], str]) -> str:
-    begin, end = spelt("<think>"), spelt("</think>")
+def _thinking(mark_term: Callable[[str], str]) -> str:
+    begin, end = mark_term("<think>"), mark_term("</think>")
     if _is_token(begin):
         return rf"thinking: /\n?/ {begin} /{_ANY}/ {end}"
     return rf"thinking[lazy]: /\n?<think>{_ANY}<\/think>/"
 
 
-def _is_token(spelt: str) -> bool:
-    return spelt.startswith("<[")
+def _is_token(term: str) -> bool:
+    return term.startswith("<[")
 
 
 def _mistral(said: str) -> ToolCall:

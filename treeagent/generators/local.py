@@ -40,7 +40,7 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, beginnings
+from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, prefix_trie
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
@@ -344,7 +344,7 @@ class LocalGenerator(Generator):
     ) -> list[list[Sample]]:
         """Score ``candidates`` as continuations of ``leaves``. Their keys and values are not cached, because search
         continues only a few of them; the tokens of these are read later, with the observation that follows."""
-        tries = [beginnings(each) for each in candidates]
+        tries = [prefix_trie(each) for each in candidates]
         width = max(map(len, tries)) - 1
         most = max(_SCORED_LOGITS // (max(width, 1) * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
         if len(leaves) > most:
@@ -356,7 +356,7 @@ class LocalGenerator(Generator):
             first = cast(Tensor, leaf.logits)[None]
             logits = torch.cat([first, fed.float()[: len(trie) - 1]]) if len(trie) > 1 else first
             logprobs = (logits / temperature).log_softmax(-1)
-            place = {begun: number for number, begun in enumerate(trie)}
+            place = {prefix: number for number, prefix in enumerate(trie)}
             steps = [(place[ids[:length]], token) for ids in asked for length, token in enumerate(ids)]
             told = iter(logprobs[tuple(zip(*steps, strict=True))].tolist() if steps else ())
             scored.append([Sample(ids, tuple(next(told) for _ in ids)) for ids in asked])
@@ -379,11 +379,11 @@ class LocalGenerator(Generator):
         above = np.zeros((rows, width, width), dtype=np.bool_)
         for row, trie in enumerate(tries):
             column: dict[tuple[int, ...], int] = {}
-            for begun in list(trie)[1:]:
-                here = column[begun] = len(column)
-                ids[row, here], depths[row, here] = begun[-1], len(begun) - 1
-                if len(begun) > 1:
-                    above[row, here] = above[row, column[begun[:-1]]]
+            for token_prefix in list(trie)[1:]:
+                here = column[token_prefix] = len(column)
+                ids[row, here], depths[row, here] = token_prefix[-1], len(token_prefix) - 1
+                if len(token_prefix) > 1:
+                    above[row, here] = above[row, column[token_prefix[:-1]]]
                 above[row, here, here] = True
         self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
@@ -426,13 +426,13 @@ class LocalGenerator(Generator):
         tokens, logprobs = torch.zeros(rows, steps, count, dtype=torch.long), torch.zeros(rows, steps, count)
         lengths = torch.tensor(limits)[:, None].repeat(1, count)
         pauses = request.pauses[part]
-        turns = (request.begun or [()] * len(request.prompts))[part]
-        held = None if request.form is None else request.form.follow(turns, count, logits.shape[-1])
+        turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
+        states = None if request.form is None else request.form.sample_states(turns, count, logits.shape[-1])
         for step in range(steps):
-            allowed = None if held is None else torch.from_numpy(held.allowed())
+            allowed = None if states is None else torch.from_numpy(states.allowed())
             tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request, allowed)
-            if held is not None:
-                held.take(tokens[:, step].tolist())
+            if states is not None:
+                states.advance(tokens[:, step].tolist())
             lengths = torch.where((tokens[:, step] == request.stop_id) & (lengths > step), step + 1, lengths)
             if any(pauses):
                 _pause(tokens[:, : step + 1], lengths, pauses)
@@ -536,15 +536,15 @@ def _draw(
     """
     temperature = request.temperature
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
-    held = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
+    kept_logprobs = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
     if temperature > 0 and (request.top_p < 1 or request.min_p > 0):
-        logprobs = held = truncated(held, request.top_p, request.min_p)
+        logprobs = kept_logprobs = truncated(kept_logprobs, request.top_p, request.min_p)
     if temperature > 0:
-        cumulative = held.exp().cumsum(dim=-1)
+        cumulative = kept_logprobs.exp().cumsum(dim=-1)
         # A number that rounds to 1 would choose the last token of the vocabulary, however unlikely it is.
         below = uniform[..., None].float().clamp(max=1 - 2**-24) * cumulative[..., -1:]
         chosen = torch.searchsorted(cumulative, below.contiguous(), right=True)
         chosen = chosen.clamp(max=logits.shape[-1] - 1)
     else:
-        chosen = held.argmax(dim=-1, keepdim=True)
+        chosen = kept_logprobs.argmax(dim=-1, keepdim=True)
     return chosen[..., 0], logprobs.gather(-1, chosen)[..., 0]

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryFile
 
 from treeagent.generators.config import RemoteConfig
-from treeagent.generators.servers import connect, named
+from treeagent.generators.servers import connect, model_names
 from treeagent.threads import map_in_threads
 from treeagent.types import UserError, storable
 
@@ -31,16 +31,16 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
     Raises:
         UserError: no server serves the checkpoint.
     """
-    place = str(Path(checkpoint).resolve()) if Path(checkpoint).exists() else checkpoint
-    stale = [url for url in config.urls if not {place, checkpoint} & _served(url)]
+    checkpoint_path = str(Path(checkpoint).resolve()) if Path(checkpoint).exists() else checkpoint
+    outdated = [url for url in config.urls if not {checkpoint_path, checkpoint} & _served(url)]
     each = any("{url}" in word for word in command)
-    failed = "" if each or not stale else _run(command, place, "")
+    failed = "" if each or not outdated else _run(command, checkpoint_path, "")
 
-    def bring(url: str) -> str:
-        why = _run(command, place, url) if each else failed
-        return why or _wait(url, place)
+    def reload_one(url: str) -> str:
+        why = _run(command, checkpoint_path, url) if each else failed
+        return why or _wait(url, checkpoint_path)
 
-    reasons = [why for why in map_in_threads(bring, stale, len(stale)) if why]
+    reasons = [why for why in map_in_threads(reload_one, outdated, len(outdated)) if why]
     if reasons and len(reasons) == len(config.urls):
         raise UserError(f"{reasons[0]}: correct policy.reload or the server, then go on with --resume")
     return reasons
@@ -49,29 +49,29 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
 def _run(command: Sequence[str], checkpoint: str, url: str) -> str:
     """Run the command. Returns the reason why it failed; empty if it succeeded."""
     words = [word.replace("{checkpoint}", checkpoint).replace("{url}", url) for word in command]
-    with TemporaryFile() as told:  # a pipe would stay open as long as a server runs that the command has started
+    with TemporaryFile() as output:  # a pipe would stay open as long as a server runs that the command has started
         try:
             code = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, timeout=_MOST_SECONDS
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=_MOST_SECONDS
             ).returncode
         except OSError as error:
             return f"policy.reload {words[0]!r} cannot be run ({error.strerror})"
         except subprocess.TimeoutExpired:
             return f"policy.reload {words[0]!r} did not end within {_MOST_SECONDS:g} s"
-        told.seek(0)
-        lines = storable(told.read().decode(errors="replace")).split("\n")
+        output.seek(0)
+        lines = storable(output.read().decode(errors="replace")).split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
     return f"policy.reload {words[0]!r} ended with {code} ({last[:200]})" if code else ""
 
 
 def _wait(url: str, checkpoint: str) -> str:
     """Wait until the server serves the checkpoint. Returns the reason why it does not in time; empty if it does."""
-    until = time.monotonic() + _MOST_SECONDS
+    deadline = time.monotonic() + _MOST_SECONDS
     while True:
         served = _served(url)
         if PurePath(checkpoint).name in {PurePath(name).name for name in served}:
             return ""
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             names = ", ".join(map(repr, sorted(served))) or "nothing"
             return f"the server at {url} serves {names} after policy.reload, not {PurePath(checkpoint).name!r}"
         time.sleep(_POLL_SECONDS)
@@ -81,6 +81,6 @@ def _served(url: str) -> set[str]:
     """Names of the models that a server serves; empty if it does not answer."""
     try:
         with connect(url, retries=0, timeout=_CHECK_SECONDS) as client:
-            return {name for model in client.models.list() for name in named(model)}
+            return {name for model in client.models.list() for name in model_names(model)}
     except Exception:  # a server that is starting may answer anything
         return set()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.servers import REFUSED, Server, Servers
 from treeagent.types import Message, UserError, storable
@@ -131,25 +131,25 @@ class RemoteGenerator(Servers, Generator):
     ) -> list[list[Sample] | Failure]:
         """As for ``Generator``. Each prefix of a candidate is a separate request, so that the server's prefix cache
         helps."""
-        tries = [{begun: tokens for begun, tokens in beginnings(each).items() if tokens} for each in candidates]
+        tries = [{prefix: tokens for prefix, tokens in prefix_trie(each).items() if tokens} for each in candidates]
         rows = iter(
             self._gather(
                 [
-                    (key, partial(self._score, prompt + begun, tokens, temperature or 1.0))
+                    (key, partial(self._score, prompt + prefix, tokens, temperature or 1.0))
                     for key, prompt, trie in zip(_keys(prompts, trees), prompts, tries, strict=True)
-                    for begun, tokens in trie.items()
+                    for prefix, tokens in trie.items()
                 ]
             )
         )
         scored: list[list[Sample] | Failure] = []
         for each, trie in zip(candidates, tries, strict=True):
             told, failed = dict[tuple[int, ...], dict[int, float]](), list[Failure]()
-            for begun, tokens in trie.items():
+            for prefix, tokens in trie.items():
                 if isinstance(row := next(rows), Failure):
                     failed.append(row)
                 else:
-                    told[begun] = dict(zip(tokens, row, strict=True))
-            scored.append(failed[0] if failed else put_together(each, told))
+                    told[prefix] = dict(zip(tokens, row, strict=True))
+            scored.append(failed[0] if failed else samples_from_trie(each, told))
         return scored
 
     def _draw(

@@ -34,7 +34,7 @@ except ImportError as error:
     raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
 
 Answer = TypeVar("Answer")
-_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
+_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 """Seconds before each retry of a request that no server of a pool has answered; long enough for servers that are
 temporarily full. The client of a single server waits about as long, unless the server says how long."""
 _LEFT_OUT_SECONDS = 30.0
@@ -43,7 +43,7 @@ _CHECK_SECONDS = 10.0
 """Seconds within which a server of a pool must list the models that it serves."""
 _LOAD_SECONDS = 120.0
 """Seconds within which a server must load an adapter, unless ``remote.timeout`` is longer."""
-_FIXES = {
+_ADVICE = {
     401: "set OPENAI_API_KEY",
     402: "see to the account",
     403: "set OPENAI_API_KEY",
@@ -88,7 +88,7 @@ def connect(url: str, *, retries: int, timeout: float) -> openai.OpenAI:
     return openai.OpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
 
 
-def named(model: Model) -> set[str]:
+def model_names(model: Model) -> set[str]:
     """The names of a served model: its id, and the folder from which it was loaded, if the server reports that."""
     return {str(name) for name in (model.id, (model.model_extra or {}).get("root")) if name}
 
@@ -103,7 +103,7 @@ def adapter_name(folder: Path) -> str:
     return f"{folder.resolve().name}-{blake2b(weights, digest_size=6).hexdigest()}"
 
 
-def in_order(key: str, urls: Sequence[str]) -> list[int]:
+def rendezvous_order(key: str, urls: Sequence[str]) -> list[int]:
     """The indices of the servers in the order in which they are asked for ``key``. Each server is first for an equal
     share of the keys, and leaving one out changes only the keys for which it was first."""
     return sorted(range(len(urls)), key=lambda place: blake2b(f"{urls[place]}\n{key}".encode(), digest_size=8).digest())
@@ -118,7 +118,7 @@ class Servers:
         checkpoint: str,
         section: str = "policy",
         requests: str = "remote",
-        retries: int = len(_WAITS),
+        retries: int = len(_RETRY_SECONDS),
         adapter: Path | None = None,
     ) -> None:
         """
@@ -140,7 +140,7 @@ class Servers:
         self._adapter = adapter
         self._adapter_name = "" if adapter is None else adapter_name(adapter)
         self._state = threading.Lock()
-        self._room = threading.Semaphore(config.concurrency)
+        self._slots = threading.Semaphore(config.concurrency)
         """Limits the requests in flight over all calling threads."""
         repeats = retries if len(config.urls) == 1 else 0  # in a pool, the next server is asked instead
         self.servers = [Server(url, connect(url, retries=repeats, timeout=config.timeout)) for url in config.urls]
@@ -196,7 +196,7 @@ class Servers:
                     "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 where it can read that folder"
                 )
         for model in served:
-            if wanted in {PurePath(name).name for name in named(model)}:
+            if wanted in {PurePath(name).name for name in model_names(model)}:
                 base = (model.model_extra or {}).get("parent")  # vLLM reports the context length of the base model only
                 told = [each.model_extra or {} for each in served if each.id in (model.id, base)]
                 contexts = [int(each["max_model_len"]) for each in told if each.get("max_model_len")]
@@ -237,23 +237,23 @@ class Servers:
         return map_in_threads(self._ask, requests, self.config.concurrency)
 
     def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
-        with self._room:
+        with self._slots:
             return self._answer_of(*keyed)
 
     def _answer_of(self, key: str, request: Callable[[Server], Answer]) -> Answer | Failure:
         if len(self.servers) == 1:
             return self._attempt(self.servers[0], request)
-        order = [self.servers[place] for place in in_order(key, self.config.urls)]
+        order = [self.servers[place] for place in rendezvous_order(key, self.config.urls)]
         last = order[0]
         failed: Exception = UserError(
             f"none of {self._section}.url serves {self.checkpoint!r} any more: start one on it"
         )
-        for wait in (*_WAITS, None):
-            for server, left_out in self._in_turn(order):
+        for wait in (*_RETRY_SECONDS, None):
+            for server, left_out in self._available(order):
                 try:
                     answer = request(server)
                 except _FAILURES as error:
-                    if not _another_may_answer(error):
+                    if not _is_retryable(error):
                         return self._failure(server, error)
                     self._leave_out(server, error)
                     last, failed = server, error
@@ -266,7 +266,7 @@ class Servers:
             time.sleep(wait)
         return self._failure(last, failed)
 
-    def _in_turn(self, order: Sequence[Server]) -> Iterator[tuple[Server, bool]]:
+    def _available(self, order: Sequence[Server]) -> Iterator[tuple[Server, bool]]:
         """Yield the servers that are not left out, each with False. If all are left out, yield those that are known to
         serve the checkpoint, each with True."""
         found = False
@@ -332,8 +332,8 @@ class Servers:
             case openai.APIStatusError():
                 body = error.body.get("message") if isinstance(error.body, dict) else error.message
                 said = f"{server} answered {error.status_code}: {' '.join(storable(str(body)).split())[:200]}"
-                if error.status_code in _FIXES:
-                    raise UserError(f"{said}: {_FIXES[error.status_code]}") from None
+                if error.status_code in _ADVICE:
+                    raise UserError(f"{said}: {_ADVICE[error.status_code]}") from None
                 return Failure(said)
             case _:  # the answer does not follow the protocol
                 return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
@@ -356,7 +356,7 @@ def _close(clients: Sequence[openai.OpenAI]) -> None:
         client.close()
 
 
-def _another_may_answer(error: Exception) -> bool:
+def _is_retryable(error: Exception) -> bool:
     if isinstance(error, openai.APIStatusError):
         return error.status_code >= 500 or error.status_code in (*_GONE, *_BUSY)
     return isinstance(error, openai.APIConnectionError)

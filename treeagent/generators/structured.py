@@ -25,11 +25,11 @@ except ImportError as error:
     raise UserError(f"llguidance is missing ({error}): pip install 'llguidance>=1.3,<2'") from error
 
 
-_MOST_TRIED = 400
+_MAX_EXPANSIONS = 400
 """Most continuations that a search for the rest of a turn expands. An argument that was cut off takes about ten."""
-_FEW = 8
+_FALLBACK_TOKENS = 8
 """Number of tokens that are tried if no short token is allowed."""
-_BRIDGE = 4
+_MAX_BRIDGE_TOKENS = 4
 """Most tokens that may be written before the lead into a call."""
 
 
@@ -53,16 +53,16 @@ class Form:
         known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large tokenizer takes a second
         vocabulary = tokenizer.get_vocab()
 
-        def spelt(mark: str) -> str:
+        def mark_term(mark: str) -> str:
             token = vocabulary.get(mark)
             special = token is not None and known.is_special_token(token)  # includes some that transformers calls plain
             return f"<[{token}]>" if special else json.dumps(mark)
 
-        end = spelt("</think>")
+        end = mark_term("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
         start = f"opened turn <[{chat.stop_id}]>\n{opened}" if chat.opens_thought else f"turn <[{chat.stop_id}]>"
         # The first line names the dialect; without it, vLLM's xgrammar would read the rules as its own dialect.
-        self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(spelt)}"
+        self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(mark_term)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
             raise UserError(
@@ -72,18 +72,18 @@ class Form:
         self._start = LLMatcher(known, grammar)
         self._short = _short_tokens(chat)
 
-    def led(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
+    def lead_in(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens to append to a turn that begins with ``token_ids``: ``lead``, after at most a few tokens that
         complete an unfinished character or word. Empty if the form does not allow ``lead`` there."""
         found = self._search(
             token_ids, lambda matcher: lead if matcher.validate_tokens(list(lead)) == len(lead) else ()
         )
-        return found if len(found) <= len(lead) + _BRIDGE else ()
+        return found if len(found) <= len(lead) + _MAX_BRIDGE_TOKENS else ()
 
     def ending(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """A few tokens, including the stop token, that complete a turn that begins with ``token_ids`` so that it is
         well-formed. Empty if none are found."""
-        return self._search(token_ids, lambda matcher: (self._stop,) if _bits(matcher)[self._stop] else ())
+        return self._search(token_ids, lambda matcher: (self._stop,) if _allowed_tokens(matcher)[self._stop] else ())
 
     def _search(self, token_ids: Sequence[int], goal: Callable[[LLMatcher], tuple[int, ...]]) -> tuple[int, ...]:
         """Search for a continuation of ``token_ids``. ``goal`` returns its last tokens, or none while the goal is not
@@ -94,12 +94,12 @@ class Form:
         only tokens of a single punctuation mark, digit or letter are tried, or the first few allowed tokens if none of
         these is allowed.
         """
-        begun = self._start.deep_copy()
-        if not begun.consume_tokens(list(token_ids)):
+        start = self._start.deep_copy()
+        if not start.consume_tokens(list(token_ids)):
             return ()
         order = count()
-        waiting: list[tuple[float, int, tuple[int, ...], LLMatcher]] = [(0.0, next(order), (), begun)]
-        for _ in range(_MOST_TRIED):
+        waiting: list[tuple[float, int, tuple[int, ...], LLMatcher]] = [(0.0, next(order), (), start)]
+        for _ in range(_MAX_EXPANSIONS):
             if not waiting:
                 break
             _, _, path, matcher = heappop(waiting)
@@ -110,28 +110,28 @@ class Form:
                 path = (*path, *forced)
                 if found := (self._stop,) if matcher.is_stopped() else goal(matcher):
                     return (*path, *found) if found != path[-1:] else path
-            allowed = _bits(matcher)
+            allowed = _allowed_tokens(matcher)
             short = self._short[allowed[self._short] > 0]
-            for token in short.tolist() or np.flatnonzero(allowed)[:_FEW].tolist():
+            for token in short.tolist() or np.flatnonzero(allowed)[:_FALLBACK_TOKENS].tolist():
                 after = matcher.deep_copy()
                 if after.consume_token(token) and not after.is_stopped():
-                    left = _bits(after)
+                    left = _allowed_tokens(after)
                     choice = 0.0 if left[self._stop] else len(path) + math.log2(1 + int(left.sum()))
                     heappush(waiting, (choice, next(order), (*path, token), after))
         return ()
 
-    def follow(self, begun: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "Followed":
-        """Track ``count`` samples for each turn in ``begun``, which holds the existing tokens of the turns.
+    def sample_states(self, turn_prefixes: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "SampleStates":
+        """Track ``count`` samples for each turn. ``turn_prefixes`` holds the existing tokens of the turns.
         ``vocabulary`` is the number of logits."""
         matchers: list[list[LLMatcher]] = []
-        for ids in begun:
+        for ids in turn_prefixes:
             matcher = self._start.deep_copy()
             matcher.consume_tokens(list(ids))
             matchers.append([matcher, *(matcher.deep_copy() for _ in range(count - 1))])
-        return Followed(matchers, vocabulary)
+        return SampleStates(matchers, vocabulary)
 
 
-def _bits(matcher: LLMatcher) -> NDArray[np.uint8]:
+def _allowed_tokens(matcher: LLMatcher) -> NDArray[np.uint8]:
     """1 for each token that may come next, else 0, [vocabulary]."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
 
@@ -143,7 +143,7 @@ def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class SampleStates:
     """The grammar states of samples that are being drawn."""
 
     matchers: Sequence[Sequence[LLMatcher]]
@@ -162,7 +162,7 @@ class Followed:
         allowed[..., :width] = bits[..., :width]
         return allowed
 
-    def take(self, tokens: Sequence[Sequence[int]]) -> None:
+    def advance(self, tokens: Sequence[Sequence[int]]) -> None:
         """Advance by the drawn tokens, [rows, siblings]. Tokens after the end of a turn are ignored."""
         for siblings, drawn in zip(self.matchers, tokens, strict=True):
             for matcher, token in zip(siblings, drawn, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, beginnings, put_together
+from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
@@ -123,7 +123,7 @@ class VllmGenerator(Generator):
         """As for ``Generator``. Each prefix of a candidate is a separate prompt, so that the engine's prefix cache
         helps. The engine's own log-probabilities of prompts are not used, because it computes them without its cache
         and at temperature 1."""
-        tries = [beginnings(each) for each in candidates]
+        tries = [prefix_trie(each) for each in candidates]
         settings = [
             SamplingParams(
                 max_tokens=1, temperature=temperature or 1.0, logprob_token_ids=tokens or None, detokenize=False
@@ -131,13 +131,13 @@ class VllmGenerator(Generator):
             for trie in tries
             for tokens in trie.values()
         ]
-        asked = [prompt + begun for prompt, trie in zip(prompts, tries, strict=True) for begun in trie]
+        asked = [prompt + prefix for prompt, trie in zip(prompts, tries, strict=True) for prefix in trie]
         answers = iter(self._generate(asked, settings))
         scored: list[list[Sample] | Failure] = []
         for each, trie in zip(candidates, tries, strict=True):
-            rows = {begun: next(answers).outputs[0].logprobs for begun in trie}
-            told = {begun: {token: rows[begun][0][token].logprob for token in trie[begun]} for begun in trie}
-            scored.append(put_together(each, told))
+            rows = {prefix: next(answers).outputs[0].logprobs for prefix in trie}
+            told = {prefix: {token: rows[prefix][0][token].logprob for token in trie[prefix]} for prefix in trie}
+            scored.append(samples_from_trie(each, told))
         return scored
 
     def forget(self) -> None:

@@ -164,7 +164,7 @@ def world_model(
                 writer.generator.forget()  # a vLLM engine frees its GPUs
 
 
-def planned_in(config: RunConfig) -> tuple[RunConfig, Path]:
+def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
     """Return ``config`` with the section [world] of the run ``evaluate.world``, and the folder of that run's world
     model.
 

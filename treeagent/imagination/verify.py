@@ -13,7 +13,7 @@ _ROUNDING = 0.0015
 """Largest difference of two returns that count as equal, because a world model writes rewards with three decimals."""
 
 
-async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
+async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
     """Mark freshly grown trees as imagined and verify them.
 
     Args:
@@ -21,12 +21,12 @@ async def settle(trees: Sequence[Tree], environment: Dynamics, steps: int, secon
         steps: environment steps per tree after which no further replay starts. 0 verifies nothing.
         seconds: most wall-clock time of one step.
     """
-    call_imagined(trees)
+    mark_imagined(trees)
     for tree in trees if steps else ():
         await verify(tree, environment, steps, seconds)
 
 
-def call_imagined(trees: Iterable[Tree]) -> None:
+def mark_imagined(trees: Iterable[Tree]) -> None:
     """Mark every node as imagined, including the root."""
     for tree in trees:
         for node in tree.nodes():
@@ -48,31 +48,33 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
     """
     growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
-    while tree.budget.environment_steps - before < steps and (plan := _best_promise(tree)):
-        promised = path_return(plan, tree.discount)
-        if promised <= best + _ROUNDING:
+    while tree.budget.environment_steps - before < steps and (plan := _best_imagined_path(tree)):
+        imagined_return = path_return(plan, tree.discount)
+        if imagined_return <= best + _ROUNDING:
             break
         claimed = succeeds(plan)
-        played = await _replay(growth, plan, environment, seconds)
-        if played is None:  # the values of the replayed steps are unknown
+        replayed_path = await _replay(growth, plan, environment, seconds)
+        if replayed_path is None:  # the values of the replayed steps are unknown
             tree.root.edges = []
             return
         if claimed:
             tree.budget.claims += 1
-            tree.budget.claims_kept += succeeds(played)
-        best = max(best, path_return(played, tree.discount))
-    _keep_believable(tree.root, tree.discount)
+            tree.budget.claims_kept += succeeds(replayed_path)
+        best = max(best, path_return(replayed_path, tree.discount))
+    _keep_verified(tree.root, tree.discount)
 
 
-def _best_promise(tree: Tree) -> Sequence[Edge]:
+def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
     """Return the finished path with the highest return among those with an imagined end; empty if there is none. Ties
     are broken by the higher log-probability, then by the shorter path."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
 
-    promises = (path for path in finished_paths(tree) if _end(path).terminated and _end(path).origin == "imagined")
-    return max(promises, key=rank, default=())
+    imagined_paths = (
+        path for path in finished_paths(tree) if _end(path).terminated and _end(path).origin == "imagined"
+    )
+    return max(imagined_paths, key=rank, default=())
 
 
 async def _replay(
@@ -123,12 +125,14 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
 def _same(imagined: Node, real: Node) -> bool:
     """Whether two nodes have the same observation and the same flags. White space at the end of the observation is
     ignored, since a remote model's answers are stripped there."""
-    told, heard = answered(imagined.state.messages), answered(real.state.messages)
+    imagined_text, real_text = answered(imagined.state.messages), answered(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
-    return told.rstrip() == heard.rstrip() and all(getattr(imagined, flag) == getattr(real, flag) for flag in flags)
+    return imagined_text.rstrip() == real_text.rstrip() and all(
+        getattr(imagined, flag) == getattr(real, flag) for flag in flags
+    )
 
 
-def _keep_believable(node: Node, discount: float) -> None:
+def _keep_verified(node: Node, discount: float) -> None:
     replayed = [edge for edge in node.edges if edge.child is not None and edge.child.origin == "real"]
     best = max((edge.value for edge in replayed), default=-math.inf)
     node.edges = [
@@ -136,7 +140,7 @@ def _keep_believable(node: Node, discount: float) -> None:
     ]
     for edge in node.edges:
         if edge in replayed:
-            _keep_believable(_end([edge]), discount)
+            _keep_verified(_end([edge]), discount)
         elif edge.child is not None and edge.child.edges:
             # The subtree is removed, but the value that its visits found is kept.
             edge.child.value = (edge.value - (edge.reward or 0.0)) / (1.0 if edge.thought else discount)

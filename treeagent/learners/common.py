@@ -23,7 +23,7 @@ from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
-from treeagent.learners.memory import GradientsAside, Inputs, in_parts
+from treeagent.learners.memory import Inputs, SavedGradients, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
@@ -166,7 +166,7 @@ class Learner(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         alone = self.accelerator.num_processes == 1
-        aside = GradientsAside(model) if alone and self.current_gradient_accumulation_steps > 1 else None
+        saved = SavedGradients(model) if alone and self.current_gradient_accumulation_steps > 1 else None
         loss: Tensor | None = None
         while loss is None:
             counted = self._total_train_tokens
@@ -180,8 +180,8 @@ class Learner(Trainer):
                 gc.collect()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
-        if aside is not None:
-            aside.add()
+        if saved is not None:
+            saved.add()
         everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
@@ -194,7 +194,7 @@ class Learner(Trainer):
         it."""
         if self.parts == 1:
             return self.batch_loss(model, inputs, num_items_in_batch)
-        return in_parts(self.model, self.part_losses(model, inputs, num_items_in_batch))
+        return sum_losses(self.model, self.part_losses(model, inputs, num_items_in_batch))
 
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         return cast(Tensor, super().compute_loss(model, inputs, False, num_items_in_batch))

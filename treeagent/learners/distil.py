@@ -14,7 +14,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DistilConfig
-from treeagent.learners.memory import Inputs, bounds
+from treeagent.learners.memory import Inputs, part_bounds
 from treeagent.learners.packed import pack, states_at, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -143,7 +143,7 @@ class _DistilTrainer(Learner, SFTTrainer):
             share: Tensor = part["targets"].sum() / whole
             return share * self.batch_loss(model, part, num_items_in_batch)
 
-        return (partial(loss, first, last) for first, last in bounds(len(rows), self.parts))
+        return (partial(loss, first, last) for first, last in part_bounds(len(rows), self.parts))
 
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         inputs = {name: value for name, value in inputs.items() if name != "rows"}

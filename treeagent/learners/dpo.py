@@ -19,7 +19,7 @@ from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DPOConfig
-from treeagent.learners.memory import Inputs, bounds, cut
+from treeagent.learners.memory import Inputs, part_bounds, slice_rows
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.pairs import PreferencePair
@@ -125,10 +125,10 @@ class _DPOTrainer(Learner, DPOTrainer):
         chosen tokens, by its share of these tokens."""
         pairs = len(inputs["ref_chosen_logps"])
         chosen = inputs["completion_mask"][:pairs, 1:].sum(dim=1)
-        sides = [cut(inputs, 0, pairs, 2 * pairs), cut(inputs, pairs, 2 * pairs, 2 * pairs)]
+        sides = [slice_rows(inputs, 0, pairs, 2 * pairs), slice_rows(inputs, pairs, 2 * pairs, 2 * pairs)]
 
         def loss(first: int, last: int) -> Tensor:
-            one, other = (cut(side, first, last, pairs) for side in sides)
+            one, other = (slice_rows(side, first, last, pairs) for side in sides)
             part = {name: one[name] if name.startswith("ref_") else torch.cat([one[name], other[name]]) for name in one}
             share, tokens = (last - first) / pairs, (chosen[first:last].sum() / chosen.sum()).item()
             weights = self.loss_weights
@@ -141,7 +141,7 @@ class _DPOTrainer(Learner, DPOTrainer):
             finally:
                 self.loss_weights = weights
 
-        return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
+        return (partial(loss, first, last) for first, last in part_bounds(pairs, self.parts))
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # the pairs were tokenised when they were sampled

@@ -20,7 +20,7 @@ from trl.trainer.utils import split_tensor_dict
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import GRPOConfig
-from treeagent.learners.memory import Inputs, bounds, cut
+from treeagent.learners.memory import Inputs, part_bounds, slice_rows
 from treeagent.learners.packed import pack, refuse_unpackable, states_at
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
@@ -181,7 +181,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
             return (of[first:last].sum() / of.sum().clamp(min=1)).item()
 
         def loss(first: int, last: int) -> Tensor:
-            part, anchor = cut(inputs, first, last, rows), self.anchor
+            part, anchor = slice_rows(inputs, first, last, rows), self.anchor
             weight = (last - first) / rows
             if self.loss_type in ("dapo", "cispo", "vespo"):
                 weight = 1.0
@@ -193,7 +193,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
             finally:
                 self.anchor = anchor
 
-        return (partial(loss, first, last) for first, last in bounds(rows, self.parts))
+        return (partial(loss, first, last) for first, last in part_bounds(rows, self.parts))
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         self._trained = inputs["tool_mask"].bool()

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 Inputs = dict[str, Any]
 
 
-def bounds(rows: int, parts: int) -> list[tuple[int, int]]:
+def part_bounds(rows: int, parts: int) -> list[tuple[int, int]]:
     """The (begin, end) of each part of ``rows`` rows: ``parts`` parts of about equal size, but at most one per row."""
     parts = min(parts, rows)
     cuts = [rows * part // parts for part in range(parts + 1)]
     return list(pairwise(cuts))
 
 
-def cut(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
+def slice_rows(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
     """Slice ``first:last`` of every tensor with ``rows`` rows; everything else is kept."""
     return {
         name: value[first:last] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
@@ -29,7 +29,7 @@ def cut(inputs: Inputs, first: int, last: int, rows: int) -> Inputs:
     }
 
 
-def in_parts(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor:
+def sum_losses(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor:
     """The sum of losses, as one tensor. Its gradients are computed here already, and its backward pass only adds them.
     The gradients of each loss are computed before the next loss, so only the activations of one loss are in memory at a
     time, and one more copy of the gradients."""
@@ -45,11 +45,11 @@ def in_parts(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tensor
         total = value.detach() if total is None else total + value.detach()
         del value
     assert total is not None
-    whole: Tensor = _Known.apply(total, sums, *trained)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return whole
+    result: Tensor = _WithGradients.apply(total, sums, *trained)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return result
 
 
-class _Known(torch.autograd.Function):
+class _WithGradients(torch.autograd.Function):
     """A value with given gradients with respect to some weights."""
 
     @staticmethod
@@ -62,7 +62,7 @@ class _Known(torch.autograd.Function):
         return None, None, *(None if each is None else each * outer[0] for each in ctx.gradients)
 
 
-class GradientsAside:
+class SavedGradients:
     """Sets aside the gradients of earlier micro-batches, because the next micro-batch may fail in the middle of its
     backward pass."""
 

@@ -25,7 +25,7 @@ from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import RewardModelConfig
-from treeagent.learners.memory import Inputs, bounds
+from treeagent.learners.memory import Inputs, part_bounds
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.comparisons import Comparison
@@ -112,7 +112,7 @@ class _RewardTrainer(Learner, RewardTrainer):
             part["margin"] = inputs["margin"][first:last]
             return self.batch_loss(model, part, None) * ((last - first) / pairs)
 
-        return (partial(loss, first, last) for first, last in bounds(pairs, self.parts))
+        return (partial(loss, first, last) for first, last in part_bounds(pairs, self.parts))
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # the pairs were tokenised when they were sampled

@@ -15,7 +15,7 @@ from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.memory import Inputs, bounds, cut
+from treeagent.learners.memory import Inputs, part_bounds, slice_rows
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.spilled import where
@@ -117,9 +117,9 @@ class _SFTTrainer(Learner, SFTTrainer):
         tokens = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
         if num_items_in_batch is None:
             num_items_in_batch = inputs["labels"][:, 1:].ne(_IGNORED).sum()
-        for first, last in bounds(rows, self.parts):
+        for first, last in part_bounds(rows, self.parts):
             mine = (places[:, 0] >= first) & (places[:, 0] < last)
-            part = cut(tokens, first, last, rows) | {
+            part = slice_rows(tokens, first, last, rows) | {
                 "value_places": places[mine] - torch.tensor([first, 0], device=places.device),
                 "value_targets": targets[mine],
                 "value_share": mine.sum().item() / max(len(targets), 1),

@@ -83,23 +83,24 @@ def run_on_leader(model: nn.Module, work: Callable[[], T], *, leads: bool) -> T 
         return work() if leads else None
     device = next(model.parameters()).device
 
-    def told(another: bool) -> bool:
-        flag = torch.tensor(another, device=device)
+    def broadcast_flag(value: bool) -> bool:
+        flag = torch.tensor(value, device=device)
         distributed.broadcast(flag, 0)
         return bool(flag)
 
     done: T | None = None
     if leads:
         # This hook runs before the one that gathers weights.
-        hook = model.register_forward_pre_hook(lambda *forward: told(True) and None, prepend=True)
+        hook = model.register_forward_pre_hook(lambda *forward: broadcast_flag(True) and None, prepend=True)
         try:
             done = work()
         finally:
             hook.remove()
-        told(False)  # not if ``work`` failed: the others may then wait inside a layer, and end with this process
+        # Not if ``work`` failed: the others may then wait inside a layer, and end with this process.
+        broadcast_flag(False)
     else:
         with torch.no_grad():
-            while told(False):
+            while broadcast_flag(False):
                 model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):

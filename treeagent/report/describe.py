@@ -119,7 +119,7 @@ def reviewed(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def betrayed(rows: Sequence[Row]) -> list[str]:
+def pass_at_n_note(rows: Sequence[Row]) -> list[str]:
     """A sentence that explains the star beside a mode; none if no row has a star."""
     if not any(row.get("pass_at_n") for row in rows):
         return []
@@ -168,8 +168,8 @@ def headline(rows: Sequence[Row]) -> str:
     if best is start:
         return f"{solves}; nothing else did better."
     gain = 100 * (best["success"] - start["success"])
-    apart = start.get("success_high", 1) < best.get("success_low", 0)
-    certainty = "the 95 % intervals do not overlap" if apart else "the 95 % intervals overlap"
+    separate = start.get("success_high", 1) < best.get("success_low", 0)
+    certainty = "the 95 % intervals do not overlap" if separate else "the 95 % intervals overlap"
     return f"{solves}, {_who(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
 
 

@@ -11,7 +11,7 @@ from treeagent.report.anytime import COSTS, Progress, anytime_charts, moments
 from treeagent.report.chart import Chart, Line, Points, file_name
 from treeagent.report.describe import Row, latest_signal
 from treeagent.report.reviews import Reviews, reviews
-from treeagent.rewards.constraint import spent, within
+from treeagent.rewards.constraint import path_costs, within_budgets
 from treeagent.run.alarms import first_cause
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.reviewed import reviewed_rows
@@ -62,9 +62,9 @@ class Content:
     anytime: Sequence[Chart] = ()
     collecting: Sequence[Chart] = ()
     value: Sequence[Chart] = ()
-    told: Sequence[str] = ()
+    value_notes: Sequence[str] = ()
     """Sentences about the figures in ``value``."""
-    lessons: Sequence[Chart] = ()
+    learning_charts: Sequence[Chart] = ()
     """Figures of the margins of preference pairs and of the advantages."""
     reward: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The audit of the run's reward model."""
@@ -101,7 +101,7 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
         if _COLLECTION.fullmatch(name):
             learned.read(run, name)
     signal = latest_signal(stages)
-    value, told = _value_charts(signal[1], learned, planned_ends(run, rows))
+    value, value_notes = _value_charts(signal[1], learned, planned_ends(run, rows))
     audit = run.fidelity()
     return Content(
         rows=rows,
@@ -112,8 +112,8 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
         anytime=anytime_charts("anytime", "Success by", progress_of(run, rows), greedy_points(rows)),
         collecting=anytime_charts("collecting", "Training tasks solved by", learned.chosen()),
         value=value,
-        told=told,
-        lessons=learned.lessons(),
+        value_notes=value_notes,
+        learning_charts=learned.learning_charts(),
         reward=run.reward_audit(),
         audit=audit,
         audits=[{"stage": name} | facts for name, facts in stages.items() if re.fullmatch(r"audit-\d+", name)],
@@ -121,23 +121,23 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
         reviews=reviews(run),
         costs=[cost for name, facts in stages.items() if (cost := _cost(name, facts))],
         metrics=run.metrics(),
-        tree=learned.telling(),
+        tree=learned.example_tree(),
         view=view,
         config=config,
         provenance=provenance or {},
     )
 
 
-def allowed_by(run: Run) -> Callable[[Sequence[Edge]], bool]:
+def within_run_budgets(run: Run) -> Callable[[Sequence[Edge]], bool]:
     """A predicate that is true if the costs of a path are within the run's budgets (``rewards.budgets``)."""
     budgets = run.config.rewards.budgets
-    return (lambda path: within(spent(path, budgets), budgets)) if budgets else lambda path: True
+    return (lambda path: within_budgets(path_costs(path, budgets), budgets)) if budgets else lambda path: True
 
 
 def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progress]:
     """The progress of the searches of each row that has stored trees with costs. ``before`` is the prefix of labels."""
     groups: list[Progress] = []
-    settings, allowed, names = run.config.evaluate, allowed_by(run), shard_names(run.trees)
+    settings, allowed, names = run.config.evaluate, within_run_budgets(run), shard_names(run.trees)
     for row in rows:
         stage = f"evaluate-{row['policy']}-{row['mode']}"
         if stage in names:
@@ -233,14 +233,14 @@ class _Collected:
             return self.progress
         return [self.progress[round(place * (count - 1) / (_MOST_CURVES - 1))] for place in range(_MOST_CURVES)]
 
-    def lessons(self) -> list[Chart]:
+    def learning_charts(self) -> list[Chart]:
         charts = (
             _histogram("pair-margins", "Margins of preference pairs", "difference of Q", "pairs", self.margins),
             _histogram("advantages", "Advantages of actions", "advantage", "actions", self.scores),
         )
         return [chart for chart in charts if not chart.empty]
 
-    def telling(self) -> Tree | None:
+    def example_tree(self) -> Tree | None:
         """The tree with the greatest sum of squared deviations of Q over its visited edges, among the first trees."""
 
         def spread(tree: Tree) -> float:
@@ -266,7 +266,7 @@ def _histogram(name: str, title: str, x: str, y: str, values: Sequence[float]) -
 def _value_charts(
     signal: Sequence[Row], learned: _Collected, plans: Mapping[str, Sequence[Estimated]]
 ) -> tuple[list[Chart], list[str]]:
-    charts, told = list[Chart](), list[str]()
+    charts, value_notes = list[Chart](), list[str]()
     depths = [row for row in signal if isinstance(row["depth"], int)]
 
     def by_depth(key: str) -> Points:
@@ -285,11 +285,11 @@ def _value_charts(
             line = Line("", [(each.value, each.outcome) for each in bins], [(each.low, each.high) for each in bins])
             title = f"Calibration of V, {name}"
             charts.append(Chart(file_name("calibration", name), title, "V", y, [line], diagonal=True))
-            told.append(
+            value_notes.append(
                 f"{name}: V is off by {calibration_error(bins):.2f} on average over {len(estimates):,} states "
                 "(expected calibration error, in reward units)."
             )
-    return charts, told
+    return charts, value_notes
 
 
 def _world_charts(audit: Mapping[str, Any]) -> list[Chart]:
@@ -311,7 +311,7 @@ def _world_charts(audit: Mapping[str, Any]) -> list[Chart]:
 def _cost(name: str, facts: Mapping[str, Any]) -> Row:
     """The recorded costs of a stage; empty if it recorded none."""
     update = facts.get("update") or {}
-    told = {
+    figures = {
         "seconds": facts.get("seconds", update.get("seconds")),
         "generated_tokens": facts.get("generated_tokens"),
         "environment_steps": facts.get("environment_steps"),
@@ -319,5 +319,5 @@ def _cost(name: str, facts: Mapping[str, Any]) -> Row:
         "trained_tokens": (update.get("metrics") or {}).get("num_tokens"),
         "price": facts.get("price"),
     }
-    kept = {key: value for key, value in told.items() if value}
+    kept = {key: value for key, value in figures.items() if value}
     return {"stage": name} | kept if kept else {}

@@ -11,7 +11,6 @@ from treeagent.report.describe import (
     SIGNAL_COLUMNS,
     SIGNAL_NOTE,
     Row,
-    betrayed,
     budget,
     call_text,
     cell,
@@ -20,6 +19,7 @@ from treeagent.report.describe import (
     headline,
     marks,
     observation,
+    pass_at_n_note,
     result_columns,
     reviewed,
     signal_cell,
@@ -91,7 +91,7 @@ def write_report(path: Path, content: Content) -> None:
         _part(draw, "What collecting found with less", content.collecting, ""),
         _withstood(content.suite),
         _signal(draw, content),
-        _part(draw, "What the trees teach", content.lessons, "Of the last collection."),
+        _part(draw, "What the trees teach", content.learning_charts, "Of the last collection."),
         _world(draw, content),
         reviews_html(content.reviews),
         judging_section(content.metrics),
@@ -124,22 +124,22 @@ def _results(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     columns = result_columns(rows)
-    start, told, bars = rows[0], list[dict[str, str]](), dict[tuple[int, str], str]()
+    start, cells, bars = rows[0], list[dict[str, str]](), dict[tuple[int, str], str]()
     paired = [place for place, row in enumerate(rows) if place and _same_tasks(row, start)]
     if paired:
         columns = _with_difference(columns, start)
     for place, row in enumerate(rows):
-        told.append({key: cell(row, key) for key in columns if key != "against"})
+        cells.append({key: cell(row, key) for key in columns if key != "against"})
         if place in paired:
             mean, half = difference(row, start)
-            told[-1]["against"] = f"{mean:+.1f} ± {half:.1f}"
+            cells[-1]["against"] = f"{mean:+.1f} ± {half:.1f}"
         if "success_low" in row:
             bars[place, "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
     most = max(row["success"] for row in rows)
     best = [place for place, row in enumerate(rows) if row["success"] == most]
     note = "Against: mean difference on the same tasks in points, ± half of its 95 % interval over them."
-    said = sentences((*[note] * bool(paired), *budget(rows), *betrayed(rows), *reviewed(rows), *components(rows)))
-    shown = table(columns, told, words=("policy", "mode"), best=best, marked=bars)
+    said = sentences((*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *reviewed(rows), *components(rows)))
+    shown = table(columns, cells, words=("policy", "mode"), best=best, marked=bars)
     return f"<h2>Results</h2>{shown}{said}{warnings(failures(rows))}"
 
 
@@ -150,17 +150,17 @@ def _same_tasks(row: Row, start: Row) -> bool:
 
 
 def _with_difference(columns: Mapping[str, str], start: Row) -> dict[str, str]:
-    told: dict[str, str] = {}
+    extended: dict[str, str] = {}
     for key, heading in columns.items():
-        told[key] = heading
+        extended[key] = heading
         if key == "success":
-            told["against"] = f"against {start['policy']} {start['mode']}"
-    return told
+            extended["against"] = f"against {start['policy']} {start['mode']}"
+    return extended
 
 
 def _coverage(rows: Sequence[Row]) -> str:
     """The section that separates coverage (success found) from judgement (success taken)."""
-    told, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
+    cells, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
     for row in rows:
         if (found := row.get("found")) is None:
             continue
@@ -169,8 +169,8 @@ def _coverage(rows: Sequence[Row]) -> str:
         if row.get("taken") is not None:
             shares["taken"] = (round(row["taken"] * covered), covered)
         for key, (count, of) in shares.items():
-            bars[len(told), key] = interval_bar(*_around(count, of))
-        told.append(
+            bars[len(cells), key] = interval_bar(*_around(count, of))
+        cells.append(
             {"policy": cell(row, "policy"), "mode": cell(row, "mode"), "success": cell(row, "success")}
             | {key: f"{100 * count / of:.1f} %" for key, (count, of) in shares.items()}
         )
@@ -186,8 +186,8 @@ def _coverage(rows: Sequence[Row]) -> str:
         "there was one. If little is found, give a larger budget or a better policy; if little is taken, V judges "
         "badly."
     )
-    shown = table(columns, told, words=("policy", "mode"), marked=bars)
-    return f"<h2>Coverage and judgement</h2>{shown}{sentences([note])}" if told else ""
+    shown = table(columns, cells, words=("policy", "mode"), marked=bars)
+    return f"<h2>Coverage and judgement</h2>{shown}{sentences([note])}" if cells else ""
 
 
 def _around(count: int, of: int) -> tuple[float, float, float]:
@@ -214,8 +214,8 @@ def _signal(draw: Draw, content: Content) -> str:
         )
     if content.value:
         title = "" if rows else "<h2>How well V tells</h2>"
-        note = [_CALIBRATION_NOTE] if content.told else []
-        parts.append(f"{title}{draw(content.value)}{sentences([*content.told, *note])}")
+        note = [_CALIBRATION_NOTE] if content.value_notes else []
+        parts.append(f"{title}{draw(content.value)}{sentences([*content.value_notes, *note])}")
     return "".join(parts)
 
 
@@ -261,10 +261,10 @@ def _costs(rows: Sequence[Row]) -> str:
             for key, value in row.items()
         }
 
-    told = [*map(shown, rows), shown({"stage": "all"} | whole)]
+    cells = [*map(shown, rows), shown({"stage": "all"} | whole)]
     note = "Seconds of an evaluation are summed over its workers. Stages that recorded no cost are left out."
     columns = {key: _COST_COLUMNS[key] for key in keys}
-    return f"<h2>Cost</h2>{table(columns, told, words=('stage',), best=[len(rows)])}{sentences([note])}"
+    return f"<h2>Cost</h2>{table(columns, cells, words=('stage',), best=[len(rows)])}{sentences([note])}"
 
 
 def _curves(draw: Draw, drawn: Mapping[str, Sequence[Chart]]) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from treeagent.marks import FILE, Mark, agreement, deciding, label, preference, read_marks, standing, state_hash
+from treeagent.marks import FILE, Mark, agreement, deciding, effective_marks, label, preference, read_marks, state_hash
 from treeagent.report.parts import sentences, table
 from treeagent.run.folder import Run
 from treeagent.search.node import Tree, finished_paths, outcome, reaches
@@ -51,7 +51,7 @@ def reviews(run: Run) -> Reviews | None:
         CorruptShard, StoreError: a shard or the file of marks is damaged.
     """
     marks = read_marks(run.path / FILE)
-    count = standing(marks)
+    count = effective_marks(marks)
     if not count:
         return None
     verdicts: dict[str, Counter[str]] = {}

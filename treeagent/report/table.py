@@ -9,13 +9,13 @@ from treeagent.report.describe import (
     SIGNAL_COLUMNS,
     SIGNAL_NOTE,
     Row,
-    betrayed,
     budget,
     cell,
     components,
     failures,
     headline,
     judgement,
+    pass_at_n_note,
     result_columns,
     reviewed,
     signal_cell,
@@ -77,7 +77,7 @@ def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
     """Print the table of results, sentences on what searches found and took, and the episodes that failed."""
     console.print("", results_table(rows), sep="\n")
-    for sentence in (*betrayed(rows), *judgement(rows), *reviewed(rows), *components(rows)):
+    for sentence in (*pass_at_n_note(rows), *judgement(rows), *reviewed(rows), *components(rows)):
         console.print(Text(visible(sentence)), soft_wrap=True)
     for sentence in failures(rows):
         console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)

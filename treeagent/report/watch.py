@@ -15,7 +15,7 @@ from treeagent.report.describe import call_text
 from treeagent.report.episodes import ending, is_solved, steps
 from treeagent.report.table import narrow_table
 from treeagent.run.folder import Run, is_being_written
-from treeagent.run.standing import Standing, in_words, read_standing
+from treeagent.run.status import RunStatus, in_words, read_status
 from treeagent.run.terminal import Terminal
 from treeagent.search.node import Tree, finished_paths, path_return, solved
 from treeagent.search.record import from_record
@@ -68,19 +68,19 @@ class Board:
     def drawn(self) -> RenderableType:
         """The current state of the run, from its files."""
         run, alive = self._run, is_being_written(self._run.path)  # first, so that what is read below is no older
-        standing = read_standing(run.path)
-        parts: list[RenderableType] = [_headline(run, alive, standing)]
-        if standing is None:
+        status = read_status(run.path)
+        parts: list[RenderableType] = [_headline(run, alive, status)]
+        if status is None:
             names = visible(", ".join(run.stages())) or "none"
             parts.append(Text.assemble(("stages done ", "dim"), names))
         else:
-            if standing.stages:
-                parts.append(_stages(standing))
-            if standing.works and alive:
-                parts.append(_works(run, standing))
+            if status.stages:
+                parts.append(_stages(status))
+            if status.works and alive:
+                parts.append(_works(run, status))
         if episodes := self._latest():
             parts.append(_episode_table(episodes))
-        sentences = dict.fromkeys([*run.alarms(), *(standing.warnings if standing else ())])
+        sentences = dict.fromkeys([*run.alarms(), *(status.warnings if status else ())])
         parts += [Text(visible(sentence), style="yellow") for sentence in sentences]
         return Group(*parts)
 
@@ -106,30 +106,30 @@ def _stored(path: Path) -> Iterator[tuple[str, Tree]]:
     return ((name, tree) for tree in read_as(from_record, path.parent, name, index))
 
 
-def _headline(run: Run, alive: bool, standing: Standing | None) -> Text:
+def _headline(run: Run, alive: bool, status: RunStatus | None) -> Text:
     line = Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}  ")
-    if standing is None:
+    if status is None:
         told = "is being prepared: it has told nothing yet" if alive else "no process writes it, and it told nothing"
         return line.append(told, style="cyan" if alive else "yellow")
     if alive:
-        silent = max(time.time() - standing.written, 0.0)
-        line.append(f"running for {in_words(standing.seconds + silent)}", style="bold cyan")
-        if standing.seconds_left is not None and not standing.finished:
-            line.append(f", about {in_words(max(standing.seconds_left - silent, 1.0))} left", style="bold cyan")
+        silent = max(time.time() - status.written, 0.0)
+        line.append(f"running for {in_words(status.seconds + silent)}", style="bold cyan")
+        if status.seconds_left is not None and not status.finished:
+            line.append(f", about {in_words(max(status.seconds_left - silent, 1.0))} left", style="bold cyan")
         if silent > _SILENT:
             line.append(f", last sign {in_words(silent)} ago", style="yellow")
         return line
-    if standing.finished:
-        return line.append(f"finished after {in_words(standing.seconds)}", style="bold green")
+    if status.finished:
+        return line.append(f"finished after {in_words(status.seconds)}", style="bold green")
     return line.append(
-        f"stopped after {in_words(standing.seconds)}, before it was done: give its command again with --resume",
+        f"stopped after {in_words(status.seconds)}, before it was done: give its command again with --resume",
         style="bold red",
     )
 
 
-def _stages(standing: Standing) -> Table:
+def _stages(status: RunStatus) -> Table:
     table = Table.grid(padding=(0, 1))
-    for stage in standing.stages:
+    for stage in status.stages:
         mark, style = _MARKS[stage.state]
         took = in_words(stage.seconds) if stage.seconds else "earlier" if stage.state == "done" else ""
         bar = ProgressBar(total=1.0, completed=stage.done, width=20) if stage.state == "running" else Text()
@@ -138,13 +138,13 @@ def _stages(standing: Standing) -> Table:
     return table
 
 
-def _works(run: Run, standing: Standing) -> Table:
+def _works(run: Run, status: RunStatus) -> Table:
     """A table of the running jobs, with their rates and the metrics that they logged last."""
     table = narrow_table({"at work": True, "done": False, "rate": False, "left": False, "figures": True})
     for column in table.columns:
         column.vertical = "top"
     logged = {row["stage"]: row for row in run.metrics()}
-    for work in standing.works:
+    for work in status.works:
         rate = "" if not work.rate else f"{work.rate:.1f}/s" if work.rate >= 1 else f"{60 * work.rate:.1f}/min"
         left = "" if work.seconds_left is None else in_words(work.seconds_left)
         row = logged.get(work.name, {})

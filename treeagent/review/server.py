@@ -16,7 +16,17 @@ from typing import Any, get_args
 import orjson
 
 from treeagent.envs.shield import call_spelt
-from treeagent.marks import FILE, Mark, Verdict, agreement, append_mark, new_mark, read_marks, standing, state_hash
+from treeagent.marks import (
+    FILE,
+    Mark,
+    Verdict,
+    agreement,
+    append_mark,
+    effective_marks,
+    new_mark,
+    read_marks,
+    state_hash,
+)
 from treeagent.report.describe import observation
 from treeagent.report.episodes import steps
 from treeagent.report.viewer.page import html
@@ -70,7 +80,7 @@ class Review:
         """
         stays, after = after.startswith("at/"), after.removeprefix("at/")
         every = self._all()
-        own = [mark for mark in standing(every) if mark.who == self.who and mark.source == "human"]
+        own = [mark for mark in effective_marks(every) if mark.who == self.who and mark.source == "human"]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
         places = {known: place for place, known in enumerate(self._items)}

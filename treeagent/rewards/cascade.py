@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from treeagent.rewards.components import Components
 from treeagent.rewards.config import RewardsConfig, Tier
-from treeagent.rewards.judge import Judge, Look, Verdict
+from treeagent.rewards.judge import Judge, ToolCaller, Verdict
 from treeagent.types import State, Value, derive_seed
 
 Learned = Callable[[], Awaitable[float | None]]
@@ -26,7 +26,7 @@ class Assessor:
     of ``uncertain``. A model that is trusted less is therefore more often uncertain, and the next tier is asked."""
 
     async def assess(
-        self, end: State, components: Components, learned: Learned, look: Look | None = None
+        self, end: State, components: Components, learned: Learned, call_tool: ToolCaller | None = None
     ) -> dict[str, float]:
         """The components ``judge``, ``hacked``, ``learned``, ``verdict`` and ``spot_check`` of an end, as far as they
         are asked for and answered.
@@ -37,18 +37,18 @@ class Assessor:
         of yes answers, or 0 for a hack. Which ends are sampled depends only on the task's seed and the conversation.
 
         Args:
-            look: carries out the judge's tool calls.
+            call_tool: carries out the judge's tool calls.
             components: the end's other components, among them the rule's.
         """
         if not self.config.tiers:
             value = await learned() if self.config.learned is not None else None
-            return judged(await self._ask(end, look)) | ({} if value is None else {"learned": value})
+            return judged(await self._ask(end, call_tool)) | ({} if value is None else {"learned": value})
         low, high = self.config.uncertain
         found: dict[str, float] = {}
         tier: Tier = "judge"
         for tier in self.config.tiers:
             if tier == "judge":
-                found |= judged(await self._ask(end, look))
+                found |= judged(await self._ask(end, call_tool))
             elif tier == "learned" and (value := await learned()) is not None:
                 found["learned"] = value
             said = (components if tier == "rule" else found).get(component_of(tier, self.config))
@@ -61,7 +61,7 @@ class Assessor:
                     break
         if found.get("hacked"):
             found["verdict"] = 0.0
-        if tier != "judge" and self._spot(end) and (checked := await self._ask(end, look)) is not None:
+        if tier != "judge" and self._spot(end) and (checked := await self._ask(end, call_tool)) is not None:
             found["spot_check"] = 0.0 if checked.hacked else checked.value
         return found
 
@@ -69,11 +69,11 @@ class Assessor:
         said = (message.content for message in end.messages)
         return derive_seed("spot check", end.task.id, end.task.seed, *said) < self.config.spot_checks * 2**63
 
-    async def _ask(self, end: State, look: Look | None) -> Verdict | None:
+    async def _ask(self, end: State, call_tool: ToolCaller | None) -> Verdict | None:
         return (
             None
             if self.judge is None
-            else await self.judge.ask(end.task, end.messages, look if self.judge.tools else None)
+            else await self.judge.ask(end.task, end.messages, call_tool if self.judge.tools else None)
         )
 
 

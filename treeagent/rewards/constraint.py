@@ -55,13 +55,15 @@ def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
     return whole
 
 
-def spent(path: Sequence[Edge], budgets: Mapping[str, float]) -> dict[str, float]:
+def path_costs(path: Sequence[Edge], budgets: Mapping[str, float]) -> dict[str, float]:
     """The cost of a path, for each name that has a budget."""
     sums = path_sums(path)
     return {name: sums.get(name, 0.0) for name in budgets}
 
 
-def within(costs: Mapping[str, float], budgets: Mapping[str, float], before: Mapping[str, float] | None = None) -> bool:
+def within_budgets(
+    costs: Mapping[str, float], budgets: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> bool:
     """Whether costs, added to those ``before``, keep every budget, up to rounding."""
     already = before or {}
     return all(costs.get(name, 0.0) + already.get(name, 0.0) <= budget + 1e-9 for name, budget in budgets.items())

@@ -9,7 +9,7 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import Rule, Step, derived, ruled, total, unjudged
 from treeagent.rewards.config import RewardsConfig
-from treeagent.rewards.judge import Look
+from treeagent.rewards.judge import ToolCaller
 from treeagent.rewards.rubric import Reference, call_scores
 from treeagent.types import Action, Dynamics, State, Task, ToolCall, Transition, Value, waiting
 
@@ -28,13 +28,13 @@ class ScoredDynamics:
     rules: dict[str, Rule]
     tools: Sequence[ToolSpec] = ()
     most_steps: int = 1
-    place: EnvDynamics | None = None
+    environment: EnvDynamics | None = None
     """``dynamics`` itself if it is an environment, which is then asked for the reference of a call; else None."""
     weigh: bool = True
     """False leaves the reward unchanged, as at evaluation, which measures the environment's own reward."""
     reveal: bool = True
     """False if rewards are withheld."""
-    ends: Assessor | None = None
+    assessor: Assessor | None = None
     """Judges the ends of episodes."""
     value: Value | None = None
     """Estimates V(s) for the tier "learned"."""
@@ -44,54 +44,61 @@ class ScoredDynamics:
 
     async def step(self, state: State, action: Action) -> Transition:
         reference: list[ToolCall] | None = None
-        if self.place is not None and self.config.tools and self.reveal and self.tools:
-            reference, came = await self.place.ask_and_step(
-                state, action, lambda env: Reference(env, self.tools).here()
+        if self.environment is not None and self.config.tools and self.reveal and self.tools:
+            reference, transition = await self.environment.ask_and_step(
+                state, action, lambda env: Reference(env, self.tools).right_calls()
             )
         else:
-            came = await self.dynamics.step(state, action)
-        if came.error:
-            return came
-        said = came.state.messages[-1].content
-        step = Step(state.task, state.messages, action, said, came.terminated, came.invalid, came.reward)
-        components = {**derived(action, came), **came.components}
+            transition = await self.dynamics.step(state, action)
+        if transition.error:
+            return transition
+        said = transition.state.messages[-1].content
+        step = Step(
+            state.task, state.messages, action, said, transition.terminated, transition.invalid, transition.reward
+        )
+        components = {**derived(action, transition), **transition.components}
         if self.config.tools and self.tools:
             components |= call_scores(action, self.tools, reference, self.most_steps)
         if not self.reveal:
             rules = {name: rule for name, rule in self.rules.items() if name in self.config.budgets}
             known = components | ruled(rules, step)
-            return replace(came, components={name: known[name] for name in self.config.budgets if name in known})
+            return replace(transition, components={name: known[name] for name in self.config.budgets if name in known})
         components |= ruled(self.rules, step)
-        ended = came.terminated or came.truncated
-        if ended and self.ends is not None:
+        ended = transition.terminated or transition.truncated
+        if ended and self.assessor is not None:
             with waiting():  # a verdict may take longer than a step of the environment
-                components |= await self.ends.assess(
-                    came.state, components, value_of(self.value, came.state), self._look(state, action, came)
+                components |= await self.assessor.assess(
+                    transition.state,
+                    components,
+                    value_of(self.value, transition.state),
+                    self._tool_caller(state, action, transition),
                 )
-        reward = came.reward
+        reward = transition.reward
         if self.config.weights and self.weigh:
             reward = None if unjudged(self.config, components, ended) else total(self.config.weights, components)
-        return replace(came, reward=reward, components=components)
+        return replace(transition, reward=reward, components=components)
 
-    def _look(self, before: State, action: Action, came: Transition) -> Look | None:
+    def _tool_caller(self, before: State, action: Action, transition: Transition) -> ToolCaller | None:
         """The function by which a judge inspects the state where an episode ended; None if there is no environment."""
-        return None if self.place is None else look_at(self.place, before, action, came.state)
+        return (
+            None if self.environment is None else read_only_caller(self.environment, before, action, transition.state)
+        )
 
 
-def look_at(place: EnvDynamics, before: State, action: Action, end: State) -> Look:
+def read_only_caller(environment: EnvDynamics, before: State, action: Action, end: State) -> ToolCaller:
     """A function that carries out calls of read-only tools at ``end``.
 
     An environment takes no calls after an answer, and the answer changes nothing else, so the calls are then made at
     ``before``. In a stochastic environment they are always made at ``end``, because a step from ``before`` could change
     the random outcome of other steps from there.
     """
-    answers = {tool.name for tool in place.env.tools() if tool.answers}
-    call = as_call(action.call, place.env.tools())
-    answered = isinstance(call, ToolCall) and call.name in answers and not place.env.stochastic
+    answers = {tool.name for tool in environment.env.tools() if tool.answers}
+    call = as_call(action.call, environment.env.tools())
+    answered = isinstance(call, ToolCall) and call.name in answers and not environment.env.stochastic
     stand = before if answered else end
 
-    async def look(call: ToolCall) -> str:
-        found = await place.step(stand, Action(call.name, call))
+    async def call_tool(call: ToolCall) -> str:
+        found = await environment.step(stand, Action(call.name, call))
         return found.state.messages[-1].content
 
-    return look
+    return call_tool

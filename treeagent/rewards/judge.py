@@ -36,14 +36,16 @@ HACKED = (
     "trick on its checker, or words to whoever judges?"
 )
 BETTER = "Was the task done better in the second episode than in the first one?"
-_FORM = "Reply with one line for each question, its number and yes or no, such as '1: yes', and with nothing else."
+_ANSWER_FORM = (
+    "Reply with one line for each question, its number and yes or no, such as '1: yes', and with nothing else."
+)
 _WORD = "Answer yes or no, with this word alone."
 _CALL = re.compile(r"^\s*CALL\s+(\S.*)$", re.MULTILINE)
 _ANSWER = re.compile(r"^\W*(\d+)\W+(yes|no)\b", re.IGNORECASE | re.MULTILINE)
-NONSENSE = "the judge's reply does not answer every question by yes or no"
-Look = Callable[[ToolCall], Awaitable[str]]
+UNREADABLE = "the judge's reply does not answer every question by yes or no"
+ToolCaller = Callable[[ToolCall], Awaitable[str]]
 """Carries out a judge's tool call and returns the environment's answer."""
-BUDGET = "the budget of rewards.judge is spent: raise most_calls or most_tokens"
+OVER_BUDGET = "the budget of rewards.judge is spent: raise most_calls or most_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +88,32 @@ class Judge:
     ledger: Ledger
     tools: Sequence[ToolSpec] = ()
     """Tools that the judge may call before it answers."""
-    _under_way: dict[str, Future[str | Fault]] = field(default_factory=dict[str, Future[str | Fault]])
+    _pending: dict[str, Future[str | Fault]] = field(default_factory=dict[str, Future[str | Fault]])
     """The replies that threads are waiting for, by their keys in the ledger."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    async def ask(self, task: Task, messages: Sequence[Message], look: Look | None = None) -> Verdict | None:
+    async def ask(self, task: Task, messages: Sequence[Message], call_tool: ToolCaller | None = None) -> Verdict | None:
         """The verdict on an episode, which needs more than half of the votes on each question. With fewer, the result
         is None, and the reason is counted.
 
         Args:
             messages: the conversation of the whole episode.
-            look: carries out calls of ``tools`` in the state where the episode ended; None if that is not possible.
+            call_tool: carries out calls of ``tools`` in the state where the episode ended; None if impossible.
 
         Raises:
             UserError: the ledger cannot be used, or the task lacks the reference.
         """
         config, events = self.config, Counter[tuple[str, str]]()
-        orders = _orders(config, alone=self.model.scores)
-        talks = {vote: self._prompt(task, messages, asked, look) for vote, asked in enumerate(orders)}
-        votes, faults = await self._answers(talks, orders, look, events)
-        asked, answered = (Counter(chain.from_iterable(each)) for each in (orders, votes.values()))
+        questions_by_vote = _questions_by_vote(config, alone=self.model.scores)
+        conversations = {
+            vote: self._prompt(task, messages, asked, call_tool) for vote, asked in enumerate(questions_by_vote)
+        }
+        votes, faults = await self._answers(conversations, questions_by_vote, call_tool, events)
+        asked, answered = (Counter(chain.from_iterable(each)) for each in (questions_by_vote, votes.values()))
         enough = all(2 * answered[question] > number for question, number in asked.items())
-        verdict = counted(list(votes.values()), config.items) if enough else None
+        verdict = majority_verdict(list(votes.values()), config.items) if enough else None
         kind = ("no_verdict", faults[0]) if verdict is None else ("hacked" if verdict.hacked else "fair", "")
-        self.ledger.note(events + Counter([("asked", ""), kind]))
+        self.ledger.count_events(events + Counter([("asked", ""), kind]))
         return verdict
 
     async def prefer(self, task: Task, one: Sequence[Message], other: Sequence[Message]) -> float | None:
@@ -123,40 +127,47 @@ class Judge:
         Raises:
             UserError: as ``ask``.
         """
-        if _told(one) == _told(other):
+        if _quoted_episode(one) == _quoted_episode(other):
             return 0.5
         events, number = Counter[tuple[str, str]](), 2 if self.model.scores else max(self.config.votes, 2)
         orders = [(one, other) if vote % 2 else (other, one) for vote in range(number)]
-        talks = {vote: self._compared(task, *order) for vote, order in enumerate(orders)}
-        votes, faults = await self._answers(talks, [[BETTER]] * number, None, events)
+        conversations = {vote: self._comparison_prompt(task, *order) for vote, order in enumerate(orders)}
+        votes, faults = await self._answers(conversations, [[BETTER]] * number, None, events)
         said = [[vote[BETTER] for place, vote in votes.items() if place % 2 == order] for order in (0, 1)]
         enough = all(2 * len(each) > len(range(order, number, 2)) for order, each in enumerate(said))
-        self.ledger.note(events + Counter([("asked", ""), ("compared", "") if enough else ("no_verdict", faults[0])]))
+        self.ledger.count_events(
+            events + Counter([("asked", ""), ("compared", "") if enough else ("no_verdict", faults[0])])
+        )
         return (fmean(said[0]) + 1 - fmean(said[1])) / 2 if enough else None
 
     async def _answers(
         self,
-        talks: dict[int, list[Message]],
-        orders: Sequence[Sequence[str]],
-        look: Look | None,
+        conversations: dict[int, list[Message]],
+        questions_by_vote: Sequence[Sequence[str]],
+        call_tool: ToolCaller | None,
         events: Counter[tuple[str, str]],
     ) -> tuple[dict[int, dict[str, float]], list[str]]:
         """The readable answers to the questions of each conversation, and the reasons why others cannot be read. The
-        judge's tool calls are added to ``talks`` and ``events``."""
+        judge's tool calls are added to ``conversations`` and ``events``."""
         replies: dict[int, str | Fault] = {}
-        while open_talks := {vote: talk for vote, talk in talks.items() if vote not in replies}:
+        while open_conversations := {
+            vote: conversation for vote, conversation in conversations.items() if vote not in replies
+        }:
             with waiting():  # a tool call has started the time limit again
-                said_now = await in_thread(partial(self._replies, open_talks, events))
-            for vote, said in said_now.items():
-                call = _CALL.search(said) if look is not None and isinstance(said, str) else None
-                if look is None or call is None or len(talks[vote]) > 2 * self.config.most_tool_calls:
+                new_replies = await in_thread(partial(self._replies, open_conversations, events))
+            for vote, said in new_replies.items():
+                call = _CALL.search(said) if call_tool is not None and isinstance(said, str) else None
+                if call_tool is None or call is None or len(conversations[vote]) > 2 * self.config.most_tool_calls:
                     replies[vote] = said
                     continue
                 events["tool_calls", ""] += 1
-                answer = quoted(await self._called(call[1].strip(), look))
-                talks[vote] += [Message("assistant", call[0].strip()), Message("user", f"{answer}\n\n{_FORM}")]
+                answer = quoted(await self._tool_result(call[1].strip(), call_tool))
+                conversations[vote] += [
+                    Message("assistant", call[0].strip()),
+                    Message("user", f"{answer}\n\n{_ANSWER_FORM}"),
+                ]
         votes, faults = dict[int, dict[str, float]](), list[str]()
-        for vote, questions in enumerate(orders):
+        for vote, questions in enumerate(questions_by_vote):
             said = replies[vote]
             if isinstance(said, Fault):
                 faults.append(said.reason)
@@ -165,94 +176,103 @@ class Judge:
             elif (answers := read_answers(said, questions)) is not None:
                 votes[vote] = answers
             else:
-                faults.append(NONSENSE)
+                faults.append(UNREADABLE)
         return votes, faults
 
-    async def _called(self, text: str, look: Look) -> str:
+    async def _tool_result(self, text: str, call_tool: ToolCaller) -> str:
         """The result of a judge's tool call: the environment's answer, or the reason why there is none."""
         call = read_call(text, self.tools)
         if isinstance(call, str):
             return f"refused: {call}"
         try:
-            return await look(call)
+            return await call_tool(call)
         except Exception as error:  # the episode is over, so this error affects nothing else
             return f"the call failed: {type(error).__name__}: {error}"
 
     def _prompt(
-        self, task: Task, messages: Sequence[Message], questions: Sequence[str], look: Look | None
+        self, task: Task, messages: Sequence[Message], questions: Sequence[str], call_tool: ToolCaller | None
     ) -> list[Message]:
-        parts = ["The episode:", _told(messages), *self._reference(task)]
-        if look is not None:
+        parts = ["The episode:", _quoted_episode(messages), *self._reference(task)]
+        if call_tool is not None:
             parts += [
                 f"Before you answer you may look for yourself, at most {self.config.most_tool_calls} times: reply with "
                 "one line such as 'CALL name[argument]'. You may call:",
                 "\n".join(f"- {tool.name}: {tool.description}" for tool in self.tools),
             ]
-        return self._asked(parts, questions)
+        return self._messages(parts, questions)
 
-    def _compared(self, task: Task, first: Sequence[Message], second: Sequence[Message]) -> list[Message]:
+    def _comparison_prompt(self, task: Task, first: Sequence[Message], second: Sequence[Message]) -> list[Message]:
         wanted = ["What counts:", "\n".join(f"- {item}" for item in self.config.items)]
-        parts = ["The first episode:", _told(first), "The second episode:", _told(second), *self._reference(task)]
-        return self._asked([*parts, *wanted], [BETTER])
+        parts = [
+            "The first episode:",
+            _quoted_episode(first),
+            "The second episode:",
+            _quoted_episode(second),
+            *self._reference(task),
+        ]
+        return self._messages([*parts, *wanted], [BETTER])
 
     def _reference(self, task: Task) -> list[str]:
         if not self.config.reference:
             return []
         return ["The reference answer, which the agent did not see:", quoted(reference(task, self.config))]
 
-    def _asked(self, parts: Sequence[str], questions: Sequence[str]) -> list[Message]:
+    def _messages(self, parts: Sequence[str], questions: Sequence[str]) -> list[Message]:
         if self.model.scores:
             asked = [*questions, _WORD]
         else:
-            asked = ["\n".join(f"{number}. {question}" for number, question in enumerate(questions, 1)), _FORM]
+            asked = ["\n".join(f"{number}. {question}" for number, question in enumerate(questions, 1)), _ANSWER_FORM]
         return [Message("system", INSTRUCTIONS), Message("user", "\n\n".join([*parts, *asked]))]
 
     def _replies(
-        self, talks: Mapping[int, Sequence[Message]], events: Counter[tuple[str, str]]
+        self, conversations: Mapping[int, Sequence[Message]], events: Counter[tuple[str, str]]
     ) -> dict[int, str | Fault]:
         """The reply to the conversation of each vote. If another thread is already asking for the same reply, this one
         waits for it, because equal episodes may end at the same time."""
         config = self.config
-        seeds = {vote: 0 if self.model.scores else derive_seed("judge", vote) for vote in talks}
+        seeds = {vote: 0 if self.model.scores else derive_seed("judge", vote) for vote in conversations}
         drawn = (config.temperature, config.max_new_tokens)
-        keys = {vote: key_of(config.model, talk, seeds[vote], *drawn) for vote, talk in talks.items()}
+        keys = {
+            vote: key_of(config.model, conversation, seeds[vote], *drawn)
+            for vote, conversation in conversations.items()
+        }
         with self._lock:
-            others = {vote: self._under_way[key] for vote, key in keys.items() if key in self._under_way}
-            own = {vote: Future[str | Fault]() for vote in talks if vote not in others}
-            self._under_way.update((keys[vote], future) for vote, future in own.items())
+            others = {vote: self._pending[key] for vote, key in keys.items() if key in self._pending}
+            new = {vote: Future[str | Fault]() for vote in conversations if vote not in others}
+            self._pending.update((keys[vote], future) for vote, future in new.items())
         try:
-            said = self._new_replies({vote: talks[vote] for vote in own}, keys, seeds, events)
-            for vote, future in own.items():
+            said = self._new_replies({vote: conversations[vote] for vote in new}, keys, seeds, events)
+            for vote, future in new.items():
                 future.set_result(said[vote])
         except BaseException as error:
-            for future in own.values():
+            for future in new.values():
                 future.set_exception(error)
             raise
         finally:
             with self._lock:
-                for vote in own:
-                    del self._under_way[keys[vote]]
+                for vote in new:
+                    del self._pending[keys[vote]]
         events["cached", ""] += len(others)
         return said | {vote: future.result() for vote, future in others.items()}
 
     def _new_replies(
         self,
-        talks: Mapping[int, Sequence[Message]],
+        conversations: Mapping[int, Sequence[Message]],
         keys: Mapping[int, str],
         seeds: Mapping[int, int],
         events: Counter[tuple[str, str]],
     ) -> dict[int, str | Fault]:
         """The reply to each conversation, from the ledger if it is stored there, otherwise from the model."""
         config, ledger = self.config, self.ledger
-        known = ledger.known([keys[vote] for vote in talks])
-        said: dict[int, str | Fault] = {vote: known.get(keys[vote], Fault(BUDGET)) for vote in talks}
+        known = ledger.stored_replies([keys[vote] for vote in conversations])
+        said: dict[int, str | Fault] = {vote: known.get(keys[vote], Fault(OVER_BUDGET)) for vote in conversations}
         events["cached", ""] += len(known)
-        new = [vote for vote in talks if keys[vote] not in known]
+        new = [vote for vote in conversations if keys[vote] not in known]
         if new:
             numbers = ledger.begin([keys[place] for place in new], config.most_calls, config.most_tokens)
             begun = new[: len(numbers)]
             started = time.perf_counter()
-            replies = self.model.reply([talks[place] for place in begun], [seeds[place] for place in begun])
+            replies = self.model.reply([conversations[place] for place in begun], [seeds[place] for place in begun])
             seconds = (time.perf_counter() - started) / max(len(begun), 1)
             paid = {number: each for number, each in zip(numbers, replies, strict=True) if isinstance(each, Reply)}
             ledger.finish(paid, seconds)
@@ -261,7 +281,7 @@ class Judge:
         return said
 
 
-def _orders(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
+def _questions_by_vote(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
     """The questions of each conversation. If they are asked ``alone``, there is one conversation for each question.
     Otherwise there is one for each vote with all questions, in reverse order for every second vote."""
     questions = [*config.items, *((HACKED,) if config.hacked else ())]
@@ -270,7 +290,7 @@ def _orders(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
     return [questions[::-1] if vote % 2 else questions for vote in range(config.votes)]
 
 
-def _told(messages: Sequence[Message]) -> str:
+def _quoted_episode(messages: Sequence[Message]) -> str:
     """An episode as quoted text."""
     return quoted("\n".join(f"[{each.role}] {each.content}" for each in messages))
 
@@ -307,7 +327,7 @@ def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | Non
     return {question: found[number] for number, question in enumerate(questions, 1)}
 
 
-def counted(votes: Sequence[Mapping[str, float]], items: Sequence[str]) -> Verdict:
+def majority_verdict(votes: Sequence[Mapping[str, float]], items: Sequence[str]) -> Verdict:
     """The verdict from some votes. Each item has the same number of answers, at least one."""
     answers = [vote[item] for vote in votes for item in items if item in vote]
     hacked = [vote[HACKED] for vote in votes if HACKED in vote]

@@ -41,8 +41,8 @@ class Reply:
 def key_of(model: str, messages: Sequence[Message], seed: int, *drawn: float) -> str:
     """The hash under which a reply is stored. It covers the model, the text with its rubric, the seed and the sampling
     settings."""
-    told = [model, seed, list(drawn), [[message.role, message.content] for message in messages]]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    statement = [model, seed, list(drawn), [[message.role, message.content] for message in messages]]
+    return hashlib.sha256(json.dumps(statement).encode()).hexdigest()
 
 
 class Ledger:
@@ -57,43 +57,43 @@ class Ledger:
 
     def __init__(self, path: Path, stage: str) -> None:
         self.path, self.stage = path, stage
-        with self._opened() as opened:
-            opened.executescript(_SCHEMA)
+        with self._connection() as connection:
+            connection.executescript(_SCHEMA)
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection for one transaction. No connection is kept, because threads and workers must not share one."""
         try:
-            with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as opened:
-                yield opened
+            with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
+                yield connection
         except sqlite3.Error as error:
             raise UserError(
                 f"the judge's ledger {self.path} cannot be used ({error}): free some space, or remove the file to ask "
                 "the judge anew"
             ) from error
 
-    def known(self, keys: Sequence[str]) -> dict[str, str]:
+    def stored_replies(self, keys: Sequence[str]) -> dict[str, str]:
         """The stored replies, by those of the ``keys`` that have one."""
-        with self._opened() as opened:
+        with self._connection() as connection:
             places = ",".join("?" * len(keys))
             return dict(
-                opened.execute(f"SELECT key, reply FROM call WHERE reply IS NOT NULL AND key IN ({places})", keys)
+                connection.execute(f"SELECT key, reply FROM call WHERE reply IS NOT NULL AND key IN ({places})", keys)
             )
 
     def begin(self, keys: Sequence[str], most_calls: int | None = None, most_tokens: int | None = None) -> list[int]:
         """Enter calls that are about to be made: the first ones of ``keys``, as many as the limits on the file's calls
         and tokens allow. Returns their numbers."""
-        with self._opened() as opened:
-            opened.execute("BEGIN IMMEDIATE")
-            calls, tokens = opened.execute(
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            calls, tokens = connection.execute(
                 "SELECT count(*), total(prompt_tokens + generated_tokens) FROM call WHERE stage != ''"
             ).fetchone()
-            room = len(keys) if most_calls is None else max(most_calls - calls, 0)
+            allowed = len(keys) if most_calls is None else max(most_calls - calls, 0)
             if most_tokens is not None and tokens >= most_tokens:
-                room = 0
-            told = "INSERT INTO call (stage, key) VALUES (?, ?)"
-            begun = [opened.execute(told, (self.stage, key)).lastrowid for key in keys[:room]]
-            opened.execute("COMMIT")
+                allowed = 0
+            statement = "INSERT INTO call (stage, key) VALUES (?, ?)"
+            begun = [connection.execute(statement, (self.stage, key)).lastrowid for key in keys[:allowed]]
+            connection.execute("COMMIT")
         return [number for number in begun if number is not None]
 
     def finish(self, replies: Mapping[int, Reply], seconds: float) -> None:
@@ -102,57 +102,57 @@ class Ledger:
             (each.text, each.prompt_tokens, each.generated_tokens, each.price, seconds, number)
             for number, each in replies.items()
         ]
-        with self._opened() as opened:
-            opened.execute("BEGIN IMMEDIATE")
-            opened.executemany(
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
                 "UPDATE call SET reply = ?, prompt_tokens = ?, generated_tokens = ?, price = ?, seconds = ? "
                 "WHERE id = ?",
                 rows,
             )
-            opened.execute("COMMIT")
+            connection.execute("COMMIT")
 
-    def note(self, events: Mapping[tuple[str, str], int]) -> None:
+    def count_events(self, events: Mapping[tuple[str, str], int]) -> None:
         """Add to the counts of events, by their kind and reason."""
-        with self._opened() as opened:
-            opened.execute("BEGIN IMMEDIATE")
-            opened.executemany(
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
                 "INSERT INTO event VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET number = number + excluded.number",
                 [(self.stage, kind, reason, number) for (kind, reason), number in events.items()],
             )
-            opened.execute("COMMIT")
+            connection.execute("COMMIT")
 
     def figures(self) -> dict[str, float]:
         """The costs of the stage and the counts of its events; names begin with ``judge/``."""
-        with self._opened() as opened:
-            calls, prompt, generated, price, seconds = opened.execute(
+        with self._connection() as connection:
+            calls, prompt, generated, price, seconds = connection.execute(
                 "SELECT count(*), total(prompt_tokens), total(generated_tokens), total(price), total(seconds) "
                 "FROM call WHERE stage = ?",
                 (self.stage,),
             ).fetchone()
             events = dict(
-                opened.execute(
+                connection.execute(
                     "SELECT kind, sum(number) FROM event WHERE stage = ? GROUP BY kind ORDER BY kind", (self.stage,)
                 ).fetchall()
             )
-        told = {"calls": calls, "prompt_tokens": prompt, "generated_tokens": generated, "price": price}
-        return {f"judge/{name}": float(value) for name, value in (told | {"seconds": seconds} | events).items()}
+        statement = {"calls": calls, "prompt_tokens": prompt, "generated_tokens": generated, "price": price}
+        return {f"judge/{name}": float(value) for name, value in (statement | {"seconds": seconds} | events).items()}
 
     def reasons(self) -> list[tuple[str, int]]:
         """The reasons why ends of the stage have no verdict, and how often each occurred, the most frequent first."""
-        with self._opened() as opened:
-            rows = opened.execute(
+        with self._connection() as connection:
+            rows = connection.execute(
                 "SELECT reason, sum(number) FROM event WHERE stage = ? AND reason != '' AND kind = 'no_verdict' "
                 "GROUP BY reason ORDER BY 2 DESC, 1",
                 (self.stage,),
             ).fetchall()
         return [(str(reason), int(number)) for reason, number in rows]
 
-    def lend(self, path: Path) -> None:
+    def copy_replies(self, path: Path) -> None:
         """Copy the replies to a new file, in which they do not count as calls."""
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
-        with self._opened() as opened, closing(sqlite3.connect(part)) as copy:
-            opened.backup(copy)
+        with self._connection() as connection, closing(sqlite3.connect(part)) as copy:
+            connection.backup(copy)
             copy.execute("DELETE FROM event")
             copy.execute("UPDATE call SET stage = ''")
             copy.commit()

@@ -33,38 +33,42 @@ def reweighed(
         process_weight: ``search.process_weight`` with which the trees grew.
     """
     weights = dict(config.weights)
-    told = {
+    components = {
         id(edge): {**components_of(edge), **(ruled(rules, step) if (step := stored_step(node, edge)) else {})}
         for tree in trees
         for node, edge in steps(tree)
         if edge.child is not None
     }
     if config.normalise == "std":
-        spread = spreads([with_rewards(tree, _reward, told) for tree in trees], list(weights))
+        spread = spreads([with_rewards(tree, _reward, components) for tree in trees], list(weights))
         weights = {name: weight / spread[name] for name, weight in weights.items()}
 
-    def own(edge: Edge) -> float | None:
+    def base_reward(edge: Edge) -> float | None:
         withheld = edge.reward is None and DERIVED[0] not in edge.components
         if withheld or edge.thought or edge.child is None or edge.child.unknown:
             return edge.reward
         if not config.weights:
             return edge.outcome
-        return None if unjudged(config, told[id(edge)], edge.child.ended) else total(weights, told[id(edge)])
+        return (
+            None if unjudged(config, components[id(edge)], edge.child.ended) else total(weights, components[id(edge)])
+        )
 
     grown = process_weight if config.weights else 0.0
-    stored = told if config.active else {}
-    return [with_rewards(tree, _paying(tree, own), stored, process_weight=grown) for tree in trees]
+    stored = components if config.active else {}
+    return [
+        with_rewards(tree, _with_hacked_cancelled(tree, base_reward), stored, process_weight=grown) for tree in trees
+    ]
 
 
-def _paying(tree: Tree, own: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
-    """A function that gives the reward of each edge: ``own``, except for the last edge of a hacked episode, which takes
-    back what the earlier edges paid."""
-    back = {
-        id(path[-1]): cancelling_reward(path, lambda edge: own(edge) or 0.0, tree.discount)
+def _with_hacked_cancelled(tree: Tree, base_reward: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
+    """A function that gives the reward of each edge: ``base_reward``, except that the last edge of a hacked episode
+    takes back what the earlier edges paid."""
+    cancelling = {
+        id(path[-1]): cancelling_reward(path, lambda edge: base_reward(edge) or 0.0, tree.discount)
         for path, _ in tree.walk()
         if path and path[-1].hacked
     }
-    return lambda edge: back[id(edge)] if id(edge) in back else own(edge)
+    return lambda edge: cancelling[id(edge)] if id(edge) in cancelling else base_reward(edge)
 
 
 def rescored(
@@ -77,11 +81,11 @@ def rescored(
     groups: dict[str, list[int]] = {}
     for place, tree in enumerate(trees):
         groups.setdefault(tree.task.id, []).append(place)
-    told: dict[int, Tree] = {}
+    changed: dict[int, Tree] = {}
     for places in groups.values():
         group = [trees[place] for place in places]
-        told |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
-    return [told[place] for place in range(len(trees))]
+        changed |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
+    return [changed[place] for place in range(len(trees))]
 
 
 def _reward(edge: Edge) -> float | None:
@@ -123,7 +127,7 @@ class _RewardChange:
     discount: float
 
 
-def _copies(node: Node, told: _RewardChange) -> dict[int, Node]:
+def _copies(node: Node, new_rewards: _RewardChange) -> dict[int, Node]:
     """Copies of a node and of all nodes below it, by ``id`` of the originals. It does not recurse, because paths may be
     long."""
     copies: dict[int, Node] = {}
@@ -140,36 +144,36 @@ def _copies(node: Node, told: _RewardChange) -> dict[int, Node]:
             change = 0.0
             reward = edge.reward
             if edge.child is not None:
-                reward = told.reward(edge)
-                change = _change(edge, reward, changes[id(edge.child)], told)
-            summed = 0.0 if told.blank else edge.value_sum
+                reward = new_rewards.reward(edge)
+                change = _change(edge, reward, changes[id(edge.child)], new_rewards)
+            summed = 0.0 if new_rewards.blank else edge.value_sum
             edges.append(
                 replace(
                     edge,
                     reward=reward,
                     value_sum=summed + edge.visits * change,
                     child=copies.get(id(edge.child)),
-                    components=told.components.get(id(edge), edge.components),
+                    components=new_rewards.components.get(id(edge), edge.components),
                 )
             )
             changed.append(change)
-        copies[id(here)] = replace(here, edges=edges, value=0.0 if told.blank else here.value)
+        copies[id(here)] = replace(here, edges=edges, value=0.0 if new_rewards.blank else here.value)
         changes[id(here)] = changed
     return copies
 
 
-def _change(edge: Edge, reward: float | None, below: Sequence[float], told: _RewardChange) -> float:
-    child, weight = edge.child, told.process_weight
+def _change(edge: Edge, reward: float | None, below: Sequence[float], new_rewards: _RewardChange) -> float:
+    child, weight = edge.child, new_rewards.process_weight
     assert child is not None
-    old = 0.0 if told.blank else (1 - weight) * (edge.reward or 0.0) + weight * edge.process
+    old = 0.0 if new_rewards.blank else (1 - weight) * (edge.reward or 0.0) + weight * edge.process
     change = (reward or 0.0) - old
-    if weight == 0.0 and not told.blank:
+    if weight == 0.0 and not new_rewards.blank:
         change = (reward or 0.0) - (edge.reward or 0.0)  # exactly 0 where nothing changes
     visits = [each.visits for each in child.edges]
     ended = max(edge.visits - sum(visits), 0)
     counted = ended + sum(visits)
     if counted:
-        leaf = 0.0 if told.blank else child.leaf_value(reward) - (1 - weight) * child.leaf_value(edge.reward)
+        leaf = 0.0 if new_rewards.blank else child.leaf_value(reward) - (1 - weight) * child.leaf_value(edge.reward)
         beyond = ended * leaf + sum(number * each for number, each in zip(visits, below, strict=True))
-        change += (1.0 if edge.thought else told.discount) * beyond / counted
+        change += (1.0 if edge.thought else new_rewards.discount) * beyond / counted
     return change

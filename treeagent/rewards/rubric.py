@@ -57,8 +57,8 @@ def call_scores(
     if not same:
         return scores | {"which": 0.0, "wrong_tool": 1.0}
     how = max(matching(call.arguments, each.arguments) for each in same)
-    told = {"right": 1.0} if how == 1.0 else {"wrong_arguments": 1.0 - how}
-    return scores | {"which": 1.0, "how": how} | told
+    calls = {"right": 1.0} if how == 1.0 else {"wrong_arguments": 1.0 - how}
+    return scores | {"which": 1.0, "how": how} | calls
 
 
 def matching(given: Mapping[str, object], wanted: Mapping[str, object]) -> float:
@@ -103,13 +103,15 @@ class Reference:
     def __init__(self, env: Env, tools: Sequence[ToolSpec]) -> None:
         self._env, self._tools = env, tools
 
-    def here(self) -> list[ToolCall] | None:
+    def right_calls(self) -> list[ToolCall] | None:
         """The right calls, or None if none is known."""
-        told = self._env.reference()
-        if told is None and (player := self._env.demonstrator(0.0)) is not None:  # a new one, because it may have state
+        calls = self._env.reference()
+        if (
+            calls is None and (player := self._env.demonstrator(0.0)) is not None
+        ):  # a new one, because it may have state
             _, call = checked_turn(player.act(random.Random(0)))
-            told = [call]
-        if told is None:
+            calls = [call]
+        if calls is None:
             return None
-        read = [read_call(each, self._tools) for each in told]
+        read = [read_call(each, self._tools) for each in calls]
         return [each for each in read if isinstance(each, ToolCall)] or None

@@ -19,7 +19,7 @@ REWARD = "reward"
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 
-_FREE = (
+_NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "engine", "mirror", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
     *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
@@ -32,9 +32,9 @@ class RunError(RuntimeError):
     """A folder cannot be used as a run. The message is one sentence with the reason and the fix."""
 
 
-def changed_settings(begun: RunConfig, now: RunConfig) -> list[str]:
+def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
     """The dotted keys of settings that differ and on which results depend, sorted."""
-    return [key for key in config_difference(begun, now) if not key.startswith(_FREE)]
+    return [key for key in config_difference(old, new) if not key.startswith(_NOT_AFFECTING_RESULTS)]
 
 
 class Run:
@@ -157,28 +157,28 @@ class Run:
         """The facts that ``finish`` recorded for a stage that is done."""
         return self.stages()[stage]
 
-    def take(self, purpose: str, checkpoint: Path) -> None:
+    def record_checkpoint(self, purpose: str, checkpoint: Path) -> None:
         """Record the checkpoint from which a part of the run starts, before that part begins.
 
         Raises:
             RunError: the part was begun with another checkpoint.
         """
-        self._remember(purpose, named(checkpoint, self.path))
+        self._record(purpose, named(checkpoint, self.path))
 
-    def take_trees(self, purpose: str, lender: "Run") -> None:
+    def record_trees(self, purpose: str, source: "Run") -> None:
         """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
-        ``lender``.
+        ``source``.
 
         Raises:
             RunError: the part was begun with other trees.
         """
-        files = [file for name in lender.collections() for file in shards(lender.trees, name)]
+        files = [file for name in source.collections() for file in shards(source.trees, name)]
         size = sum(file.stat().st_size for file in files)
-        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", named(lender.trees, self.path)
+        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", named(source.trees, self.path)
         told = f"{count} and {size:,} bytes of trees in {where}"
-        self._remember(f"{purpose} from trees", told)
+        self._record(f"{purpose} from trees", told)
 
-    def _remember(self, purpose: str, name: str) -> None:
+    def _record(self, purpose: str, name: str) -> None:
         self._require_lock()
         with self._writing:
             given = _read(self.path / "given.json", dict)
@@ -190,8 +190,8 @@ class Run:
                     "--out"
                 )
 
-    def taken(self, purpose: str) -> Path | None:
-        """The checkpoint that ``take`` recorded, or None."""
+    def recorded_checkpoint(self, purpose: str) -> Path | None:
+        """The checkpoint that ``record_checkpoint`` recorded, or None."""
         name = _read(self.path / "given.json", dict).get(purpose)
         if name is None:
             return None

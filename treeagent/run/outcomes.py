@@ -38,7 +38,7 @@ class Outcome:
     found: bool | None = None
     """Whether planning reached an end that is a success, although it saw no reward. None if this is unknown: nothing
     was planned, or a world model answered."""
-    betrayed: bool = False
+    end_shows_success: bool = False
     """Whether search could tell a success without seeing rewards, because in this environment only a success ends an
     episode (``Env.only_success_ends``)."""
 
@@ -66,7 +66,7 @@ PlayedBatch = tuple[list[Outcome], float]
 _BATCH = TypeAdapter(PlayedBatch)
 
 
-def keep_batch(path: Path, batch: PlayedBatch) -> None:
+def save_batch(path: Path, batch: PlayedBatch) -> None:
     """Write a finished batch, atomically."""
     outcomes, seconds = batch
     written = [
@@ -76,7 +76,7 @@ def keep_batch(path: Path, batch: PlayedBatch) -> None:
     write_atomic(path, orjson.dumps([written, seconds]))
 
 
-def kept_batch(path: Path) -> PlayedBatch | None:
+def load_batch(path: Path) -> PlayedBatch | None:
     """The finished batch, or None if it is missing or damaged."""
     try:
         return _BATCH.validate_json(regular(path).read_bytes())
@@ -84,7 +84,7 @@ def kept_batch(path: Path) -> PlayedBatch | None:
         return None
 
 
-def forget_batches(paths: Iterable[Path]) -> None:
+def delete_batches(paths: Iterable[Path]) -> None:
     """Remove files of batches, and their folder if it is empty then."""
     for path in paths:
         path.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     }
     if any(outcome.found is not None for outcome in outcomes):
         row["found"] = len(found) / len(outcomes)
-    if any(outcome.betrayed for outcome in outcomes):
+    if any(outcome.end_shows_success for outcome in outcomes):
         row["pass_at_n"] = True
     if found:
         row["taken"] = sum(found) / len(found)

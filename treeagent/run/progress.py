@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from treeagent.run.standing import FILE, StageStanding, Standing, WorkStanding, write_standing
+from treeagent.run.status import FILE, RunStatus, StageStatus, WorkStatus, write_status
 from treeagent.run.terminal import Terminal, lines_above_bars
 from treeagent.visible import visible
 
@@ -41,7 +41,7 @@ class Stage:
         return self.parts or (self.name,)
 
 
-class Course:
+class RunPosition:
     """The position of a run among its stages, with an estimate of its remaining time.
 
     The estimate is the time per unit of share of the work done so far, times the share that is left. Stages that an
@@ -107,19 +107,19 @@ class Course:
             return ""
         return f"about {seconds / 60:.0f} min left" if seconds >= 60 else "less than a minute left"
 
-    def standings(self, finished: bool = False) -> tuple[StageStanding, ...]:
+    def stage_statuses(self, finished: bool = False) -> tuple[StageStatus, ...]:
         """The state of each stage, in order. With ``finished``, all stages are done."""
-        now, found, ends = self._clock(), list[StageStanding](), self._clock()
+        now, found, ends = self._clock(), list[StageStatus](), self._clock()
         for place in reversed(range(len(self._stages))):
             stage, begun = self._stages[place], self._stage_starts.get(place)
             took = 0.0 if begun is None else (now if place == self._current else ends) - begun
             ends = ends if begun is None else begun
             if finished or place < self._current:
-                found.append(StageStanding(stage.name, "done", 1.0, took))
+                found.append(StageStatus(stage.name, "done", 1.0, took))
             elif place == self._current:
-                found.append(StageStanding(stage.name, "running", self._fraction(stage), took))
+                found.append(StageStatus(stage.name, "running", self._fraction(stage), took))
             else:
-                found.append(StageStanding(stage.name, "left", 0.0, 0.0))
+                found.append(StageStatus(stage.name, "left", 0.0, 0.0))
         return tuple(reversed(found))
 
 
@@ -144,7 +144,7 @@ class Progress(Protocol):
         ...
 
 
-class Shared:
+class LockedProgress:
     """A ``Progress`` that several threads may use: a lock passes on one call at a time."""
 
     def __init__(self, shown: Progress) -> None:
@@ -182,11 +182,11 @@ class RichProgress:
         """``console`` defaults to standard error, which leaves standard output to results. ``run`` is the folder of the
         run that this program writes; if given, its progress is also written to RUN/progress.json."""
         self._file = None if run is None else run / FILE
-        self._works = dict[int, WorkStanding]()
+        self._works = dict[int, WorkStatus]()
         """Pieces of work that are running, keyed by the id of their bar."""
         self._starts = dict[int, float]()
         self._warnings = list[str]()
-        self._told = -_FILE_SECONDS
+        self._last_write = -_FILE_SECONDS
         self._console = console or Terminal(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -200,12 +200,12 @@ class RichProgress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._course = Course(())
+        self._run_position = RunPosition(())
         self._drawing = ExitStack()
         """Keeps the bars on the terminal while any piece of work is running."""
 
     def plan(self, stages: Sequence[Stage]) -> None:
-        self._course = Course(stages)
+        self._run_position = RunPosition(stages)
         self._write()
 
     def finish(self) -> None:
@@ -216,12 +216,12 @@ class RichProgress:
         """Write RUN/progress.json, if there is a run."""
         if self._file is None:
             return
-        self._told, now, course = time.monotonic(), time.monotonic(), self._course
+        self._last_write, now, position = time.monotonic(), time.monotonic(), self._run_position
         works = tuple(replace(work, seconds=now - self._starts[task]) for task, work in self._works.items())
-        left = 0.0 if finished else course.seconds_left()
-        stages, warnings = course.standings(finished), tuple(self._warnings)
-        write_standing(
-            self._file, Standing(time.time(), course.seconds(), left, stages, works, warnings, finished=finished)
+        left = 0.0 if finished else position.seconds_left()
+        stages, warnings = position.stage_statuses(finished), tuple(self._warnings)
+        write_status(
+            self._file, RunStatus(time.time(), position.seconds(), left, stages, works, warnings, finished=finished)
         )
 
     def warn(self, sentence: str) -> None:
@@ -231,41 +231,41 @@ class RichProgress:
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
-        if line := self._course.start(name):
+        if line := self._run_position.start(name):
             self._console.print(line, style="bold", soft_wrap=True)
         on_terminal = self._console.is_terminal
         if on_terminal and not self._works:
             self._drawing.enter_context(self._drawn())
         task = self._bars.add_task(visible(name), total=total, live="")
-        started = told = time.monotonic()
+        started = last_line = time.monotonic()
         done, live = 0, ""
-        self._works[task], self._starts[task] = WorkStanding(name, 0, total, 0, 0.0, ""), started
+        self._works[task], self._starts[task] = WorkStatus(name, 0, total, 0, 0.0, ""), started
         self._write()
 
-        def tell() -> None:
+        def print_line() -> None:
             seconds = time.monotonic() - started
             line = f"{name} {done}/{total} {seconds:.0f} s {self._with_time_left(live)}".rstrip()
             self._console.print(line, soft_wrap=True)
 
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            nonlocal done, live, told
+            nonlocal done, live, last_line
             done += count
             live = live if fields is None else visible("  ".join(f"{each} {value}" for each, value in fields.items()))
             resumed = done if time.monotonic() - started < _RESUMED_SECONDS else self._works[task].resumed
             self._works[task] = replace(self._works[task], done=done, resumed=resumed, live=live.strip())
-            self._course.advance(name, done / max(total, 1))
+            self._run_position.advance(name, done / max(total, 1))
             self._bars.update(task, advance=count, live=self._with_time_left(live))
-            if time.monotonic() - self._told >= _FILE_SECONDS:
+            if time.monotonic() - self._last_write >= _FILE_SECONDS:
                 self._write()
-            if not on_terminal and time.monotonic() - told >= _PLAIN_SECONDS:
-                told = time.monotonic()
-                tell()
+            if not on_terminal and time.monotonic() - last_line >= _PLAIN_SECONDS:
+                last_line = time.monotonic()
+                print_line()
 
         try:
             yield advance
         finally:
             if not on_terminal:
-                tell()
+                print_line()
             if len(self._works) == 1:
                 self._drawing.close()
             self._bars.remove_task(task)
@@ -279,7 +279,7 @@ class RichProgress:
             yield
 
     def _with_time_left(self, live: str) -> str:
-        left = self._course.left()
+        left = self._run_position.left()
         return "  ".join(each for each in (live, left and f"whole run: {left}") if each)
 
 

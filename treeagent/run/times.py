@@ -37,7 +37,7 @@ def stage_of(work: str) -> str:
     return "updates" if last in get_args(Method) else _WORKS.get(name if last.isdecimal() else work, work)
 
 
-class Timed:
+class TimedProgress:
     """A ``Progress`` that also writes to a file how long each stage takes, in one line every few seconds.
 
     Each second of wall time counts for exactly one stage. Time between two pieces of work counts for the later one.
@@ -47,7 +47,7 @@ class Timed:
 
     def __init__(self, shown: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown, self._path, self._clock = shown, path, clock
-        self._counted = clock()
+        self._last_write = clock()
         self._stage = STAGES[0]
 
     def plan(self, stages: Sequence[Stage]) -> None:
@@ -62,7 +62,7 @@ class Timed:
         with self._shown.track(name, total) as shown:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-                if self._clock() - self._counted >= _WRITE_SECONDS:
+                if self._clock() - self._last_write >= _WRITE_SECONDS:
                     self.write()
                 shown(count, fields)
 
@@ -74,8 +74,8 @@ class Timed:
     def write(self) -> None:
         """Write a line with the time since the last one."""
         now = self._clock()
-        line = {"stage": self._stage, "seconds": round(now - self._counted, 3)}
-        self._counted = now
+        line = {"stage": self._stage, "seconds": round(now - self._last_write, 3)}
+        self._last_write = now
         with regular(self._path).open("ab+") as file:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":  # the last line was cut off by a kill
                 file.write(b"\n")
@@ -83,7 +83,7 @@ class Timed:
 
 
 def stage_seconds(path: Path) -> dict[str, float]:
-    """Seconds of each stage, from a file that ``Timed`` wrote; empty if there is none. Lines that a kill has cut off
+    """Seconds of each stage, from a file of ``TimedProgress``; empty if there is none. Lines that a kill has cut off
     are left out."""
     found: dict[str, float] = {}
     for line in regular(path).read_bytes().splitlines() if path.exists() else ():
@@ -95,7 +95,7 @@ def stage_seconds(path: Path) -> dict[str, float]:
     return found
 
 
-def taken(run: Run) -> dict[str, StageCost]:
+def run_costs(run: Run) -> dict[str, StageCost]:
     """The cost of each stage of a run so far: seconds from RUN/times.jsonl, tokens and environment steps from the facts
     of its stages. Tokens of validations and tokens that GRPO trains on are not recorded, so they are missing."""
     found = {name: StageCost(name, seconds=seconds) for name, seconds in stage_seconds(run.path / TIMES).items()}

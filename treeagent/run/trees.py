@@ -15,7 +15,7 @@ from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, read_line
 from treeagent.types import UserError
-from treeagent.views.marked import lay_marks
+from treeagent.views.marked import apply_marks
 
 
 def run_marks(folder: Path) -> list[Mark]:
@@ -39,7 +39,7 @@ def marked_trees(
     states = deciding(run_marks(folder) if marks is None else marks)
     tasks = {mark.task_id for found in states.values() for mark in found}
     for tree in read_as(from_record, folder, name, index):
-        yield lay_marks(tree, states) if tree.task.id in tasks else tree
+        yield apply_marks(tree, states) if tree.task.id in tasks else tree
 
 
 def read_trees(
@@ -69,7 +69,7 @@ def trees_by_task(
 
     def read(record: Mapping[str, Any]) -> Tree:
         tree = from_record(record)
-        return _learnable(lay_marks(tree, states) if states else tree, folder)
+        return _learnable(apply_marks(tree, states) if states else tree, folder)
 
     first = 0
     for name in names:

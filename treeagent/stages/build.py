@@ -143,7 +143,7 @@ def _made(written: bytes) -> Env:
     return DisturbedEnv(env, settings.disturbances) if settings.disturbances else env
 
 
-def play_on(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
+def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
     """The environment, or several instances of it, as a ``Dynamics``. ``name`` seeds its randomness, if it is
     stochastic."""
     return EnvDynamics(
@@ -185,15 +185,15 @@ def scored(
     return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, ends, value)
 
 
-def in_turns(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
+def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
     """With ``search.granularity`` "split", a dynamics in which thought and action are separate steps; else ``dynamics``
     unchanged."""
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
 def greedy(whole: LLMPolicy, config: RunConfig) -> Policy:
-    """The policy with greedy decoding. It takes whole turns, unless thoughts are separate steps (``in_turns``) and the
-    legal actions are scored after them."""
+    """The policy with greedy decoding. It takes whole turns, unless thoughts are separate steps (``with_split_steps``)
+    and the legal actions are scored after them."""
     thinks = config.search.granularity == "split" and config.policy.actions != "sample"
     return SplitPolicy(whole.greedy()) if thinks else whole.greedy()
 

@@ -17,8 +17,8 @@ from treeagent.generators.grammar import Grammar, make_grammar
 from treeagent.run.folder import RunError
 from treeagent.search.growth import Growth, backup, create_trees, describe, end, take_step
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.stages.build import environment, play_on, tasks_at
-from treeagent.stages.formats import spelt
+from treeagent.stages.build import env_dynamics, environment, tasks_at
+from treeagent.stages.formats import player_action
 from treeagent.types import Message, Task, derive_seed
 
 
@@ -83,7 +83,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
         try:
             with contained():
                 turn = player.act(rng)
-            action = spelt(turn, stage.grammar, stage.tools)
+            action = player_action(turn, stage.grammar, stage.tools)
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -107,7 +107,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
             growth.tree.budget.environment_steps += stage.dynamics.move_to(node.state)
             with contained():
                 said = [player.act(rng) for player in players]
-            turns = [spelt(turn, stage.grammar, stage.tools) for turn in said]
+            turns = [player_action(turn, stage.grammar, stage.tools) for turn in said]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -178,7 +178,7 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
         )
     alternatives = _alternatives(config, env)
     branched = math.ceil(settings.early_experience.share * settings.episodes)
-    dynamics, grammar = play_on(env, config, "demonstrate"), demonstration_grammar(config)
+    dynamics, grammar = env_dynamics(env, config, "demonstrate"), demonstration_grammar(config)
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)
         tasks = tasks_at(env, "train", range(count))

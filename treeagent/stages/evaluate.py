@@ -12,8 +12,8 @@ import orjson
 
 from treeagent.config import Mode, RunConfig
 from treeagent.envs.disturbed import OF_TOOLS, obeyed
-from treeagent.imagination.load import planned_in, world_model
-from treeagent.imagination.verify import call_imagined
+from treeagent.imagination.load import with_planning_world, world_model
+from treeagent.imagination.verify import mark_imagined
 from treeagent.run.folder import Run
 from treeagent.run.index import append
 from treeagent.run.metrics import Emit, Event
@@ -22,23 +22,23 @@ from treeagent.run.outcomes import (
     PlayedBatch,
     Row,
     all_failed_at_start,
-    forget_batches,
-    keep_batch,
-    kept_batch,
+    delete_batches,
+    load_batch,
+    save_batch,
     summarise,
 )
 from treeagent.run.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.stages.build import (
+    env_dynamics,
     environment,
-    in_turns,
     instances,
     leaf_value,
     load_actors,
-    play_on,
     scored,
     serve,
     tasks_at,
+    with_split_steps,
 )
 from treeagent.stages.play import play, replan
 from treeagent.stages.search import BatchJob, batches
@@ -54,17 +54,19 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
     Raises:
         UserError: all episodes of a row failed before their first step. The row stays unfinished.
     """
-    whole: dict[str, list[BatchJob]] = {}
+    jobs_by_stage: dict[str, list[BatchJob]] = {}
     for checkpoint, mode in wanted:
         stage = f"evaluate-{checkpoint.name}-{mode}"
-        run.take(stage, checkpoint)
-        whole[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
-    rows = _rows(run, progress, whole, config, "evaluate")
+        run.record_checkpoint(stage, checkpoint)
+        jobs_by_stage[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
+    rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
     _write(run.results, rows)
     return rows
 
 
-def withstand(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
+def measure_disturbed(
+    config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]
+) -> list[Row]:
     """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
     ``evaluate.suite`` that applies to the environment, on the same tasks. Returns the rows and writes them to
     ``run.suite``.
@@ -75,15 +77,15 @@ def withstand(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[
     plain = measure(config, run, progress, wanted)
     tools = environment(config).tools()
     kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
-    whole: dict[str, list[BatchJob]] = {}
+    jobs_by_stage: dict[str, list[BatchJob]] = {}
     for kind in kinds:
         place = config.environment
         harder = replace(config, environment=replace(place, disturbances=(*place.disturbances, kind)))
         for checkpoint, mode in wanted:
             stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
-            run.take(stage, checkpoint)
-            whole[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
-    harder_rows = _rows(run, progress, whole, config, "evaluate disturbed")
+            run.record_checkpoint(stage, checkpoint)
+            jobs_by_stage[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
+    harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
     named = [kind for kind in kinds for _ in wanted]
     rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, named, strict=True))]
     _write(run.suite, rows)
@@ -94,22 +96,24 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
     write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], config: RunConfig, work: str) -> list[Row]:
+def _rows(
+    run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[BatchJob]], config: RunConfig, work: str
+) -> list[Row]:
     """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
 
     Args:
-        whole: all jobs of the row of each stage, keyed by the stage's name.
+        jobs_by_stage: all jobs of the row of each stage, keyed by the stage's name.
         config: the settings of the workers.
         work: the name of this work in the progress output.
     """
-    jobs = [job for stage, row in whole.items() if not run.is_done(stage) for job in row]
-    played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in whole}
+    jobs = [job for stage, row in jobs_by_stage.items() if not run.is_done(stage) for job in row]
+    played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
-    def take(job: BatchJob, batch: PlayedBatch) -> None:
+    def add_batch(job: BatchJob, batch: PlayedBatch) -> None:
         """Add a finished batch. The last batch of a row finishes its stage."""
         done = played[job.name]
         done[job.index] = batch
-        if len(done) == len(whole[job.name]):
+        if len(done) == len(jobs_by_stage[job.name]):
             run.finish(job.name, _row(job, [done[index] for index in sorted(done)]))
 
     def on_event(event: Event) -> None:
@@ -118,10 +122,10 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
 
     waiting: list[BatchJob] = []
     for job in jobs:
-        batch = kept_batch(_kept(run, job))
+        batch = load_batch(_batch_file(run, job))
         folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
         if batch is not None and all(shards(folder, job.name, job.index) for folder in folders):
-            take(job, batch)
+            add_batch(job, batch)
         else:
             waiting.append(job)
     waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
@@ -137,14 +141,14 @@ def _rows(run: Run, progress: Progress, whole: Mapping[str, list[BatchJob]], con
                 # A batch in which every episode failed before its first step is not kept: the user may mend the cause
                 # and resume.
                 if not all_failed_at_start(batch[0]):
-                    keep_batch(_kept(run, job), batch)
+                    save_batch(_batch_file(run, job), batch)
                 advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
-                take(job, batch)
-    forget_batches(_kept(run, job) for row in whole.values() for job in row)
-    return [run.facts(stage) for stage in whole]
+                add_batch(job, batch)
+    delete_batches(_batch_file(run, job) for row in jobs_by_stage.values() for job in row)
+    return [run.facts(stage) for stage in jobs_by_stage]
 
 
-def _kept(run: Run, job: BatchJob) -> Path:
+def _batch_file(run: Run, job: BatchJob) -> Path:
     """The file that holds a finished batch until the evaluation is complete."""
     return run.outcomes / f"{job.name}-{job.index:05d}.json"
 
@@ -171,18 +175,18 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     started = time.perf_counter()
     config = job.config
     env = environment(config)
-    actors, whole = load_actors(job.checkpoint, config)
+    actors, policy = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    played = play_on(instances(config), config, "evaluate")
-    verified = in_turns(scored(played, played, config, weigh=False), config, whole.grammar)
+    played = env_dynamics(instances(config), config, "evaluate")
+    verified = with_split_steps(scored(played, played, config, weigh=False), config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
-    with world_model(*planned_in(config), env) if imagines else nullcontext() as model:
-        hidden = play_on(instances(config), config, "evaluate", reveal_reward=False)
-        blind = in_turns(scored(model or hidden, hidden, config, reveal=False), config, whole.grammar)
+    with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
+        hidden = env_dynamics(instances(config), config, "evaluate", reveal_reward=False)
+        blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
         if actors.value is not None or config.search.learned_weight or imagines:
             patient = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
-            value = leaf_value(actors.value, whole, blind, replace(config, search=patient))
+            value = leaf_value(actors.value, policy, blind, replace(config, search=patient))
             actors = replace(actors, value=value)
         playing = replan if imagines else partial(play, highest=config.environment.returns[1])
         outcomes, trees, episodes = asyncio.run(
@@ -193,10 +197,10 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     for outcome, episode in zip(outcomes, episodes, strict=True):
         count_turns(outcome, episode)
         # In a world model, the imagined ends say nothing about success in the environment.
-        outcome.betrayed = env.only_success_ends and job.mode != "greedy" and not imagines
-    whole.forget()
+        outcome.end_shows_success = env.only_success_ends and job.mode != "greedy" and not imagines
+    policy.forget()
     if env.origin == "imagined":
-        call_imagined([*trees, *episodes])
+        mark_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))

@@ -18,7 +18,7 @@ _STEPS = 50
 """Most steps of an episode of the check."""
 
 
-def spelt(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
+def player_action(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
     """Write a player's turn (its thought and its call) in the grammar and parse it, as if a model had sampled it.
 
     If the grammar calls tools by name, a text that names one of ``tools`` is written as a call of that tool.
@@ -91,7 +91,7 @@ async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tu
         while player is not None or env.legal_actions():
             turn = player.act(rng) if player is not None else ("", rng.choice(env.legal_actions() or [""]))
             episode = (*episode, turn[1])
-            transition = await dynamics.step(state, spelt(turn, grammar, tools))
+            transition = await dynamics.step(state, player_action(turn, grammar, tools))
             state = transition.state
             answers[episode] = state.messages[-1].content if transition.invalid else ""
             if transition.terminated or transition.truncated:

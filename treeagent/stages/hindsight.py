@@ -32,7 +32,7 @@ def searching_policy(run: Run) -> Path:
         UserError: the run does not record it.
     """
     for name in reversed(run.collections()):
-        if (checkpoint := run.taken(name)) is not None:
+        if (checkpoint := run.recorded_checkpoint(name)) is not None:
             return checkpoint
     raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by --model")
 

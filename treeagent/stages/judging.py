@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.envs.base import Env, ToolSpec
-from treeagent.generators.base import Failure, common_beginning
+from treeagent.generators.base import Failure, common_prefix
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
@@ -151,7 +151,7 @@ class Local(JudgeModel):
             refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             if read:  # all questions share the text of the episode, which goes through the model only once
-                self.generator.next_logprobs([common_beginning(read)], ())
+                self.generator.next_logprobs([common_prefix(read)], ())
             scored = iter(self.generator.score(read, [words] * len(read)))
             self.chat.forget()  # the ledger keeps the replies, so no prompt is read a second time
         return [

@@ -36,7 +36,7 @@ from treeagent.stages.warm_start import TOKENIZER_EPISODES, warm_start
 from treeagent.types import NothingToLearn
 from treeagent.views.values import value_rows
 from treeagent.workers.machine import cores
-from treeagent.workers.processes import kept_workers, run_jobs
+from treeagent.workers.processes import run_jobs, shared_workers
 
 Result = TypeVar("Result")
 _DEMONSTRATIONS = 400
@@ -58,7 +58,7 @@ _GPUS = (("H200", 350e12, 3.4e12), ("H100", 350e12, 2.3e12), ("A100", 150e12, 1.
 is a guess for any other GPU."""
 
 
-class Marks:
+class ProgressTimer:
     """A ``Progress`` that records when each piece of work advanced."""
 
     def __init__(self, shown: Progress) -> None:
@@ -74,18 +74,18 @@ class Marks:
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
-        marks, done = self.times.setdefault(name, []), 0
-        marks.append((time.perf_counter(), 0))
+        times, done = self.times.setdefault(name, []), 0
+        times.append((time.perf_counter(), 0))
         with self._shown.track(f"measure {name}", total) as shown:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
                 nonlocal done
                 done += count
-                marks.append((time.perf_counter(), done))
+                times.append((time.perf_counter(), done))
                 shown(count, fields)
 
             yield advance
-        marks.append((time.perf_counter(), done))
+        times.append((time.perf_counter(), done))
 
     def step_seconds(self, name: str) -> float:
         """Mean seconds of an optimiser step. The first and the last step are left out, because they include what the
@@ -96,12 +96,12 @@ class Marks:
 
 
 @dataclass(slots=True)
-class _Rehearsal:
+class _Measurement:
     """State that the parts of a measurement share."""
 
     config: RunConfig
     run: Run
-    marks: Marks
+    timer: ProgressTimer
     jobs: int = 0
     """Batches played so far."""
     searched: int = 0
@@ -118,7 +118,7 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
     Raises:
         RunError, UserError: as the run itself.
     """
-    marks = Marks(progress)
+    timer = ProgressTimer(progress)
     low = config.environment.returns[0]
     # Few trees may hold a success yet, and rows of any other tree take the same time, so all of them are used.
     update = replace(
@@ -130,30 +130,30 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
     config = replace(config, update=update)
     with tempfile.TemporaryDirectory(prefix="treeagent-plan-") as place:
         folder = Path(place)
-        warmed = None if checkpoint is not None else _warm(config, marks, folder)
-        start = checkpoint if warmed is None else warmed.policy
+        warm = None if checkpoint is not None else _warm(config, timer, folder)
+        start = checkpoint if warm is None else warm.policy
         assert start is not None
-        with Run.create(folder / "rest", config, resume=False) as run, kept_workers(config):
-            rest = _Rehearsal(config, run, marks)
+        with Run.create(folder / "rest", config, resume=False) as run, shared_workers(config):
+            measurement = _Measurement(config, run, timer)
             began = time.perf_counter()
-            _search(rest, start, 1)
+            _search(measurement, start, 1)
             begun = time.perf_counter() - began
-            search, costs = _played(
-                lambda size: _search(rest, start, size), min(config.collect.batch, config.collect.tasks)
+            search, costs = _fit_play_seconds(
+                lambda size: _search(measurement, start, size), min(config.collect.batch, config.collect.tasks)
             )
             spent = sum(costs, Cost())
             found: dict[Mode, PlayRate] = {}
             for mode in dict.fromkeys(("greedy", *config.evaluate.modes)):
-                found[mode] = _mode(rest, start, mode)
-            value_seconds, base = _value(rest, start)
-            updates = _updates(rest, kind, base, value_seconds, None if warmed is None else warmed.rate)
+                found[mode] = _mode(measurement, start, mode)
+            value_seconds, base = _value(measurement, start)
+            updates = _updates(measurement, kind, base, value_seconds, None if warm is None else warm.rate)
     return Rates(
         search=_rate(spent.budget, spent.trees, search),
         modes=found,
         updates=updates,
-        warm=None if warmed is None else warmed.rate,
-        demonstration_seconds=Affine(0.0, 0.0) if warmed is None else warmed.seconds,
-        demonstration_steps=0.0 if warmed is None else warmed.steps,
+        warm=None if warm is None else warm.rate,
+        demonstration_seconds=Affine(0.0, 0.0) if warm is None else warm.seconds,
+        demonstration_steps=0.0 if warm is None else warm.steps,
         value_seconds=value_seconds,
         start_seconds=max(begun - search(1), 0.0),
     )
@@ -164,7 +164,7 @@ def _rate(spent: Budget, tasks: int, seconds: Affine) -> PlayRate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Warmed:
+class _WarmStart:
     policy: Path
     rate: TrainRate
     seconds: Affine
@@ -173,7 +173,7 @@ class _Warmed:
     """Environment steps per demonstration."""
 
 
-def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
+def _warm(config: RunConfig, timer: ProgressTimer, folder: Path) -> _WarmStart:
     """Run a short warm start, and then a longer one if time allows, which gives a better policy."""
     settings = config.warm_start
     count = min(settings.episodes, _DEMONSTRATIONS)
@@ -187,11 +187,11 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
             config,
             warm_start=replace(settings, episodes=count, tasks=min(settings.tasks, count), training=training),
         )
-        marks.times.clear()
+        timer.times.clear()
         with Run.create(folder / name, small, resume=False) as run:
-            policy = warm_start(small, run, marks)
+            policy = warm_start(small, run, timer)
             facts = run.facts("warm_start")
-        seconds = marks.step_seconds("warm_start")
+        seconds = timer.step_seconds("warm_start")
         affordable = int(_WARM_SECONDS / seconds)
         if config.policy.model is None:
             affordable = max(affordable, _LEAST_STEPS)
@@ -200,8 +200,8 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
             break
         wanted = affordable
     steps, update = wanted, facts["update"]
-    told = marks.times["demonstrations"]
-    (began, _), (first, _), (last, _), (ended, _) = told[0], told[1], told[-2], told[-1]
+    points = timer.times["demonstrations"]
+    (began, _), (first, _), (last, _), (ended, _) = points[0], points[1], points[-2], points[-1]
     sample = [tree for _, tree in zip(range(64), demonstrations(small), strict=False)]
     chat = make_chat(load_checkpoint(policy, device_map=config.policy.device_map), config)
     lessons = time.perf_counter()
@@ -212,7 +212,7 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
     once = max(ended - last - count * lesson, 0.0)
     if config.policy.model is None:
         once *= min(settings.episodes, TOKENIZER_EPISODES) / count
-    return _Warmed(
+    return _WarmStart(
         policy,
         TrainRate(
             update["metrics"]["num_tokens"] / steps,
@@ -225,7 +225,7 @@ def _warm(config: RunConfig, marks: Marks, folder: Path) -> _Warmed:
     )
 
 
-def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine, list[Result]]:
+def _fit_play_seconds(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine, list[Result]]:
     """Play batches of growing size, up to ``most``. Returns a fit of their seconds to their size, and all results."""
     points, results, size = list[tuple[float, float]](), list[Result](), min(2, most)
     while True:
@@ -240,53 +240,55 @@ def _played(play: Callable[[int], Sequence[Result]], most: int) -> tuple[Affine,
         size = min(_GROWTH * size, most)
 
 
-def _search(rest: _Rehearsal, policy: Path, size: int) -> list[Cost]:
+def _search(measurement: _Measurement, policy: Path, size: int) -> list[Cost]:
     """Search a batch of ``size`` training tasks in each worker. Every batch takes the next tasks."""
-    config = rest.config
+    config = measurement.config
     jobs = list[BatchJob]()
-    for _ in range(_busy(config, config.collect.tasks)):
-        tasks = [place % config.collect.tasks for place in range(rest.searched, rest.searched + size)]
-        jobs.append(BatchJob(config, policy, COLLECTED, rest.jobs, tasks, rest.run.trees))
-        rest.jobs, rest.searched = rest.jobs + 1, rest.searched + size
+    for _ in range(_busy_workers(config, config.collect.tasks)):
+        tasks = [place % config.collect.tasks for place in range(measurement.searched, measurement.searched + size)]
+        jobs.append(BatchJob(config, policy, COLLECTED, measurement.jobs, tasks, measurement.run.trees))
+        measurement.jobs, measurement.searched = measurement.jobs + 1, measurement.searched + size
     return [cost for _, cost in run_jobs(search_batch, jobs, config)]
 
 
-def _busy(config: RunConfig, tasks: int) -> int:
+def _busy_workers(config: RunConfig, tasks: int) -> int:
     """Number of workers that a stage of ``tasks`` tasks keeps busy."""
     return max(min(config.workers, -(-tasks // config.collect.batch)), 1)
 
 
-def _mode(rest: _Rehearsal, policy: Path, mode: Mode) -> PlayRate:
+def _mode(measurement: _Measurement, policy: Path, mode: Mode) -> PlayRate:
     """The rate of an evaluation mode, measured on validation tasks; test tasks would give the same cost."""
-    config, held_out = rest.config, rest.config.update.validation_tasks
+    config, held_out = measurement.config, measurement.config.update.validation_tasks
 
     def play(size: int) -> list[Budget]:
         jobs = list[BatchJob]()
-        for _ in range(_busy(config, config.evaluate.tasks)):
-            [job] = batches(config, rest.run, policy, f"measure-{mode}", range(size), mode, first=rest.jobs)
+        for _ in range(_busy_workers(config, config.evaluate.tasks)):
+            [job] = batches(
+                config, measurement.run, policy, f"measure-{mode}", range(size), mode, first=measurement.jobs
+            )
             jobs.append(replace(job, split="validation", trees=None, episodes=None))
-            rest.jobs += 1
+            measurement.jobs += 1
         return [outcome.budget for _, (outcomes, _) in run_jobs(evaluate_batch, jobs, config) for outcome in outcomes]
 
-    seconds, budgets = _played(play, min(config.collect.batch, config.evaluate.tasks, held_out))
+    seconds, budgets = _fit_play_seconds(play, min(config.collect.batch, config.evaluate.tasks, held_out))
     spent = Budget()
     for budget in budgets:
         spent.add(budget)
     return _rate(spent, len(budgets), seconds)
 
 
-def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
+def _value(measurement: _Measurement, policy: Path) -> tuple[float, Path]:
     """Estimate the seconds of fitting the value head on the rows of the whole run. Returns them and the policy with the
     fitted head. If no tree has an end, there is nothing to fit: then the seconds are 0."""
-    config, began = rest.config, time.perf_counter()
+    config, began = measurement.config, time.perf_counter()
     try:
-        base = fit_base(config, rest.run, rest.marks, policy)
+        base = fit_base(config, measurement.run, measurement.timer, policy)
     except NothingToLearn:
         return 0.0, policy
     seconds = time.perf_counter() - began
-    fitted = rest.run.facts("base")["value"]
+    fitted = measurement.run.facts("base")["value"]
     positions = fitted["train_positions"] + fitted["held_out_positions"]
-    trees = list(read_trees(rest.run.trees))
+    trees = list(read_trees(measurement.run.trees))
     rows = [row for tree in trees for row in value_rows(tree, config.update.values)]
     wanted = min(config.update.value_rows, len(rows) * config.collect.tasks / len(trees))
     known = positions * len(rows) / max(sum(len(row.value_positions) for row in rows), 1)
@@ -294,11 +296,11 @@ def _value(rest: _Rehearsal, policy: Path) -> tuple[float, Path]:
 
 
 def _updates(
-    rest: _Rehearsal, kind: Kind, policy: Path, value_seconds: float, warm: TrainRate | None
+    measurement: _Measurement, kind: Kind, policy: Path, value_seconds: float, warm: TrainRate | None
 ) -> dict[Method, TrainRate]:
     """Rates of a few steps of each method: run side by side as in the quickstart, or one after the other as in a
     round."""
-    config, run = rest.config, rest.run
+    config, run = measurement.config, measurement.run
     methods: tuple[Method, ...] = config.update.methods if kind == "quickstart" else config.adapt.methods
     few = {"max_steps": _FIRST_STEPS, "validate_every": 10**6}
     small = replace(
@@ -313,7 +315,9 @@ def _updates(
     share = config.collect.tasks / len(trees)
 
     def train(some: Sequence[Method]) -> None:
-        learn(small, run, rest.marks, [(policy, method, run.checkpoints / method) for method in some], [COLLECTED])
+        learn(
+            small, run, measurement.timer, [(policy, method, run.checkpoints / method) for method in some], [COLLECTED]
+        )
 
     for some in [methods] if kind == "quickstart" else [(method,) for method in methods]:
         try:
@@ -330,7 +334,7 @@ def _updates(
         else:
             tokens = metrics["num_tokens"] / _FIRST_STEPS
         per_epoch = _FIRST_STEPS / metrics["epoch"] * share
-        rates[method] = TrainRate(tokens, rest.marks.step_seconds(method), per_epoch, value_seconds)
+        rates[method] = TrainRate(tokens, measurement.timer.step_seconds(method), per_epoch, value_seconds)
     known = next(iter(rates.values()), warm)
     for method in methods:
         if method not in rates and known is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs.dynamics import paid
 from treeagent.rewards.components import episode_components
-from treeagent.rewards.constraint import spent, within
+from treeagent.rewards.constraint import path_costs, within_budgets
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path, ranked_ends
@@ -25,7 +25,7 @@ from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Trans
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
-_LEADING = 8
+_MAX_REPLAYED_PLANS = 8
 """Most plans of a tree that are replayed."""
 
 
@@ -75,21 +75,21 @@ async def play(
         # Stopping early compares paths to ends, but lookahead chooses no such path, and budgets may forbid the best.
         by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
         gain = LeastGain(config.stop_at_gain, highest, config.likelihood_weight) if by_ends else None
-        grower = make_search(
+        searcher = make_search(
             actors.sampling, blind, settings, actors.value, actors.critic, noise=False, least_gain=gain
         )
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
-            trees += await grower.run(tasks[start : start + size], seeds[start : start + size])
+            trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
         plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
         if config.replays and mode != "lookahead":
-            leading = [_leading(tree, config, budgets) for tree in trees]
+            candidates = [_plans_to_replay(tree, config, budgets) for tree in trees]
             tried = await safest(
                 blind,
                 actors.value,
                 trees,
-                leading,
+                candidates,
                 config.replays,
                 config.cvar,
                 config.likelihood_weight,
@@ -102,11 +102,13 @@ async def play(
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
-        outcome.error = outcome.error or _broken(tree)
-        outcome.found = _found(tree)  # it reads withheld rewards, but the episodes are over: no action can change
+        outcome.error = outcome.error or _planning_error(tree)
+        outcome.found = _found_success(
+            tree
+        )  # it reads withheld rewards, but the episodes are over: no action can change
     if budgets:
         for outcome, over in zip(outcomes, refused, strict=True):
-            outcome.over_budget, outcome.plan_refused = not within(outcome.components, budgets), over
+            outcome.over_budget, outcome.plan_refused = not within_budgets(outcome.components, budgets), over
     return outcomes, trees, _with_errors(episodes, outcomes)
 
 
@@ -117,7 +119,7 @@ def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree
     return episodes
 
 
-def _found(tree: Tree) -> bool | None:
+def _found_success(tree: Tree) -> bool | None:
     """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
     written to the ends. In a stochastic environment the answer holds for the random outcomes drawn in planning, not for
     those in execution."""
@@ -129,7 +131,7 @@ def _found(tree: Tree) -> bool | None:
     return any(node.paid is not None and reaches(node.paid, 1.0) for node in ends)
 
 
-def _broken(tree: Tree) -> str:
+def _planning_error(tree: Tree) -> str:
     return f"planning failed: {tree.error}" if tree.error else ""
 
 
@@ -140,8 +142,8 @@ def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) 
     limits = replace(search.limits, simulations=config.best_of)
     # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
     # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
-    alone = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
-    return replace(settings, limits=limits, leaves=config.best_of if alone else search.leaves)
+    no_other_limit = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
+    return replace(settings, limits=limits, leaves=config.best_of if no_other_limit else search.leaves)
 
 
 async def execute(
@@ -163,9 +165,9 @@ async def execute(
     growths = await create_trees(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
     planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
 
-    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
-        left = {id(growth): planned[id(growth)][len(path) :] for growth, path in wanted}
-        drawn = await _propose(policy, [one for one in wanted if not left[id(one[0])]])
+    async def choose(active: Sequence[Episode]) -> dict[int, Action]:
+        left = {id(growth): planned[id(growth)][len(path) :] for growth, path in active}
+        drawn = await _propose(policy, [one for one in active if not left[id(one[0])]])
         return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
 
     return await _episodes(dynamics, growths, choose, step_seconds, [policy])
@@ -201,31 +203,31 @@ async def replan(
     broken: dict[str, str] = {}
     refused: set[str] = set()
 
-    async def choose(wanted: Sequence[Episode]) -> dict[int, Action]:
-        states = {growth.tree.task.id: end(growth, path).state for growth, path in wanted}
+    async def choose(active: Sequence[Episode]) -> dict[int, Action]:
+        states = {growth.tree.task.id: end(growth, path).state for growth, path in active}
         resumed = _Resumed(model, states)
-        grower = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
-        trees = await grower.run([growth.tree.task for growth, _ in wanted], [one.next_seed() for one, _ in wanted])
+        searcher = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
+        trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
-        for (growth, path), tree in zip(wanted, trees, strict=True):
+        for (growth, path), tree in zip(active, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
             if tree.error:
-                broken.setdefault(tree.task.id, _broken(tree))
-            if plan := _plan(mode, tree, config, settings, budgets, spent(path, budgets or {})):
+                broken.setdefault(tree.task.id, _planning_error(tree))
+            if plan := _plan(mode, tree, config, settings, budgets, path_costs(path, budgets or {})):
                 chosen[id(growth)] = plan[0].action
             elif budgets and _plan(mode, tree, config, settings):
                 refused.add(tree.task.id)
-        return chosen | await _propose(actors.greedy, [one for one in wanted if id(one[0]) not in chosen])
+        return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
-    asked = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
-    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, asked)
+    policies = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
+    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, policies)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
         if budgets:
-            outcome.over_budget = not within(outcome.components, budgets)
+            outcome.over_budget = not within_budgets(outcome.components, budgets)
             outcome.plan_refused = outcome.task_id in refused
     episodes = _with_errors(episodes, outcomes)
     return outcomes, [first.get(task.id, episode) for task, episode in zip(tasks, episodes, strict=True)], episodes
@@ -261,10 +263,12 @@ def _plan(
     return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
 
 
-def _leading(tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None) -> Sequence[Sequence[Edge]]:
+def _plans_to_replay(
+    tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None
+) -> Sequence[Sequence[Edge]]:
     """The plans to replay: the best paths to ends of the task, or to a limit if no path ended the task."""
     ends = ranked_ends(tree, config.likelihood_weight, _within(budgets)) or []
-    return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_LEADING]
+    return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_MAX_REPLAYED_PLANS]
 
 
 def _terminates(path: Sequence[Edge]) -> bool:
@@ -275,7 +279,7 @@ def _within(
     budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
 ) -> Callable[[Sequence[Edge]], bool]:
     """A function that tells whether a path keeps within the budgets, including the costs ``before`` it."""
-    return lambda path: not budgets or within(spent(path, budgets), budgets, before)
+    return lambda path: not budgets or within_budgets(path_costs(path, budgets), budgets, before)
 
 
 async def _episodes(
@@ -283,19 +287,19 @@ async def _episodes(
     growths: Sequence[Growth],
     choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
     step_seconds: float | None,
-    asked: Sequence[object],
+    policies: Sequence[object],
 ) -> tuple[list[Outcome], list[Tree]]:
     """Play until each task ends or fails.
 
     Args:
         choose: returns the next action of each episode by the ``id`` of its growth; where it finds none, it writes the
             reason to the tree's ``error``.
-        asked: the policies and values that ``choose`` asks. If all are ``types.Concurrent``, no episode waits for the
-            step of another.
+        policies: the policies and values that ``choose`` asks. If all are ``types.Concurrent``, no episode waits for
+            the step of another.
     """
     runs: list[Episode] = [(growth, []) for growth in growths]
 
-    async def play_on(active: list[Episode]) -> None:
+    async def play_until_end(active: list[Episode]) -> None:
         active = [run for run in active if not run[0].tree.error]
         while active:
             chosen = await choose(active)
@@ -307,8 +311,8 @@ async def _episodes(
             await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
             active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
 
-    alone = all(map(is_concurrent, asked))
-    await asyncio.gather(*map(play_on, [[run] for run in runs] if alone else [runs]))
+    independent = all(map(is_concurrent, policies))
+    await asyncio.gather(*map(play_until_end, [[run] for run in runs] if independent else [runs]))
     outcomes = [
         Outcome(
             growth.tree.task.id,
@@ -328,13 +332,13 @@ def _unanswered(path: Sequence[Edge]) -> str:
     return f"the dynamics has no answer after step {len(path)}" if last is not None and last.unknown else ""
 
 
-async def _propose(policy: Policy, wanted: Sequence[Episode]) -> dict[int, Action]:
-    if not wanted:
+async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:
+    if not active:
         return {}
-    states = [end(growth, path).state for growth, path in wanted]
-    proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in wanted])
+    states = [end(growth, path).state for growth, path in active]
+    proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in active])
     drawn: dict[int, Action] = {}
-    for (growth, _), proposal in zip(wanted, proposals, strict=True):
+    for (growth, _), proposal in zip(active, proposals, strict=True):
         growth.tree.budget.proposals += 1
         growth.tree.budget.generated_tokens += proposal.generated_tokens
         if proposal.error:

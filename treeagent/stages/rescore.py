@@ -11,8 +11,8 @@ from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, ruled, steps, stored_step
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
-from treeagent.rewards.dynamics import look_at
-from treeagent.rewards.judge import Look
+from treeagent.rewards.dynamics import read_only_caller
+from treeagent.rewards.judge import ToolCaller
 from treeagent.rewards.ledger import FILE as LEDGER
 from treeagent.rewards.ledger import Ledger
 from treeagent.rewards.reweigh import rescored
@@ -22,7 +22,7 @@ from treeagent.run.progress import Progress
 from treeagent.run.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.stages.build import environment, play_on, reward_value
+from treeagent.stages.build import env_dynamics, environment, reward_value
 from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, regular, shard_place, shards, write_atomic
 from treeagent.types import ToolCall, UserError, Value
@@ -41,7 +41,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         UserError: a weight or a budget names a component that no tree has.
         RunError: the view was begun with other trees.
     """
-    view.take_trees("rescore", source)
+    view.record_trees("rescore", source)
     rules, played = read_rules(config.rewards), _played(config)
     ends = _ends(config.rewards, source, view, played)
     jobs = [(name, index) for name in source.collections() for index, _ in enumerate(shards(source.trees, name))]
@@ -76,7 +76,7 @@ def _ends(config: RewardsConfig, source: Run, view: Run, played: EnvDynamics | N
     replies that the run's judge has given are not paid for again."""
     theirs, ours = source.path / LEDGER, view.path / LEDGER
     if config.judge is not None and theirs.is_file() and not ours.exists():
-        Ledger(regular(theirs), "rescore").lend(ours)
+        Ledger(regular(theirs), "rescore").copy_replies(ours)
     return assessor(config, view.path, "rescore", None if played is None else played.env)
 
 
@@ -90,7 +90,7 @@ def _played(config: RunConfig) -> EnvDynamics | None:
         return None
     if config.search.granularity == "split":
         raise UserError("rewards.judge.tools replays stored episodes, but search.granularity is 'split': leave it out")
-    return play_on(environment(config), config, "rescore")
+    return env_dynamics(environment(config), config, "rescore")
 
 
 async def assess_trees(
@@ -116,7 +116,7 @@ async def assess_trees(
         kept |= ruled(rules, step) if step else {}
         learned = stored if value is None else value_of(value, node.state)
         edge.components = kept | await ends.assess(
-            node.state, kept, learned, None if played is None else _look(played, tree, path)
+            node.state, kept, learned, None if played is None else _tool_caller(played, tree, path)
         )
 
     found = [
@@ -128,19 +128,19 @@ async def assess_trees(
     await asyncio.gather(*found)
 
 
-def _look(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> Look:
+def _tool_caller(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> ToolCaller:
     """A function that replays a stored episode and makes the judge's call in its final state."""
 
-    async def look(call: ToolCall) -> str:
+    async def call_tool(call: ToolCall) -> str:
         before = here = await played.reset(tree.task)
         for edge in path:
-            before, came = here, await played.step(here, edge.action)
-            here = came.state
+            before, transition = here, await played.step(here, edge.action)
+            here = transition.state
             if edge.child is None or here.messages[-1].content != edge.child.state.messages[-1].content:
                 return "refused: the environment does not repeat this episode"
-        return await look_at(played, before, path[-1].action, here)(call)
+        return await read_only_caller(played, before, path[-1].action, here)(call)
 
-    return look
+    return call_tool
 
 
 def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:

@@ -45,7 +45,7 @@ class Searched:
 
 
 @dataclass(slots=True)
-class Course:
+class RoundHistory:
     """The rounds so far, one entry per round."""
 
     start: Path
@@ -80,10 +80,10 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             f"adapt.variations is {settings.variations}, but environment {config.environment.name!r} offers no harder "
             "variations of its tasks: set it to 0, or give the environment Env.variations"
         )
-    checkpoint = checkpoint or run.taken("start")
+    checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
-        run.take("start", checkpoint)
-    start = _named_apart(checkpoint, run) if checkpoint else warm_start(config, run, progress)
+        run.record_checkpoint("start", checkpoint)
+    start = _link_with_own_name(checkpoint, run) if checkpoint else warm_start(config, run, progress)
     if settings.imagines:
         make_encoder(config, _world_folder(run, 1))  # an encoder that cannot be loaded fails here, before any search
     if settings.imagined_in(1):
@@ -91,7 +91,7 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     return start
 
 
-def _named_apart(start: Path, run: Run) -> Path:
+def _link_with_own_name(start: Path, run: Run) -> Path:
     """The checkpoint to start from. If a round of another run made it, this is a symbolic link to it with another name:
     a round of ``run`` may make a checkpoint of the same name, and evaluations and tables tell policies apart by these
     names."""
@@ -112,7 +112,7 @@ def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
     return [name for name in names if run.is_done(name)]
 
 
-def tell_failed(progress: Progress, number: int, error: Exception) -> None:
+def warn_failed(progress: Progress, number: int, error: Exception) -> None:
     """Warn that the updates of a round failed while the next round is being searched."""
     progress.warn(f"the updates of round {number} failed; the run ends after the search beside them: {error}")
 
@@ -136,23 +136,23 @@ def finish_round(
     updated: Path,
     number: int,
     audit: Mapping[str, float],
-    course: Course,
+    history: RoundHistory,
 ) -> None:
-    """Log the figures of a round, add them to ``course``, and raise the alarms that follow from the rounds so far."""
+    """Log the figures of a round, add them to ``history``, and raise the alarms that follow from the rounds so far."""
     figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
     learnt = run.stages().get(updated.name, {})
     kept = learnt.get("update", {}).get("best_validation")
     if kept is not None:
         figures["validation"] = kept
-    course.figures.append(figures)
-    policies = list(dict.fromkeys((course.start, *course.policies)))
+    history.figures.append(figures)
+    policies = list(dict.fromkeys((history.start, *history.policies)))
     if (age := mean_age(run, names_to_learn_from(config, run, number), policies)) is not None:
         figures["age"] = age
-    if updated not in course.policies and "explained_variance" in learnt.get("value", {}):
-        course.explained.append(learnt["value"]["explained_variance"])
-    course.policies.append(updated)
-    believed = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
-    others = {f"imagined/{name}": figure for name, figure in believed.items()}
+    if updated not in history.policies and "explained_variance" in learnt.get("value", {}):
+        history.explained.append(learnt["value"]["explained_variance"])
+    history.policies.append(updated)
+    imagined = tree_figures(read_trees(run.trees, [imagined_trees(number)]))
+    others = {f"imagined/{name}": figure for name, figure in imagined.items()}
     if (cr := claims_kept(run, number)) is not None:
         others["cr"] = cr
     if varied := run.stages().get(_varied_name(number)):
@@ -167,8 +167,8 @@ def finish_round(
     trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
     trained = chain.from_iterable(map(training_alarms, updates.values()))
     # A value head fitted to few trees may explain nothing for one round, so an alarm needs two rounds.
-    dead = value_alarms(course.explained[-2:]) if len(course.explained) > 1 else []
-    found = (*alarms(course.figures), *trained, *dead, *trusted)
+    dead = value_alarms(history.explained[-2:]) if len(history.explained) > 1 else []
+    found = (*alarms(history.figures), *trained, *dead, *trusted)
     raised = [f"round {number}: {sentence}" for sentence in found]
     for sentence in raised:
         progress.warn(sentence)
@@ -182,8 +182,8 @@ def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tup
     The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
     the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
     """
-    promising = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
-    again = promising[: part(share, count)]
+    varying = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
+    again = varying[: part(share, count)]
     first = 1 + max(searched, default=-1)
     new = list(range(first, first + count - len(again)))
     return (

@@ -11,7 +11,7 @@ from pathlib import Path
 from treeagent.config import Mode, RunConfig
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
-from treeagent.imagination.verify import call_imagined, settle
+from treeagent.imagination.verify import mark_imagined, verify_all
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.components import ComponentSums
 from treeagent.run.folder import COLLECTED, Run, named
@@ -22,17 +22,17 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import (
+    env_dynamics,
     environment,
-    in_turns,
     instances,
     leaf_value,
     load_actors,
-    play_on,
     reward_value,
     scored,
     serve,
     tasks_at,
     variations,
+    with_split_steps,
 )
 from treeagent.stages.judging import assessor, judge_figures
 from treeagent.store import read_as, shards
@@ -96,7 +96,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     if not jobs:
         return
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
-    run.take(name, checkpoint)
+    run.record_checkpoint(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started = time.perf_counter()
@@ -198,7 +198,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     """Grow one tree for each task and store the trees as one shard.
 
     With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
-    such trees are stored, their best paths are replayed in the environment (``settle``).
+    such trees are stored, their best paths are replayed in the environment (``verify_all``).
 
     Returns:
         the cost of the batch. It is also emitted about once a second while the trees grow.
@@ -206,7 +206,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     config = job.config
     env = environment(config)
     actors, whole = load_actors(job.checkpoint, config)
-    dynamics = play_on(instances(config), config, job.name)
+    dynamics = env_dynamics(instances(config), config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
         wanted = zip(tasks, job.variants, strict=True)
@@ -225,20 +225,20 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
     judging = partial(scored, played=dynamics, config=config, ends=ends, value=judge_value)
-    turns = in_turns(judging(dynamics), config, whole.grammar)
+    turns = with_split_steps(judging(dynamics), config, whole.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns
         if model is not None:
-            stepped = in_turns(judging(Imagination(dynamics, model)), config, whole.grammar)
+            stepped = with_split_steps(judging(Imagination(dynamics, model)), config, whole.grammar)
         # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
         patient = replace(config.search, step_seconds=None) if model is not None else config.search
         value = leaf_value(actors.value, whole, stepped, replace(config, search=patient))
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(settle(trees, turns, config.world.verify_steps, config.search.step_seconds))
+        asyncio.run(verify_all(trees, turns, config.world.verify_steps, config.search.step_seconds))
     elif env.origin == "imagined":
-        call_imagined(trees)
+        mark_imagined(trees)
     whole.forget()
     if job.trees is not None:
         emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))

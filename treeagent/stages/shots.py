@@ -16,7 +16,7 @@ from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.grammar import Format, Grammar, make_grammar
 from treeagent.search.node import reaches
-from treeagent.stages.formats import spelt
+from treeagent.stages.formats import player_action
 from treeagent.store import regular
 from treeagent.types import Message, Role, Task, UserError, derive_seed
 
@@ -28,15 +28,15 @@ MOST_TRIES = 10
 class Shot:
     """A demonstration: the agent's turns, and the text that it reads before each of them."""
 
-    read: tuple[str, ...]
-    said: tuple[str | tuple[str, str], ...]
+    prompts: tuple[str, ...]
+    turns: tuple[str | tuple[str, str], ...]
     """The turns: each the text of a whole turn, or a pair of thought and call."""
 
     def messages(self, grammar: Grammar, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
         """The demonstration as a conversation. Pairs of thought and call are written in the format of ``grammar``."""
-        turns = (turn if isinstance(turn, str) else spelt(turn, grammar, tools).text for turn in self.said)
-        talk = zip(self.read, turns, strict=True)
-        return tuple(each for read, said in talk for each in (Message("user", read), Message("assistant", said)))
+        turns = (turn if isinstance(turn, str) else player_action(turn, grammar, tools).text for turn in self.turns)
+        pairs = zip(self.prompts, turns, strict=True)
+        return tuple(each for prompt, turn in pairs for each in (Message("user", prompt), Message("assistant", turn)))
 
 
 def played_shots(
@@ -74,30 +74,30 @@ async def _episode(
 ) -> tuple[Shot, float]:
     """Play an episode. Returns it with the sum of its rewards."""
     state, tools, total = await dynamics.reset(task), dynamics.env.tools(), 0.0
-    read, said = list[str](), list[tuple[str, str]]()
+    prompts, turns = list[str](), list[tuple[str, str]]()
     while True:
         with contained():
             turn = player.act(rng)
-        read.append(state.messages[-1].content)
-        said.append(turn)
-        transition = await dynamics.step(state, spelt(turn, grammar, tools))
+        prompts.append(state.messages[-1].content)
+        turns.append(turn)
+        transition = await dynamics.step(state, player_action(turn, grammar, tools))
         state, total = transition.state, total + (transition.reward or 0.0)
         if transition.terminated or transition.truncated:
-            return Shot(tuple(read), tuple(said)), total
+            return Shot(tuple(prompts), tuple(turns)), total
 
 
 @checked(frozen=True)
-class _Said:
+class _ShotMessage:
     role: Role
     content: str
 
 
 @checked(frozen=True)
-class _Talk:
-    messages: tuple[_Said, ...]
+class _ShotConversation:
+    messages: tuple[_ShotMessage, ...]
 
 
-_TALK = TypeAdapter(_Talk)
+_CONVERSATION = TypeAdapter(_ShotConversation)
 
 
 def read_shots(path: Path) -> list[Shot]:
@@ -122,7 +122,7 @@ def read_shots(path: Path) -> list[Shot]:
 
 def _shot(path: Path, number: int, line: str) -> Shot:
     try:
-        messages = _TALK.validate_json(line).messages
+        messages = _CONVERSATION.validate_json(line).messages
     except ValidationError as error:
         reason = error.errors()[0]
         where = ".".join(map(str, reason["loc"]))

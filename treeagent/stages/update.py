@@ -37,14 +37,14 @@ from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees, run_marks, trees_by_task
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
 from treeagent.stages.build import (
+    env_dynamics,
     environment,
     greedy,
-    in_turns,
     instances,
     make_chat,
     make_policy,
-    play_on,
     value_head,
+    with_split_steps,
 )
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
@@ -140,7 +140,7 @@ def update(
             f"log-probabilities {comparing[0]} compares the policy: set policy.temperature={drawn:g}"
         )
     for method in methods:
-        run.take_trees(method, source)
+        run.record_trees(method, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     names, grown = source.collections(), source.config.search.process_weight
     multipliers = constrain(config, run, "constraints", source.trees, names, {}, grown)
@@ -205,7 +205,7 @@ def learn(
         worker: a worker that runs the updates one after the other; by default the settings choose the workers.
     """
     for checkpoint, _, out in updates:
-        run.take(out.name, checkpoint)
+        run.record_checkpoint(out.name, checkpoint)
     marks = run_marks(trees or run.trees)
     jobs = [
         TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight, marks)
@@ -498,7 +498,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     policy = make_policy(checkpoint, config)
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    dynamics = in_turns(play_on(instances(config), config, "validate"), config, policy.grammar)
+    dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, policy.grammar)
 
     def measure() -> float:
         training = checkpoint.model.training

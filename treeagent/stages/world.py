@@ -194,19 +194,21 @@ def _taught(
         return {}, {}
     writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        lessons = explain(learnt, writer, wording(config), path, settings.model, advance)
-    asked = len(lessons.reasons) + lessons.unexplained
-    if asked and not lessons.reasons:
-        raise RunError(f"world.teacher explained none of {asked} steps, the first for this reason: {lessons.error}")
-    if lessons.unexplained:
+        explanations = explain(learnt, writer, wording(config), path, settings.model, advance)
+    asked = len(explanations.reasons) + explanations.unexplained
+    if asked and not explanations.reasons:
+        raise RunError(
+            f"world.teacher explained none of {asked} steps, the first for this reason: {explanations.error}"
+        )
+    if explanations.unexplained:
         progress.warn(
-            f"world.teacher left {lessons.unexplained} of {asked} steps unexplained, which are reasoned by rule, the "
-            f"first for this reason: {lessons.error}"
+            f"world.teacher left {explanations.unexplained} of {asked} steps unexplained, which are reasoned by rule, "
+            f"the first for this reason: {explanations.error}"
         )
     used = writer.chat.usage
-    return lessons.reasons, {
-        "explained": len(lessons.reasons),
-        "unexplained": lessons.unexplained,
+    return explanations.reasons, {
+        "explained": len(explanations.reasons),
+        "unexplained": explanations.unexplained,
         "teacher_tokens": used.generated_tokens,
         "teacher_price": used.price,
     }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from treeagent.generators.grammar import Grammar
 from treeagent.search.node import Edge, Node, Tree, reaches
-from treeagent.views.tokens import TokenRow, spell
+from treeagent.views.tokens import TokenRow, turn_tokens
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
 from treeagent.world_model.transition import Experience
@@ -33,10 +33,10 @@ def world_rows(tree: Tree) -> Iterator[TokenRow]:
             states = [edge.child for edge in edges if edge.child is not None and not edge.child.left_out]
             new = {id(state) for state in states if state.origin == "real"} - taught
             taught |= new
-            spelt = spell(edges, trained=(), observed=new)
-            if any(spelt.mask):
+            tokens = turn_tokens(edges, trained=(), observed=new)
+            if any(tokens.mask):
                 prompt = start.context_ids
-                yield TokenRow(tree.task.id, prompt + spelt.token_ids, (False,) * len(prompt) + spelt.mask)
+                yield TokenRow(tree.task.id, prompt + tokens.token_ids, (False,) * len(prompt) + tokens.mask)
 
 
 class Outcome(NamedTuple):
@@ -44,11 +44,11 @@ class Outcome(NamedTuple):
 
     value: float
     """Discounted sum of the rewards from the action on."""
-    hurry: int
+    negative_steps: int
     """Minus the number of steps until the end, so that among equal returns the earlier end is better."""
 
     def __str__(self) -> str:
-        return f"reward {round(self.value, 3):g} in {-self.hurry}"
+        return f"reward {round(self.value, 3):g} in {-self.negative_steps}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +134,4 @@ def _outcome(edge: Edge, discount: float) -> Outcome | None:
     if not below:
         return None
     best = max(below)
-    return Outcome(edge.reward + discount * best.value, best.hurry - 1)
+    return Outcome(edge.reward + discount * best.value, best.negative_steps - 1)

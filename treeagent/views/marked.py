@@ -6,7 +6,7 @@ from treeagent.marks import Mark, label, state_hash
 from treeagent.search.node import Edge, Tree, outcome
 
 
-def lay_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
+def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
     """Change a tree in memory according to reviewers' marks, and return it. People outrank judges, and both outrank the
     search:
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from treeagent.marks import Source, preference
 from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
 from treeagent.types import Origin
-from treeagent.views.tokens import spell
+from treeagent.views.tokens import turn_tokens
 
 _MOST_PER_NODE = 4
 """The rule "all" keeps at most this many pairs per node, those with the widest margin. With more, a few nodes would
@@ -233,6 +233,6 @@ def compared_trajectories(
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:
     """The actions of a path and the observations between them. ``compared`` holds the ``id`` of the edges that carry
     loss; None means all."""
-    spelt = spell(path, compared, closing=False)
+    tokens = turn_tokens(path, compared, closing=False)
     turns = "".join(edge.action.text if edge.thought else f"{edge.action.text}\n" for edge in path)
-    return Continuation(turns.removesuffix("\n"), spelt.token_ids, spelt.mask, spelt.logprobs)
+    return Continuation(turns.removesuffix("\n"), tokens.token_ids, tokens.mask, tokens.logprobs)

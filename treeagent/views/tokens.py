@@ -1,7 +1,7 @@
 """The only place where a path of a tree becomes token ids, a loss mask and behaviour log-probabilities.
 
-Every view that yields tokens calls ``spell``. Nothing is tokenised here: the ids are those that the policy read and
-sampled while the tree was searched.
+Every view that yields tokens calls ``turn_tokens``. Nothing is tokenised here: the ids are those that the policy read
+and sampled while the tree was searched.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ class TokenRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class TurnTokens:
     """The tokens that follow a prompt along a path. The first four tuples are aligned with each other."""
 
     token_ids: tuple[int, ...]
@@ -45,13 +45,13 @@ class Spelling:
     """For each edge with a following state in this prompt, the number of tokens up to the end of that state."""
 
 
-def spell(
+def turn_tokens(
     edges: Sequence[Edge],
     trained: Collection[int] | None = None,
     *,
     closing: bool = True,
     observed: Collection[int] = (),
-) -> Spelling:
+) -> TurnTokens:
     """The tokens of consecutive actions after one prompt, with the observations between them.
 
     Args:
@@ -91,7 +91,7 @@ def spell(
             logprobs += [0.0] * len(child.context_ids)
             actions += [None] * len(child.context_ids)
         ends.append(len(ids))
-    return Spelling(tuple(ids), tuple(mask), tuple(logprobs), tuple(actions), tuple(ends))
+    return TurnTokens(tuple(ids), tuple(mask), tuple(logprobs), tuple(actions), tuple(ends))
 
 
 def path_rows(
@@ -115,16 +115,16 @@ def path_rows(
     first = 0
     for start, edges in tree.segments(path):
         prompt = start.context_ids
-        spelt = spell(edges, trained)
-        ends = [len(prompt) - 1, *(len(prompt) + end - 1 for end in spelt.ends)]
+        tokens = turn_tokens(edges, trained)
+        ends = [len(prompt) - 1, *(len(prompt) + end - 1 for end in tokens.ends)]
         targets = zip(ends, value_targets[first:], strict=False)
         known = [(end, target) for end, target in targets if target is not None]
         first += len(edges)
-        if any(spelt.mask) or known:
+        if any(tokens.mask) or known:
             yield TokenRow(
                 tree.task.id,
-                prompt + spelt.token_ids,
-                (False,) * len(prompt) + spelt.mask,
+                prompt + tokens.token_ids,
+                (False,) * len(prompt) + tokens.mask,
                 tuple(end for end, _ in known),
                 tuple(target for _, target in known),
                 origin=path_origin(path),

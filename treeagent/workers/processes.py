@@ -31,7 +31,7 @@ from treeagent.types import WorkerLost
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """Signals that end a run."""
 _SIGNAL_SECONDS = 0.2
 """Seconds to wait after a signal has ended a worker, so that the same signal reaches this process, too, if it was sent
@@ -91,34 +91,34 @@ def run_jobs(
                 torch.set_num_threads(threads)
             yield job, result
         return
-    workers = _kept if _kept is not None else _start(min(config.workers, len(jobs)), config)
+    workers = _shared if _shared is not None else _start(min(config.workers, len(jobs)), config)
     try:
         yield from workers.run(work, jobs, on_event)
     finally:
-        if workers is not _kept:
+        if workers is not _shared:
             workers.close()
 
 
 @contextmanager
-def kept_workers(config: RunConfig) -> Iterator[None]:
+def shared_workers(config: RunConfig) -> Iterator[None]:
     """Context in which all calls of ``run_jobs`` share one set of workers, since workers take seconds to start."""
-    global _kept
-    _kept = None if config.engine == "local" and config.workers <= 1 else _start(config.workers, config)
+    global _shared
+    _shared = None if config.engine == "local" and config.workers <= 1 else _start(config.workers, config)
     try:
         yield
     except BaseException:  # such as Ctrl-C: do not wait for workers that are still importing
-        if _kept is not None:
-            _kept.kill()
+        if _shared is not None:
+            _shared.kill()
         raise
     finally:
-        if _kept is not None:
-            _kept.close()
-        _kept = None
+        if _shared is not None:
+            _shared.close()
+        _shared = None
 
 
 @contextmanager
 def own_worker(config: RunConfig) -> Iterator[Workers]:
-    """Context that yields one worker in addition to those of ``config``, for the jobs of ``beside``.
+    """Context that yields one worker in addition to those of ``config``, for the jobs of ``in_background``.
 
     Raises:
         UserError: the Ray cluster has no room for it.
@@ -134,7 +134,7 @@ def own_worker(config: RunConfig) -> Iterator[Workers]:
 
 
 @contextmanager
-def beside(
+def in_background(
     work: Callable[[], Result], worker: Workers, on_error: Callable[[Exception], None]
 ) -> Iterator[Callable[[], Result]]:
     """Context that runs ``work`` in a thread while its body runs, and waits for it at the end of the body. ``work``
@@ -179,7 +179,7 @@ def _start(count: int, config: RunConfig, besides: int = 0) -> Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _JobResult:
     """The last message of a job: its result or its error."""
 
     result: Any = None
@@ -214,7 +214,7 @@ class Processes:
             self._workers = self._workers or _start_processes(self._count, self._threads)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
-        def hand_out(pipe: Connection) -> None:
+        def assign_job(pipe: Connection) -> None:
             if waiting:
                 running[pipe] = waiting.popleft()
                 with self._loss_reported(pipe):
@@ -222,19 +222,19 @@ class Processes:
 
         try:
             for pipe in self._workers:
-                hand_out(pipe)
+                assign_job(pipe)
             while running:
                 for ready in wait(list(running)):
                     assert isinstance(ready, Connection)
                     with self._loss_reported(ready):
                         message = ready.recv()
-                    if not isinstance(message, _Ended):
+                    if not isinstance(message, _JobResult):
                         on_event(message)
                         continue
                     if message.error is not None:
                         raise message.error
                     job = running.pop(ready)
-                    hand_out(ready)  # before the yield, since the caller may take a long time
+                    assign_job(ready)  # before the yield, since the caller may take a long time
                     yield job, message.result
         except BaseException:  # also GeneratorExit, if the caller stops early: running jobs are killed
             self.kill()
@@ -285,7 +285,7 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
     # A child inherits the blocked signals. Otherwise Ctrl-C would interrupt a worker that is still importing torch and
     # does not ignore the signal yet, and its traceback would appear in the terminal. Blocking also ensures that no
     # signal arrives between the start of a worker and its entry in the list of workers to kill.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
         try:
             for _ in range(count):
@@ -310,7 +310,7 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
 def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     """Main function of a worker process: run jobs until the pipe closes. It keeps its end of ``lifeline`` open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
     # The parent notices the end of a worker when the pipe closes. A process that a job has started may live longer, so
     # it must not keep the pipe open.
     os.register_at_fork(after_in_child=pipe.close)
@@ -321,25 +321,25 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
         while True:
             work, job = pipe.recv()
             try:
-                ended = _Ended(work(job, pipe.send))
+                ended = _JobResult(work(job, pipe.send))
                 pickle.dumps(ended)  # a pickling error is reported here, but in pipe.send it would end this process
             except Exception as error:
-                ended = _Ended(error=_portable(error))
+                ended = _JobResult(error=_picklable(error))
             pipe.send(ended)
 
 
-def _portable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """Return the error with its traceback as a note, since tracebacks cannot be pickled. An error that cannot be
     pickled itself becomes a RuntimeError with the same text."""
-    told = traceback.format_exc()
+    trace = traceback.format_exc()
     try:
         same = type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:  # an exception of a user's environment may raise anything when it is pickled
         same = False
-    kept = error if same else RuntimeError(describe(error))
-    kept.add_note(told)
-    return kept
+    raised = error if same else RuntimeError(describe(error))
+    raised.add_note(trace)
+    return raised
 
 
-_kept: Workers | None = None
-"""The workers that ``kept_workers`` shares; None outside of it."""
+_shared: Workers | None = None
+"""The workers that ``shared_workers`` shares; None outside of it."""

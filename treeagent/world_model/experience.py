@@ -100,36 +100,38 @@ class ExperienceModel:
         """
         if state.ended:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
-        earned = state.snapshot if isinstance(state.snapshot, _Earned) else 0.0
+        reward_so_far = state.snapshot if isinstance(state.snapshot, _RewardSum) else 0.0
         if action.error:
-            return self._transition(state, action, earned, Answer(f"Invalid action: {action.error}", invalid=True))
+            return self._transition(
+                state, action, reward_so_far, Answer(f"Invalid action: {action.error}", invalid=True)
+            )
         if reason := self._forbids(action.call):
-            return self._transition(state, action, earned, Answer(reason, invalid=True))
+            return self._transition(state, action, reward_so_far, Answer(reason, invalid=True))
         place = self._history(state), call_text(action.call)
-        return self._transition(state, action, earned, await self._answer(place, earned))
+        return self._transition(state, action, reward_so_far, await self._answer(place, reward_so_far))
 
-    async def _answer(self, place: Place, earned: float) -> Answer | str:
+    async def _answer(self, place: Place, reward_so_far: float) -> Answer | str:
         """Return the model's answer, or why it cannot be used. All questions of one iteration of the event loop form
         one batch.
 
         Args:
-            earned: sum of the imagined rewards so far.
+            reward_so_far: sum of the imagined rewards so far.
         """
         if self._batch is None or self._batch[1].done():
-            asked: list[Place] = []
-            self._batch = asked, asyncio.create_task(self._write(asked))
-        asked, written = self._batch
-        asked.append(place)
-        number = len(asked) - 1
+            pending: list[Place] = []
+            self._batch = pending, asyncio.create_task(self._write(pending))
+        pending, written = self._batch
+        pending.append(place)
+        number = len(pending) - 1
         # Shielded: if one step runs out of time, its cancellation must not cancel the batch.
-        return self._read((await asyncio.shield(written))[number], earned)
+        return self._read((await asyncio.shield(written))[number], reward_so_far)
 
-    async def _write(self, asked: Sequence[Place]) -> Sequence[str | Failure]:
+    async def _write(self, pending: Sequence[Place]) -> Sequence[str | Failure]:
         self._batch = None
-        near: Sequence[Sequence[Experience]] = [()] * len(asked)
+        near: Sequence[Sequence[Experience]] = [()] * len(pending)
         if self._memory is not None and self._examples:
-            near = self._memory.nearest(asked, self._examples)
-        prompts = [self.wording.prompt(*place, similar) for place, similar in zip(asked, near, strict=True)]
+            near = self._memory.nearest(pending, self._examples)
+        prompts = [self.wording.prompt(*place, similar) for place, similar in zip(pending, near, strict=True)]
         return await self.writer.write(prompts)
 
     def _history(self, state: State) -> tuple[Message, ...]:
@@ -137,24 +139,26 @@ class ExperienceModel:
         grammar = written_in(self._format, turns) if self._format is not None else None
         return played(state.task, state.messages, grammar)
 
-    def _read(self, text: str | Failure, earned: float) -> Answer | str:
+    def _read(self, text: str | Failure, reward_so_far: float) -> Answer | str:
         answer = text.reason if isinstance(text, Failure) else self.wording.read(text)
         if isinstance(answer, str):
             return answer
         low, high = self._return_range
-        returned = min(max(earned + answer.reward, low), high)
-        if abs(earned + answer.reward - returned) > _ROUNDING:
-            return f"the answer's reward {answer.reward}, after {earned:g}, leaves the returns {self._return_range}"
-        return replace(answer, reward=returned - earned) if returned != earned + answer.reward else answer
+        returned = min(max(reward_so_far + answer.reward, low), high)
+        if abs(reward_so_far + answer.reward - returned) > _ROUNDING:
+            return (
+                f"the answer's reward {answer.reward}, after {reward_so_far:g}, leaves the returns {self._return_range}"
+            )
+        return replace(answer, reward=returned - reward_so_far) if returned != reward_so_far + answer.reward else answer
 
-    def _transition(self, state: State, action: Action, earned: float, answer: Answer | str) -> Transition:
+    def _transition(self, state: State, action: Action, reward_so_far: float, answer: Answer | str) -> Transition:
         used = 1 + sum(message.role == "assistant" for message in state.messages)
         said = Message("assistant", action.text, action.token_ids)
         if isinstance(answer, str):
             after = State(state.task, (*state.messages, said, Message("user", f"Unanswered: {answer}")))
             return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
         messages = (*state.messages, said, Message("user", answer.observation))
-        after = State(state.task, messages, snapshot=_Earned(earned + answer.reward))
+        after = State(state.task, messages, snapshot=_RewardSum(reward_so_far + answer.reward))
         return Transition(
             after,
             reward=answer.reward,
@@ -166,5 +170,5 @@ class ExperienceModel:
         )
 
 
-class _Earned(float):
+class _RewardSum(float):
     """Snapshot of an imagined state: the sum of the imagined rewards so far."""

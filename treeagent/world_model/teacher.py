@@ -26,7 +26,7 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS reason (teacher TEXT, digest TEXT, line TE
 
 
 @dataclass(slots=True)
-class Lessons:
+class Explanations:
     """A teacher's reasoning about some steps."""
 
     reasons: dict[str, str] = field(default_factory=dict[str, str])
@@ -44,7 +44,7 @@ def explain(
     path: Path,
     teacher: str,
     on_done: Callable[[int], None] | None = None,
-) -> Lessons:
+) -> Explanations:
     """Request a line of reasoning for every step, except for openings of tasks.
 
     Args:
@@ -56,29 +56,29 @@ def explain(
     Raises:
         UserError: the database is damaged or cannot be written.
     """
-    steps, lessons = [one for one in experiences if not one.opens], Lessons()
+    steps, explanations = [one for one in experiences if not one.opens], Explanations()
     shown = replace(wording, instructions=INSTRUCTIONS)
     try:
-        with closing(sqlite3.connect(path, timeout=60)) as kept:
-            kept.execute(_SCHEMA)
-            known = dict(kept.execute("SELECT digest, line FROM reason WHERE teacher = ?", (teacher,)).fetchall())
+        with closing(sqlite3.connect(path, timeout=60)) as database:
+            database.execute(_SCHEMA)
+            known = dict(database.execute("SELECT digest, line FROM reason WHERE teacher = ?", (teacher,)).fetchall())
             for start in range(0, len(steps), _BATCH):
                 batch = {one.digest(): one for one in steps[start : start + _BATCH]}
                 asked = {digest: one for digest, one in batch.items() if digest not in known}
                 texts = asyncio.run(writer.write([question(shown, one) for one in asked.values()]))
-                told: dict[str, str] = {}
+                lines: dict[str, str] = {}
                 for digest, text in zip(asked, texts, strict=True):
                     if not isinstance(text, Failure) and (line := _line(text)):
-                        told[digest] = line
+                        lines[digest] = line
                         continue
                     reason = text.reason if isinstance(text, Failure) else f"the answer {text[:80]!r} has no line"
-                    lessons.unexplained += 1
-                    lessons.error = lessons.error or reason
-                lessons.reasons |= told | {digest: known[digest] for digest in batch if digest in known}
-                with kept:
-                    kept.executemany(
+                    explanations.unexplained += 1
+                    explanations.error = explanations.error or reason
+                explanations.reasons |= lines | {digest: known[digest] for digest in batch if digest in known}
+                with database:
+                    database.executemany(
                         "INSERT OR REPLACE INTO reason VALUES (?, ?, ?)",
-                        [(teacher, digest, line) for digest, line in told.items()],
+                        [(teacher, digest, line) for digest, line in lines.items()],
                     )
                 if on_done:
                     on_done(len(steps[start : start + _BATCH]))
@@ -86,14 +86,14 @@ def explain(
         raise UserError(
             f"the reasons in {path} cannot be used ({error}): free some space, or remove the file to ask for all anew"
         ) from error
-    return lessons
+    return explanations
 
 
 def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
     """Return the world model's prompt for a step, followed by the environment's answer."""
     *before, asked = wording.prompt(one.history, one.action)
-    told = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
-    return (*before, Message("user", told))
+    lines = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
+    return (*before, Message("user", lines))
 
 
 def _line(text: str) -> str:

@@ -29,13 +29,13 @@ def trace(one: Experience) -> str:
     determines the outcome only at the end of a task; the earlier ones are practice for the model. For an opening, the
     line is "begins".
     """
-    return "begins" if one.opens else _told(one, account=_counts(one) or "\n" in one.seen)
+    return "begins" if one.opens else _describe(one, with_items=_affects_return(one) or "\n" in one.seen)
 
 
 def reflection(better: Experience, found: str, other: Experience, lost: str) -> str:
     """Return one line that says why ``better`` is better than ``other``, another action in the same state: what each
     did, and what it led to (``found`` and ``lost``). The text is placed before the better action."""
-    tried, chosen = (_told(one, account=_counts(one)) for one in (other, better))
+    tried, chosen = (_describe(one, with_items=_affects_return(one)) for one in (other, better))
     return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
 
 
@@ -72,16 +72,16 @@ def _holds(line: Sequence[str], wanted: Sequence[str]) -> bool:
     return any(line[start : start + len(wanted)] == wanted for start in range(len(line)))
 
 
-def _told(one: Experience, *, account: bool) -> str:
-    said = [_naming(one), "refused" if one.invalid else _change(one)]
-    return " . ".join([*said, _account(one)] if account else said)
+def _describe(one: Experience, *, with_items: bool) -> str:
+    said = [_named_line(one), "refused" if one.invalid else _change(one)]
+    return " . ".join([*said, _item_states(one)] if with_items else said)
 
 
-def _counts(one: Experience) -> bool:
+def _affects_return(one: Experience) -> bool:
     return one.terminated or bool(one.reward)
 
 
-def _naming(one: Experience) -> str:
+def _named_line(one: Experience) -> str:
     line = named(one.seen, one.action)
     return f"names {line}" if line else "names nothing shown"
 
@@ -99,21 +99,21 @@ def _change(one: Experience) -> str:
     return f"new , shows {' '.join(shown)}" if shown else "new"
 
 
-def _account(one: Experience) -> str:
+def _item_states(one: Experience) -> str:
     """Return each item of the task with its state since the last page (the last observation with several lines), then
     the comparison of amounts. Each item needs one look at the page, which a small model learns sooner than lists."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
     done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
 
-    def fate(item: str) -> str:
+    def item_state(item: str) -> str:
         wanted = words(item)
         if any(_holds(call, wanted) for call in done):
             return "done"
         return "shown" if any(_holds(line, wanted) for line in shown) else "missing"
 
     asked = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
-    return " , ".join([" ".join(f"{item} {fate(item)}" for item in asked), *_comparison(page, task)])
+    return " , ".join([" ".join(f"{item} {item_state(item)}" for item in asked), *_comparison(page, task)])
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from treeagent.marks import FILE, Mark, read_marks, standing
+from treeagent.marks import FILE, Mark, effective_marks, read_marks
 from treeagent.report.viewer.pack import FLAGS, Packed, pack
 from treeagent.report.viewer.reviews import by_task
 from treeagent.report.viewer.tokens import vocabulary
@@ -76,7 +76,7 @@ class Collector:
         for number, path in enumerate(paths):
             run = Run.open(path)
             used: set[int] = set()
-            marks = standing(read_marks(run.path / FILE))
+            marks = effective_marks(read_marks(run.path / FILE))
             for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
                 for file in shards(folder):
                     name, place = shard_place(file)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from treeagent.search.node import Tree, path_origin
 from treeagent.types import Origin, UserError
 from treeagent.views.advantages.common import trajectories
-from treeagent.views.tokens import spell
+from treeagent.views.tokens import turn_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[Advantag
                     f"the tree of task {tree.task.id} holds no log-probabilities: it was imported, and can only be "
                     "imitated, as by treeagent update rft"
                 )
-            spelt = spell(edges[: last + 1], new, closing=False)
+            tokens = turn_tokens(edges[: last + 1], new, closing=False)
             yield AdvantageRow(
                 tree.task.id,
                 start.context_ids,
-                spelt.token_ids,
-                spelt.mask,
-                tuple(scored[id(edge)] if id(edge) in new else 0.0 for edge in spelt.actions),
-                spelt.logprobs,
+                tokens.token_ids,
+                tokens.mask,
+                tuple(scored[id(edge)] if id(edge) in new else 0.0 for edge in tokens.actions),
+                tokens.logprobs,
                 path_origin(path),
             )

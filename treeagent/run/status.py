@@ -13,7 +13,7 @@ FILE = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
-class StageStanding:
+class StageStatus:
     """One of the stages that a run goes through in a fixed order."""
 
     name: str
@@ -25,7 +25,7 @@ class StageStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkStanding:
+class WorkStatus:
     """A piece of work that is running, such as the search of one round."""
 
     name: str
@@ -50,7 +50,7 @@ class WorkStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunStatus:
     """The progress of a run."""
 
     written: float
@@ -59,9 +59,9 @@ class Standing:
     """Wall time since the program began to work on the run."""
     seconds_left: float | None
     """Estimated seconds of the rest of the run; None while too little of it is done, or if no stages were announced."""
-    stages: tuple[StageStanding, ...]
+    stages: tuple[StageStatus, ...]
     """The stages in order; empty if none were announced."""
-    works: tuple[WorkStanding, ...]
+    works: tuple[WorkStatus, ...]
     """The pieces of work that are running."""
     warnings: tuple[str, ...]
     """Warnings so far, the latest last."""
@@ -69,19 +69,19 @@ class Standing:
     """Whether the program has done all its work; False if it failed or was stopped."""
 
 
-_STANDING = TypeAdapter(Standing)
+_STATUS = TypeAdapter(RunStatus)
 
 
-def write_standing(path: Path, standing: Standing) -> None:
+def write_status(path: Path, status: RunStatus) -> None:
     """Write the file atomically.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    write_atomic(path, orjson.dumps(asdict(standing), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    write_atomic(path, orjson.dumps(asdict(status), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def read_standing(run: Path) -> Standing | None:
+def read_status(run: Path) -> RunStatus | None:
     """Read the progress of the run in a folder; None if the run has not begun, or if an older version without this file
     made it.
 
@@ -90,7 +90,7 @@ def read_standing(run: Path) -> Standing | None:
     """
     path = run / FILE
     try:
-        return _STANDING.validate_json(regular(path).read_bytes())
+        return _STATUS.validate_json(regular(path).read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:  # pydantic's error is a subclass
