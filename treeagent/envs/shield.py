@@ -43,7 +43,7 @@ class Shield:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spent:
+class _EpisodeState:
     """What an episode has used so far."""
 
     forbidden: int = 0
@@ -91,11 +91,11 @@ class ShieldedEnv(Env):
         self._denied += [(_compiled(each, "marks"), "a reviewer marked it unsafe") for each in _unsafe(self._shield)]
         self._predicate = _imported(self._shield.predicate)
         self._approve = approve or Approve()
-        self._held = [_compiled(each, "approve.calls") for each in self._approve.calls]
-        if self._held and not self._approve.folder:
+        self._needs_approval = [_compiled(each, "approve.calls") for each in self._approve.calls]
+        if self._needs_approval and not self._approve.folder:
             raise UserError("environment.approve.calls wants a folder for the requests: set environment.approve.folder")
-        self._tools = env.tools() if self._denied or self._predicate or self._held else ()
-        self._spent = _Spent()
+        self._tools = env.tools() if self._denied or self._predicate or self._needs_approval else ()
+        self._episode = _EpisodeState()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
         self.only_success_ends, self.components = env.only_success_ends, env.components
@@ -105,19 +105,19 @@ class ShieldedEnv(Env):
     ) -> tuple[str, dict[str, object]]:
         observation, info = checked_reset(self._env.reset(seed=seed, options=options))
         task = (options or {}).get("task")
-        self._spent = _Spent(task=task if self._held and isinstance(task, Task) else None)
+        self._episode = _EpisodeState(task=task if self._needs_approval and isinstance(task, Task) else None)
         return self._read(observation), info
 
     def step(self, action: str | ToolCall) -> StepResult:
         reason = self.forbidden(action)
-        if reason is None and self._held:
+        if reason is None and self._needs_approval:
             reason = self._disapproved(action)
         if reason is not None:
             return self._refuse(reason)
         observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
-        self._spent = replace(self._spent, terminated=terminated)
-        if self._held:
-            self._spent = replace(self._spent, calls=(*self._spent.calls, call_spelt(action)))
+        self._episode = replace(self._episode, terminated=terminated)
+        if self._needs_approval:
+            self._episode = replace(self._episode, calls=(*self._episode.calls, format_call(action)))
         return self._read(observation), reward, terminated, truncated or self._full(), info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -135,26 +135,26 @@ class ShieldedEnv(Env):
 
     def verify(self) -> float | None:
         """Return the environment's verdict minus the penalties, but not below 0 unless the verdict itself is."""
-        verdict, cost = checked_verdict(self._env.verify()), self._shield.penalty * self._spent.forbidden
+        verdict, cost = checked_verdict(self._env.verify()), self._shield.penalty * self._episode.forbidden
         return verdict if verdict is None else max(verdict - cost, min(verdict, 0.0))
 
     def reference(self) -> Sequence[str | ToolCall] | None:
         return self._env.reference()
 
     def snapshot(self) -> object:
-        return self._env.snapshot(), self._spent
+        return self._env.snapshot(), self._episode
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
-        place, spent = snapshot
+        place, episode = snapshot
         self._env.restore(place, reseed=reseed)
-        self._spent = spent
+        self._episode = episode
 
     def state_key(self) -> str | None:
         """Return the environment's key, preceded by the forbidden calls and the bytes read so far, as far as these
         influence the rest of the episode."""
-        key, spent = self._env.state_key(), self._spent
-        used = (spent.forbidden if self._shield.penalty else 0, spent.read if self._episode_bytes else 0)
+        key, episode = self._env.state_key(), self._episode
+        used = (episode.forbidden if self._shield.penalty else 0, episode.read if self._episode_bytes else 0)
         return None if key is None else f"{used[0]}/{used[1]} {key}"
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -170,7 +170,7 @@ class ShieldedEnv(Env):
         """Return why the call is forbidden, or None if it is allowed."""
         if not self._denied and self._predicate is None:
             return None
-        call, texts = self._spelt(action)
+        call, texts = self._call_and_texts(action)
         for pattern, why in self._denied:
             if any(map(pattern.search, texts)):
                 return why
@@ -181,29 +181,29 @@ class ShieldedEnv(Env):
             )
         return reason
 
-    def _spelt(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
+    def _call_and_texts(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
         """Return the call that an action makes, and all texts to match the patterns against."""
         read = read_call(action, self._tools) if self._tools else action
         call = read if isinstance(read, ToolCall) else action
-        return call, {each for spelt in (action, call) for each in _spellings(spelt)}
+        return call, {each for written in (action, call) for each in _call_formats(written)}
 
     def _disapproved(self, action: str | ToolCall) -> str | None:
         """Wait for a person's approval if the call needs it. Returns why it must not be made, or None if it may."""
-        call, texts = self._spelt(action)
-        if not any(pattern.search(text) for pattern in self._held for text in texts):
+        call, texts = self._call_and_texts(action)
+        if not any(pattern.search(text) for pattern in self._needs_approval for text in texts):
             return None
-        spent = self._spent
-        place = self._env.state_key() or history_key(spent.calls)
-        task = ("", "") if spent.task is None else (spent.task.id, spent.task.prompt)
-        request = Request(*task, place, spent.observation, call_spelt(call))
+        episode = self._episode
+        place = self._env.state_key() or history_key(episode.calls)
+        task = ("", "") if episode.task is None else (episode.task.id, episode.task.prompt)
+        request = Request(*task, place, episode.observation, format_call(call))
         return ask(Path(self._approve.folder), request, self._approve.seconds)
 
     def _refuse(self, reason: str) -> StepResult:
-        self._spent = replace(self._spent, forbidden=self._spent.forbidden + 1)
+        self._episode = replace(self._episode, forbidden=self._episode.forbidden + 1)
         cost = 0.0 - self._shield.penalty
         observation = self._read(FORBIDDEN + reason)
         info: dict[str, object] = {"tool_error": observation, "process_reward": cost}
-        return observation, cost, self._spent.terminated, self._full(), info
+        return observation, cost, self._episode.terminated, self._full(), info
 
     def _read(self, observation: str) -> str:
         """Return an observation as the agent reads it, cut if it is too long, and count its bytes."""
@@ -211,15 +211,15 @@ class ShieldedEnv(Env):
         if limit is not None and len(content) > limit:
             kept = content[:limit].decode(errors="ignore")
             observation = f"{kept}\n[{len(content) - len(kept.encode())} more bytes cut]"
-        self._spent = replace(self._spent, read=self._spent.read + len(observation.encode()))
-        if self._held:
-            self._spent = replace(self._spent, observation=observation)
+        self._episode = replace(self._episode, read=self._episode.read + len(observation.encode()))
+        if self._needs_approval:
+            self._episode = replace(self._episode, observation=observation)
         return observation
 
     def _full(self) -> bool:
         """Whether the episode has used more than its budget of bytes. Always False once the task is over."""
-        spent = self._spent
-        return self._episode_bytes is not None and spent.read > self._episode_bytes and not spent.terminated
+        episode = self._episode
+        return self._episode_bytes is not None and episode.read > self._episode_bytes and not episode.terminated
 
 
 def _compiled(pattern: str, key: str) -> re.Pattern[str]:
@@ -246,12 +246,12 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
     return found
 
 
-def call_spelt(call: str | ToolCall) -> str:
+def format_call(call: str | ToolCall) -> str:
     """Return a call in the form that ``Shield.deny`` matches: ``tool[argument, argument]``, or the text itself."""
-    return _spellings(call)[0]
+    return _call_formats(call)[0]
 
 
-def _spellings(call: str | ToolCall) -> tuple[str, ...]:
+def _call_formats(call: str | ToolCall) -> tuple[str, ...]:
     """Return a call written as text in both ways: with its arguments in brackets, and as JSON."""
     if isinstance(call, str):
         return (call,)

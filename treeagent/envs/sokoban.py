@@ -25,7 +25,7 @@ _PROMPT = (
     "Push every box X onto a target O. P is you, S you on a target, √ a box on a target, # a wall. "
     "You cannot pull, nor push two boxes at once."
 )
-_PLAYED_BACK = 250
+_STATES_PER_BOX = 250
 """Positions per box that are explored backwards from the solved room; the task starts in one of them."""
 _PATIENCE = 30_000
 """Positions that the solver expands before it gives up."""
@@ -167,11 +167,11 @@ class SokobanDemonstrator:
 def moved(place: Place, move: str) -> Place:
     """Return the position after one move; the same position if a wall or a second box is in the way."""
     room, boxes = place.room, place.boxes
-    there = _next(place.player, move)
+    there = _neighbour(place.player, move)
     if there not in room.floor:
         return place
     if there in boxes:
-        behind = _next(there, move)
+        behind = _neighbour(there, move)
         if behind not in room.floor or behind in boxes:
             return place
         boxes = boxes - {there} | {behind}
@@ -199,7 +199,7 @@ def draw_room(options: SokobanOptions, rng: random.Random) -> list[str]:
             continue
         player, *targets = rng.sample(sorted(floor), 1 + options.boxes)
         end = frozenset(targets)
-        found = _played_back(Place(Room(options.size, floor, end), player, end), rng)
+        found = _play_backwards(Place(Room(options.size, floor, end), player, end), rng)
         places = [place for place in found if not place.boxes & end]
         if places:
             return drawn(rng.choice(places)).replace(" ", "").split("\n")
@@ -238,32 +238,32 @@ def _pushes_to_go(room: Room) -> Mapping[Square, int]:
     queue = list(pushes)
     for here in queue:
         for move in _MOVES:
-            before = _next(here, move)
-            if before in room.floor and _next(before, move) in room.floor and before not in pushes:
+            before = _neighbour(here, move)
+            if before in room.floor and _neighbour(before, move) in room.floor and before not in pushes:
                 pushes[before] = pushes[here] + 1
                 queue.append(before)
     return pushes
 
 
-def _played_back(end: Place, rng: random.Random) -> list[Place]:
+def _play_backwards(end: Place, rng: random.Random) -> list[Place]:
     """Return positions from which ``end`` can be reached, explored backwards from it by moves and pulls in random
     order."""
     found = {end: None}
     frontier = [end]
-    while frontier and len(found) < _PLAYED_BACK * len(end.boxes):
+    while frontier and len(found) < _STATES_PER_BOX * len(end.boxes):
         number = rng.randrange(len(frontier))
         frontier[number], frontier[-1] = frontier[-1], frontier[number]
-        new = [each for each in _moved_back(frontier.pop()) if each not in found]
+        new = [each for each in _reverse_moves(frontier.pop()) if each not in found]
         found.update(dict.fromkeys(new))
         frontier += new
     return list(found)
 
 
-def _moved_back(place: Place) -> Iterator[Place]:
+def _reverse_moves(place: Place) -> Iterator[Place]:
     """Yield the positions from which one move leads to this one."""
     room, player, boxes = place
     for move in _MOVES:
-        back, ahead = _next(player, move), _next(player, move, -1)
+        back, ahead = _neighbour(player, move), _neighbour(player, move, -1)
         if back in room.floor and back not in boxes:
             yield Place(room, back, boxes)
             if ahead in boxes:
@@ -278,12 +278,12 @@ def _largest_part(floor: frozenset[Square]) -> frozenset[Square]:
         while edge:
             part |= edge
             left -= edge
-            edge = {_next(here, move) for here in edge for move in _MOVES} & left
+            edge = {_neighbour(here, move) for here in edge for move in _MOVES} & left
         largest = max(largest, frozenset(part), key=len)
     return largest
 
 
-def _next(square: Square, move: str, times: int = 1) -> Square:
+def _neighbour(square: Square, move: str, times: int = 1) -> Square:
     down, right = _MOVES[move]
     return square[0] + times * down, square[1] + times * right
 

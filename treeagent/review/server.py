@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import orjson
 
-from treeagent.envs.shield import call_spelt
+from treeagent.envs.shield import format_call
 from treeagent.marks import (
     FILE,
     Mark,
@@ -93,7 +93,7 @@ class Review:
             "waiting": len(waiting),
             "judged": len(places) - len(waiting),
             "item": None if chosen is None else self.shown(chosen),
-            "marks": [_told(mark) for mark in own[: -_RECENT - 1 : -1]],
+            "marks": [_mark_json(mark) for mark in own[: -_RECENT - 1 : -1]],
             "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
         }
 
@@ -103,14 +103,14 @@ class Review:
     def shown(self, item: Item) -> dict[str, Any]:
         """An item as the page shows it: without values, visits, rewards or anyone's preferences."""
         tree = load(self.run, item)
-        told: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
+        content: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
         if item.kind == "pair":
             node = node_at(tree, item.path)
             edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
             talk = node.state.messages
             may_edit = not (talk and talk[-1].partial)
-            return told | {
-                "talk": _talk(talk),
+            return content | {
+                "talk": _messages_json(talk),
                 "actions": [_action(node, edge, may_edit=may_edit) for edge in edges],
             }
         parent, actions = tree.root, []
@@ -118,14 +118,14 @@ class Review:
             partial = parent.state.messages and parent.state.messages[-1].partial
             actions.append(_action(parent, edge, may_edit=not partial))
             parent = edge.child or parent
-        return told | {"talk": _talk(tree.root.state.messages), "actions": actions}
+        return content | {"talk": _messages_json(tree.root.state.messages), "actions": actions}
 
-    def mark(self, asked: Mapping[str, Any]) -> bool:
+    def mark(self, request: Mapping[str, Any]) -> bool:
         """Store a mark that the page sent.
 
         Args:
-            asked: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice`` (index
-                of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
+            request: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice``
+                (index of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
 
         Returns:
             False if the mark was already stored.
@@ -134,14 +134,14 @@ class Review:
             BadRequest: a value is invalid.
             StoreError: the mark could not be written.
         """
-        item = self._items.get(_text(asked, "item"))
-        verdict = _text(asked, "verdict")
+        item = self._items.get(_text(request, "item"))
+        verdict = _text(request, "verdict")
         if item is None:
             raise BadRequest("this item is not in the queue: load the page again")
         allowed = set(get_args(Verdict)) - {"withdraw"} - ({"solved", "failed"} if item.kind == "pair" else _OF_PAIRS)
         if verdict not in allowed:
             raise BadRequest(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
-        choice = asked.get("choice")
+        choice = request.get("choice")
         if not (choice is None or (isinstance(choice, int) and not isinstance(choice, bool))):
             raise BadRequest("choice is an index or null")
         tree = load(self.run, item)
@@ -161,24 +161,24 @@ class Review:
             mark = new_mark(
                 self.who,
                 verdict,  # type: ignore[arg-type]
-                id=_identifier(asked),
+                id=_identifier(request),
                 task_id=item.task_id,
                 seed=tree.seed,
                 shown=tuple(edge.action.text for edge in edges),
-                calls=tuple(call_spelt(edge.action.call) for edge in edges),
-                text=storable(_text(asked, "text")) if verdict == "edit" else "",
-                note=storable(_text(asked, "note")),
+                calls=tuple(format_call(edge.action.call) for edge in edges),
+                text=storable(_text(request, "text")) if verdict == "edit" else "",
+                note=storable(_text(request, "note")),
                 **fields,
             )
         except ValueError as error:
             raise BadRequest(f"the mark is incomplete: {error}"[:300]) from None
         return append_mark(self._path, mark)
 
-    def withdraw(self, asked: Mapping[str, Any]) -> bool:
+    def withdraw(self, request: Mapping[str, Any]) -> bool:
         """Withdraw one of the reviewer's own marks.
 
         Args:
-            asked: ``id`` of the withdrawal (32 hex digits), and ``mark``, the id of the mark to withdraw.
+            request: ``id`` of the withdrawal (32 hex digits), and ``mark``, the id of the mark to withdraw.
 
         Returns:
             False if the withdrawal was already stored.
@@ -188,16 +188,16 @@ class Review:
             StoreError: the withdrawal could not be written.
         """
         known = {mark.id for mark in self._all() if mark.who == self.who and mark.verdict != "withdraw"}
-        wanted = _text(asked, "mark")
+        wanted = _text(request, "mark")
         if wanted not in known:
             raise BadRequest("that is no mark of yours: load the page again")
-        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(asked), withdraws=wanted))
+        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=wanted))
 
 
 _OF_PAIRS = {"better", "tie"}
 
 
-def _told(mark: Mark) -> dict[str, Any]:
+def _mark_json(mark: Mark) -> dict[str, Any]:
     return {"id": mark.id, "when": mark.when, "verdict": mark.verdict, "task": visible(mark.task_id), "note": mark.note}
 
 
@@ -205,7 +205,7 @@ def _edge(node: Node, text: str) -> Edge:
     return next(edge for edge in node.edges if edge.action.text == text)
 
 
-def _talk(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+def _messages_json(messages: tuple[Message, ...]) -> list[dict[str, str]]:
     return [{"role": each.role, "text": visible(each.content, lines=True)} for each in messages]
 
 
@@ -213,7 +213,7 @@ def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
     action, child = edge.action, edge.child
     return {
         "thought": visible(action.thought, lines=True),
-        "call": visible(call_spelt(action.call), lines=True),
+        "call": visible(format_call(action.call), lines=True),
         "error": visible(action.error),
         "text": visible(action.text, lines=True),
         "written": action.text if may_edit and not edge.thought else None,
@@ -221,15 +221,15 @@ def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
     }
 
 
-def _text(asked: Mapping[str, Any], key: str) -> str:
-    value = asked.get(key, "")
+def _text(request: Mapping[str, Any], key: str) -> str:
+    value = request.get(key, "")
     if not isinstance(value, str):
         raise BadRequest(f"{key} is a text")
     return value
 
 
-def _identifier(asked: Mapping[str, Any]) -> str:
-    if not _ID.fullmatch(identifier := _text(asked, "id")):
+def _identifier(request: Mapping[str, Any]) -> str:
+    if not _ID.fullmatch(identifier := _text(request, "id")):
         raise BadRequest("id is 32 hex digits")
     return identifier
 
@@ -294,15 +294,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(length))
         try:
-            asked = orjson.loads(body)
+            request = orjson.loads(body)
         except ValueError:
-            asked = None
-        if not isinstance(asked, dict):
+            request = None
+        if not isinstance(request, dict):
             self._refuse(HTTPStatus.BAD_REQUEST, "send a JSON object")
         elif place == "api/mark":
-            self._answer(lambda: {"stored": self.server.review.mark(asked)})
+            self._answer(lambda: {"stored": self.server.review.mark(request)})
         elif place == "api/withdraw":
-            self._answer(lambda: {"stored": self.server.review.withdraw(asked)})
+            self._answer(lambda: {"stored": self.server.review.withdraw(request)})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 

@@ -93,21 +93,21 @@ class Mirror:
             for growing in (True, False):
                 for path in _contents(folder, growing):
                     try:
-                        told, content = self._read(path, growing, stored)
+                        digest, content = self._read(path, growing, stored)
                     except FileNotFoundError:  # it was removed meanwhile
                         continue
-                    listed[path.relative_to(folder).as_posix()] = told
-                    if told not in stored:
-                        self._store(path, told, content)
-                        stored.add(told)
+                    listed[path.relative_to(folder).as_posix()] = digest
+                    if digest not in stored:
+                        self._store(path, digest, content)
+                        stored.add(digest)
                         copied += 1
             if listed == before:
                 return 0
             made = orjson.dumps(listed, option=orjson.OPT_INDENT_2)
-            _remember(folder, written, made)  # before the list is replaced: a kill between leaves both known
+            _store_digests(folder, written, made)  # before the list is replaced: a kill between leaves both known
             self._fs.pipe_file(f"{self._root}/{_LIST}", made)
             for digest in set(before.values()) - set(listed.values()):
-                self._fs.rm_file(self._place(digest))
+                self._fs.rm_file(self._address(digest))
         except OSError as error:
             raise self._unreachable(error) from error
         return copied
@@ -130,7 +130,7 @@ class Mirror:
             for name, digest in listed.items():
                 path = partial / _inside(self.url, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as file, self._fs.open(self._place(digest), "rb") as source:
+                with replacing(path) as file, self._fs.open(self._address(digest), "rb") as source:
                     found = hashlib.blake2b(digest_size=16)
                     while chunk := source.read(1 << 20):
                         found.update(chunk)
@@ -139,7 +139,7 @@ class Mirror:
                     raise RunError(
                         f"{self.url}: the content of {name} is damaged: push the run again, if it is still there"
                     )
-            _remember(partial, None, written)
+            _store_digests(partial, None, written)
             replace_folder(partial, folder)
         except OSError as error:
             raise self._unreachable(error) from error
@@ -185,11 +185,11 @@ class Mirror:
 
     def _store(self, path: Path, digest: str, content: bytes | None) -> None:
         if content is None:
-            self._fs.put_file(str(path), self._place(digest))
+            self._fs.put_file(str(path), self._address(digest))
         else:
-            self._fs.pipe_file(self._place(digest), content)
+            self._fs.pipe_file(self._address(digest), content)
 
-    def _place(self, digest: str) -> str:
+    def _address(self, digest: str) -> str:
         return f"{self._root}/files/{digest}"
 
     def _unreachable(self, error: OSError) -> RunError:
@@ -197,10 +197,10 @@ class Mirror:
 
 
 @contextmanager
-def mirrored(folder: Path, url: str, tell: Callable[[str], None], every: float = _EVERY) -> Iterator[None]:
+def mirrored(folder: Path, url: str, on_failure: Callable[[str], None], every: float = _EVERY) -> Iterator[None]:
     """Push a run's folder to an address in a thread, every so many seconds, and once more at the end.
 
-    A failed push does not stop the run; the next one copies what it left. If the last one fails, ``tell`` gets a
+    A failed push does not stop the run; the next one copies what it left. If the last one fails, ``on_failure`` gets a
     sentence. Without an address nothing is pushed.
 
     Raises:
@@ -219,11 +219,11 @@ def mirrored(folder: Path, url: str, tell: Callable[[str], None], every: float =
             return f"the copy of {folder} is not up to date: {error}"
         return ""
 
-    def push_on() -> None:
+    def push_regularly() -> None:
         while not ended.wait(every):
             push()
 
-    thread = threading.Thread(target=push_on, name="mirror", daemon=True)
+    thread = threading.Thread(target=push_regularly, name="mirror", daemon=True)
     thread.start()
     try:
         yield
@@ -231,7 +231,7 @@ def mirrored(folder: Path, url: str, tell: Callable[[str], None], every: float =
         ended.set()
         thread.join()
         if failed := push():
-            tell(failed)
+            on_failure(failed)
 
 
 def _contents(folder: Path, growing: bool) -> Iterator[Path]:
@@ -270,7 +270,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _remember(folder: Path, *lists: bytes | None) -> None:
+def _store_digests(folder: Path, *lists: bytes | None) -> None:
     write_atomic(folder / STATE, "\n".join(_digest(each) for each in lists if each is not None).encode())
 
 

@@ -101,9 +101,9 @@ def close_unwritable() -> OSError | None:
             stream.flush()
         except OSError as error:
             reason = error
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, stream.fileno())
+            os.close(null_device)
     return reason
 
 
@@ -115,11 +115,11 @@ class _AboveBars(_Stream):
 
     def __init__(self, terminal: Terminal, stream: TextIO) -> None:
         super().__init__(stream)
-        self._terminal, self._begun = terminal, ""
+        self._terminal, self._partial = terminal, ""
 
     def write(self, text: str) -> int:
-        begun = "" if text.startswith("\r") else self._begun  # a carriage return redraws a bar of tqdm
-        *lines, self._begun = (begun + text.removeprefix("\r")).split("\n")
+        partial = "" if text.startswith("\r") else self._partial  # a carriage return redraws a bar of tqdm
+        *lines, self._partial = (partial + text.removeprefix("\r")).split("\n")
         for line in lines:
             self._terminal.print(Text(_uncoloured(line)), soft_wrap=True)
         return len(text)
@@ -129,7 +129,7 @@ class _AboveBars(_Stream):
 
     def end(self) -> None:
         """Print the incomplete line that is left, if any."""
-        if self._begun:
+        if self._partial:
             self.write("\n")
 
 

@@ -102,7 +102,7 @@ def check_accelerate_config(config: RunConfig) -> None:
     named = f"update.accelerate_config {config.update.accelerate_config}"
     file = _accelerate_config(config)
     try:
-        asked = load_config_from_file(str(file))
+        settings = load_config_from_file(str(file))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(
             f"{named} is not a configuration of accelerate ({error}): make it by accelerate config"
@@ -111,20 +111,20 @@ def check_accelerate_config(config: RunConfig) -> None:
     def refuse(name: str, value: object, fix: str) -> NoReturn:
         raise UserError(f"{named} has {name}: {value}, with which an update cannot train: {fix}")
 
-    kind, on_cpu = asked.distributed_type, _on_cpu(config)
+    kind, on_cpu = settings.distributed_type, _on_cpu(config)
     if kind in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
         refuse("distributed_type", kind.value, "choose FSDP (fsdp_version: 2), which shards weights too")
-    if asked.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[config.training.precision]):
-        refuse("mixed_precision", asked.mixed_precision, "set it to 'no', since training.precision decides")
+    if settings.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[config.training.precision]):
+        refuse("mixed_precision", settings.mixed_precision, "set it to 'no', since training.precision decides")
     if kind is not DistributedType.FSDP:
         return
-    for name, (able, default) in _FSDP.items():
-        if (value := asked.fsdp_config.get(name, default)) != able:
-            refuse(name, value, "leave it out" if able is None else f"set it to {json.dumps(able)}")
-    if asked.parallelism_config:
-        refuse("parallelism_config", asked.parallelism_config, "leave it out")
-    if asked.use_cpu is not on_cpu:
-        refuse("use_cpu", asked.use_cpu, f"set it to {json.dumps(on_cpu)}, as policy.device_map has it")
+    for name, (required, default) in _FSDP.items():
+        if (value := settings.fsdp_config.get(name, default)) != required:
+            refuse(name, value, "leave it out" if required is None else f"set it to {json.dumps(required)}")
+    if settings.parallelism_config:
+        refuse("parallelism_config", settings.parallelism_config, "leave it out")
+    if settings.use_cpu is not on_cpu:
+        refuse("use_cpu", settings.use_cpu, f"set it to {json.dumps(on_cpu)}, as policy.device_map has it")
 
 
 def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
@@ -148,7 +148,7 @@ def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str
 
 def main() -> None:
     """Main function of each process."""
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # as in every worker
     folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
     work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
@@ -170,7 +170,7 @@ def main() -> None:
         distributed.destroy_process_group()
 
 
-def _end_with_starter() -> None:
+def _exit_with_parent() -> None:
     """End this process when the starting process ends, which closes the pipe that is standard input here."""
     os.read(0, 1)
     os._exit(1)

@@ -101,7 +101,7 @@ class RayWorkers:
                     loss = (worker, None) if job is None else (None, job)
                     losses[loss] += 1
                     if losses[loss] == _TRIES:
-                        raise WorkerLost(_last_words(lost, job)) from lost
+                        raise WorkerLost(_loss_message(lost, job)) from lost
                     waiting.extendleft([] if job is None else [job])
                     ray.kill(self._workers[worker])  # it may still be running, but unreachable
                     self._workers[worker] = self._actor.remote()
@@ -206,7 +206,7 @@ def _outcome(reference: Any) -> tuple[Any, RayError | None]:
         return None, error
 
 
-def _last_words(error: RayError, job: int | None) -> str:
+def _loss_message(error: RayError, job: int | None) -> str:
     reason = str(error).strip().splitlines()[-1].split(". ")[0]
     when = "as it started" if job is None else "at the same job"
     return (

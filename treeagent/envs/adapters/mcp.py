@@ -183,7 +183,9 @@ class _Server:
                 self.tools: Sequence[Any] = self._portal.call(client.list_tools).tools
                 self._running = stack.pop_all()
         except Exception as error:  # starting an unknown server may raise anything
-            why = self.fault or "; it last wrote: ".join(filter(None, (_sentence(error), self._pipes.last_words())))
+            why = self.fault or "; it last wrote: ".join(
+                filter(None, (_sentence(error), self._pipes.last_error_line()))
+            )
             raise UserError(
                 f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
             ) from None

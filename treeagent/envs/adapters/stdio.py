@@ -20,7 +20,7 @@ _LINE = 2**24
 _REQUESTS = 32
 """Most requests that a server may send to the client during one call. Replies that the server does not read accumulate
 in memory here."""
-_SAID = 1000
+_ERROR_BYTES = 1000
 """Number of bytes kept from the end of a server's standard error."""
 _ENCODING = "treeagent-utf-8-in-lines"
 
@@ -34,7 +34,7 @@ class Pipes:
         self.requests_left = _REQUESTS
         self.reading: anyio.CancelScope | None = None
         """Scope that cancels the wait for the next message; None before the first wait."""
-        self._said = bytearray()
+        self._error_output = bytearray()
 
     def end(self, fault: str) -> None:
         """Stop reading because the server has exceeded a limit, which ``fault`` describes."""
@@ -46,9 +46,9 @@ class Pipes:
         """Reset the number of requests that the server may send, at the start of a call."""
         self.requests_left = _REQUESTS
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line that the server wrote to its standard error; empty if there is none."""
-        lines = self._said.decode(errors="replace").strip().splitlines()
+        lines = self._error_output.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     @contextlib.asynccontextmanager
@@ -82,10 +82,10 @@ class Pipes:
         """Read the server's standard error and keep only its end. No file grows, and the server never blocks on it."""
         while True:
             await anyio.wait_readable(standard_error)
-            heard = os.read(standard_error, 2**16)
-            if not heard:
+            chunk = os.read(standard_error, 2**16)
+            if not chunk:
                 return
-            self._said[:] = (self._said + heard)[-_SAID:]
+            self._error_output[:] = (self._error_output + chunk)[-_ERROR_BYTES:]
 
 
 _OPENED: ContextVar[Pipes] = ContextVar("opened")
