@@ -152,21 +152,21 @@ def main() -> None:
     options.add_argument("--faulty", type=int, default=5, help="seeds of each fault, the first ones of --seeds")
     options.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
         for row in record.result.rows:
             if (told := judged_again(row.figures)) != row.figures:
                 record.add(replace(row, figures=told))
         jobs = [
-            RunJob(arm, seed, asked.out, tuple(asked.set))
-            for arm in asked.arms
-            for seed in asked.seeds[: None if arm == HEALTHY else asked.faulty]
+            RunJob(arm, seed, arguments.out, tuple(arguments.set))
+            for arm in arguments.arms
+            for seed in arguments.seeds[: None if arm == HEALTHY else arguments.faulty]
         ]
         named = {job: digest(settings_of(job.config)) for job in jobs}
         waiting = [job for job in jobs if not record.has(job.arm, job.seed, named[job])]
         # Healthy runs come first: a run with a fault starts from the healthy run's warm start.
         for part in ([job for job in waiting if (job.arm == HEALTHY) == first] for first in (True, False)):
-            for job, found in run_jobs(measure, part, RunConfig(workers=asked.processes)):
+            for job, found in run_jobs(measure, part, RunConfig(workers=arguments.processes)):
                 record.add(Row(job.arm, job.seed, named[job], figures=found))
                 kinds = {name: number for name, number in found.items() if " in round " not in name}
                 print(f"seed {job.seed} {job.arm}: {kinds or 'no alarm'}", flush=True)

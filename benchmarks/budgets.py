@@ -24,21 +24,21 @@ def main() -> None:
     options.add_argument("--policies", nargs="+", default=["base", "rft"], help="checkpoints of the runs")
     options.add_argument("--tokens", type=int, nargs="+", default=[200, 400, 800, 1100], help="limits of a task")
     options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
         for seed, policy, tokens, way in (
             (seed, policy, tokens, way)
-            for seed in asked.seeds
-            for policy in asked.policies
-            for tokens in asked.tokens
+            for seed in arguments.seeds
+            for policy in arguments.policies
+            for tokens in arguments.tokens
             for way in WAYS
         ):
-            checkpoint, config = start_of(asked.runs, seed, policy), Run.open(asked.runs / f"seed{seed}").config
+            checkpoint, config = start_of(arguments.runs, seed, policy), Run.open(arguments.runs / f"seed{seed}").config
             search = replace(config.search, limits=Limits(generated_tokens=tokens))
             settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=100_000))
-            arm, named = f"{policy}, {way}, {tokens} tokens", digest(settings_of(settings) | {"tasks": asked.tasks})
+            arm, named = f"{policy}, {way}, {tokens} tokens", digest(settings_of(settings) | {"tasks": arguments.tasks})
             if not record.has(arm, seed, named):
-                row = evaluated(settings, checkpoint, way, arm, seed, named, asked.tasks)
+                row = evaluated(settings, checkpoint, way, arm, seed, named, arguments.tasks)
                 record.add(replace(row, figures={"tokens": tokens}))
                 print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

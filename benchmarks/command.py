@@ -72,10 +72,10 @@ def start_of(runs: Path, seed: int, checkpoint: str = "warm") -> Path:
     return Run.open(runs / f"seed{seed}").checkpoints / checkpoint
 
 
-def options_digest(asked: argparse.Namespace, *without: str) -> str:
+def options_digest(arguments: argparse.Namespace, *without: str) -> str:
     """The digest of all options except those that name files, seeds and repetitions."""
     left_out = {"name", "results", "rounds", "seeds", "only", "part", *without}
-    return digest({key: repr(value) for key, value in vars(asked).items() if key not in left_out})
+    return digest({key: repr(value) for key, value in vars(arguments).items() if key not in left_out})
 
 
 def add_rounds(

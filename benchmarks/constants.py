@@ -38,16 +38,17 @@ def main() -> None:
     options.add_argument("--policy", default="base", help="checkpoint of the runs")
     options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
     options.add_argument("--tasks", type=int, default=100, help="validation tasks of each seed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
-        for seed in asked.seeds:
-            checkpoint, config = start_of(asked.runs, seed, asked.policy), Run.open(asked.runs / f"seed{seed}").config
-            limited = replace(config, search=replace(config.search, limits=Limits(generated_tokens=asked.tokens)))
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION, generated_tokens=arguments.tokens) as record:
+        for seed in arguments.seeds:
+            checkpoint = start_of(arguments.runs, seed, arguments.policy)
+            config = Run.open(arguments.runs / f"seed{seed}").config
+            limited = replace(config, search=replace(config.search, limits=Limits(generated_tokens=arguments.tokens)))
             for name, settings in variants(limited).items():
-                named = digest(settings_of(settings) | {"policy": asked.policy, "tasks": asked.tasks})
+                named = digest(settings_of(settings) | {"policy": arguments.policy, "tasks": arguments.tasks})
                 if record.has(name, seed, named):
                     continue
-                row = evaluated(settings, checkpoint, "mcts", name, seed, named, asked.tasks, split="validation")
+                row = evaluated(settings, checkpoint, "mcts", name, seed, named, arguments.tasks, split="validation")
                 record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 

@@ -128,14 +128,14 @@ def main() -> None:
     options: argparse.ArgumentParser = repeating(__doc__, "data", rounds=1)
     options.add_argument("--trees", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     options.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
-    asked = options.parse_args()
-    if asked.part:
-        part(asked.part[0], Path(asked.part[1]))
+    arguments = options.parse_args()
+    if arguments.part:
+        part(arguments.part[0], Path(arguments.part[1]))
         return
-    with record_of(asked, QUESTION) as record:
-        for count in asked.trees:
+    with record_of(arguments, QUESTION) as record:
+        for count in arguments.trees:
             arms = [f"{kind}, {count:,} trees" for kind in KINDS]
-            add_rounds(record, asked.rounds, options_digest(asked, "trees"), arms, partial(_at, count))
+            add_rounds(record, arguments.rounds, options_digest(arguments, "trees"), arms, partial(_at, count))
 
 
 if __name__ == "__main__":

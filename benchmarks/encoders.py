@@ -27,17 +27,17 @@ from treeagent.world_model.transition import Experience
 QUESTION = "How often does the most similar stored step answer for a step of a task that was never seen?"
 
 
-def figures(encoder: Encoder, learnt: Sequence[Experience], asked: Sequence[Experience]) -> dict[str, float]:
-    """Find the nearest ``learnt`` step for each ``asked`` step. Returns how often what followed agrees, and the
+def figures(encoder: Encoder, learnt: Sequence[Experience], arguments: Sequence[Experience]) -> dict[str, float]:
+    """Find the nearest ``learnt`` step for each ``arguments`` step. Returns how often what followed agrees, and the
     cost."""
     with tempfile.TemporaryDirectory() as folder:
         buffer = ReplayBuffer(Path(folder) / "b.sqlite", encoder, create=True)
         started = time.perf_counter()
         buffer.add(learnt)
         filled = time.perf_counter() - started
-        found = [near[0] for near in buffer.nearest([(one.history, one.action) for one in asked], 1)]
+        found = [near[0] for near in buffer.nearest([(one.history, one.action) for one in arguments], 1)]
         buffer.close()
-    pairs = list(zip(asked, found, strict=True))
+    pairs = list(zip(arguments, found, strict=True))
     return {
         "kind": statistics.fmean(one.kind == near.kind for one, near in pairs),
         "agreement": statistics.fmean(agreement(one, near.observation) for one, near in pairs),
@@ -68,16 +68,16 @@ def main() -> None:
     options = starting(__doc__, "encoders")
     options.add_argument("--steps", type=int, default=3000, help="stored steps to find; a fifth as many ask")
     options.add_argument("--sentences", help="folder or hub name of a model of sentence-transformers")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
-        for seed in asked.seeds:
-            run = Run.open(asked.runs / f"seed{seed}")
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            run = Run.open(arguments.runs / f"seed{seed}")
             learnt, held_out = split(experiences(run))
-            asking = [one for one in held_out if not one.opens][: asked.steps // 5]
-            settings = digest(settings_of(run.config) | {"steps": asked.steps})
-            for name, encoder in encoders(run.config, start_of(asked.runs, seed), asked.sentences).items():
+            queries = [one for one in held_out if not one.opens][: arguments.steps // 5]
+            settings = digest(settings_of(run.config) | {"steps": arguments.steps})
+            for name, encoder in encoders(run.config, start_of(arguments.runs, seed), arguments.sentences).items():
                 if not record.has(name, seed, settings):
-                    record.add(Row(name, seed, settings, figures=figures(encoder, learnt[: asked.steps], asking)))
+                    record.add(Row(name, seed, settings, figures=figures(encoder, learnt[: arguments.steps], queries)))
 
 
 if __name__ == "__main__":

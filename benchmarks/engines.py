@@ -32,13 +32,13 @@ def main() -> None:
     options = repeating(__doc__, "engines", rounds=5)
     options.add_argument("--tasks", type=int, default=64)
     options.add_argument("--batch", type=int, default=8, help="trees of a job")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     # The priority of a local worker; by default Ray gives its workers the lowest.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     config = load_config(CONFIG, SETTINGS)
-    arm = f"{asked.tasks} trees in batches of {asked.batch}, {WORKERS} workers"
+    arm = f"{arguments.tasks} trees in batches of {arguments.batch}, {WORKERS} workers"
     with (
-        record_of(asked, QUESTION) as record,
+        record_of(arguments, QUESTION) as record,
         tempfile.TemporaryDirectory() as name,
         Run.create(Path(name) / "run", config, resume=False) as run,
     ):
@@ -49,9 +49,9 @@ def main() -> None:
         def seconds(engine: str, number: int) -> float:
             trees = Path(name) / f"{engine}-{number}"
             trees.mkdir()
-            starts = range(0, asked.tasks, asked.batch)
+            starts = range(0, arguments.tasks, arguments.batch)
             jobs = [
-                BatchJob(config, checkpoint, COLLECTED, index, range(start, start + asked.batch), trees)
+                BatchJob(config, checkpoint, COLLECTED, index, range(start, start + arguments.batch), trees)
                 for index, start in enumerate(starts)
             ]
             started = time.perf_counter()
@@ -67,7 +67,7 @@ def main() -> None:
 
         for engine in engines:
             seconds(engine, -1)  # warm-up: loads the policy
-        add_rounds(record, asked.rounds, options_digest(asked), [arm], measure)
+        add_rounds(record, arguments.rounds, options_digest(arguments), [arm], measure)
         for workers in engines.values():
             workers.close()
 

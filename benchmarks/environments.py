@@ -41,22 +41,26 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=2000, help="of each of the 16 environments that are scaled")
     options.add_argument("--faults", type=int, metavar="EPISODES", help="run episodes with faults instead")
     options.add_argument("--seconds", type=float, default=math.inf, help="after which that run stops early")
-    asked = options.parse_args()
-    if asked.faults:
-        with recording("faults", FAULTS, folder=asked.results) as record:
-            arm = f"{asked.faults} episodes"
+    arguments = options.parse_args()
+    if arguments.faults:
+        with recording("faults", FAULTS, folder=arguments.results) as record:
+            arm = f"{arguments.faults} episodes"
             add_rounds(
-                record, 1, options_digest(asked), [arm], lambda _: {arm: faults(asked.faults, asked.seconds)}
-            )  # fmt: skip
+                record,
+                1,
+                options_digest(arguments),
+                [arm],
+                lambda _: {arm: faults(arguments.faults, arguments.seconds)},
+            )
         return
-    with record_of(asked, QUESTION) as record:
-        for name in asked.only:
-            measure = partial(checked, name, asked.tasks)
-            add_rounds(record, 1, options_digest(asked, "steps", "faults", "seconds"), [name], measure)
-    with recording("scaling", SCALING, folder=asked.results) as record:
+    with record_of(arguments, QUESTION) as record:
+        for name in arguments.only:
+            measure = partial(checked, name, arguments.tasks)
+            add_rounds(record, 1, options_digest(arguments, "steps", "faults", "seconds"), [name], measure)
+    with recording("scaling", SCALING, folder=arguments.results) as record:
         arms = [f"{ENVIRONMENTS} {SCALED}s, {count} process{'es' * (count > 1)}" for count in (1, 2)]
-        settings = options_digest(asked, "tasks", "faults", "seconds")
-        add_rounds(record, asked.rounds, settings, arms, partial(scaled, arms, asked.steps))
+        settings = options_digest(arguments, "tasks", "faults", "seconds")
+        add_rounds(record, arguments.rounds, settings, arms, partial(scaled, arms, arguments.steps))
 
 
 def checked(name: str, tasks: int, _: int) -> Figures:

@@ -117,16 +117,16 @@ def main() -> None:
     options.add_argument("--observation", type=int, default=40, help="tokens of an observation")
     options.add_argument("--prompts", type=int, nargs="+", default=[128, 512], help="tokens of a task's opening")
     options.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
-    model = make_model(asked.layers, asked.width, getattr(torch, asked.dtype))
-    count, new = asked.candidates, asked.action
-    tokens = asked.trees * asked.depth * count * new
-    settings = options_digest(asked, "prompts")
-    with record_of(asked, QUESTION) as record:
-        for prompt in asked.prompts:
+    model = make_model(arguments.layers, arguments.width, getattr(torch, arguments.dtype))
+    count, new = arguments.candidates, arguments.action
+    tokens = arguments.trees * arguments.depth * count * new
+    settings = options_digest(arguments, "prompts")
+    with record_of(arguments, QUESTION) as record:
+        for prompt in arguments.prompts:
             generator = LocalGenerator(model)
-            states = grow(generator, asked.trees, asked.depth, prompt, asked.observation, count, new)
+            states = grow(generator, arguments.trees, arguments.depth, prompt, arguments.observation, count, new)
             arm = f"{count} samples behind {prompt} tokens"
 
             def local(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
@@ -157,7 +157,7 @@ def main() -> None:
                     found["largest difference of log-probabilities"] = max(apart)
                 return {arm: found}
 
-            add_rounds(record, asked.rounds, settings, [arm], measure)
+            add_rounds(record, arguments.rounds, settings, [arm], measure)
 
 
 if __name__ == "__main__":

@@ -160,22 +160,22 @@ def engine(place: Place) -> dict[str, float]:
         dtype = _precision(place)
         made = VllmGenerator(str(base), folders[0], VllmConfig(gpu_memory_utilization=0.5, max_model_len=4096), dtype)
         shuffler, prompts = random.Random(0), place.size.batch
-        asked = SampleRequest(
+        request = SampleRequest(
             [words(shuffler, place, place.size.row) for _ in range(prompts)],
             4,
             range(prompts),
             stop_id=1,
             max_new_tokens=64,
         )
-        made.sample(asked)  # warm-up
+        made.sample(request)  # warm-up
         made.usage.generated_tokens = 0
-        took = seconds(lambda: made.sample(asked))
+        took = seconds(lambda: made.sample(request))
         held = _free(place)
         slept = seconds(made.forget)
         freed = _free(place) - held
         switched = seconds(lambda: made.load(str(base), folders[1]))
         generated = made.usage.generated_tokens
-        drawn = made.sample(asked)
+        drawn = made.sample(request)
         found = {
             "generated tokens / s": generated / took,
             "s to sleep": slept,
@@ -183,7 +183,7 @@ def engine(place: Place) -> dict[str, float]:
             "s to switch": switched,
         }
         made.close()
-        found["largest difference of log-probabilities"] = _difference(place, folders[1], asked, drawn)
+        found["largest difference of log-probabilities"] = _difference(place, folders[1], request, drawn)
     return found
 
 
@@ -195,12 +195,12 @@ def parallel(place: Place) -> dict[str, float]:
         base, folders = _saved(place, Path(name))
         dtype = _precision(place)
         made = VllmGenerator(str(base), folders[0], VllmConfig(2, 0.4, 4096), dtype)
-        asked = SampleRequest(
+        request = SampleRequest(
             [words(random.Random(0), place, place.size.row)] * 8, 4, range(8), stop_id=1, max_new_tokens=64
         )
-        drawn = made.sample(asked)
+        drawn = made.sample(request)
         made.close()
-        return {"largest difference of log-probabilities": _difference(place, folders[0], asked, drawn)}
+        return {"largest difference of log-probabilities": _difference(place, folders[0], request, drawn)}
 
 
 def training_round(place: Place) -> dict[str, float]:
@@ -292,13 +292,13 @@ def _saved(place: Place, folder: Path) -> tuple[Path, list[Path]]:
 
 
 @torch.no_grad()
-def _difference(place: Place, adapter: Path, asked: SampleRequest, drawn: Sequence[object]) -> float:
+def _difference(place: Place, adapter: Path, request: SampleRequest, drawn: Sequence[object]) -> float:
     """The largest absolute difference between the samples' log-probabilities and those of a forward pass of the adapted
     model."""
     from peft import PeftModel
 
     model, found = PeftModel.from_pretrained(make_model(place), str(adapter)).eval(), 0.0
-    for prompt, samples in zip(asked.prompts[:8], drawn[:8], strict=True):
+    for prompt, samples in zip(request.prompts[:8], drawn[:8], strict=True):
         assert isinstance(samples, list)
         for sample in samples:
             assert isinstance(sample, Sample)
@@ -315,13 +315,14 @@ def main() -> None:
     options.add_argument("--size", choices=list(SIZES), default="0.6B", help="of the model of random weights")
     options.add_argument("--model", default="Qwen/Qwen3-0.6B", help="folder or hub name, for the part round")
     options.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    asked: argparse.Namespace = options.parse_args()
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    arguments: argparse.Namespace = options.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         options.error("torch finds no GPU: run it where there is one, or rehearse with --device cpu --size tiny")
-    place, settings = Place(asked.device, SIZES[asked.size], asked.model), options_digest(asked, "parts")
-    with record_of(asked, QUESTION) as record:
-        for part in asked.parts:
-            if why := refusal(part, asked.device):
+    place = Place(arguments.device, SIZES[arguments.size], arguments.model)
+    settings = options_digest(arguments, "parts")
+    with record_of(arguments, QUESTION) as record:
+        for part in arguments.parts:
+            if why := refusal(part, arguments.device):
                 print(f"{part} is left out: {why}", flush=True)
             elif not record.has(part, 0, settings):
                 with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

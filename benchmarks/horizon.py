@@ -122,18 +122,18 @@ def main() -> None:
     options.add_argument("--q", type=float, default=0.7, help="probability of the right action")
     options.add_argument("--tokens", type=int, default=1600, help="generated tokens a task")
     options.add_argument("--tasks", type=int, default=40, help="of a seed, its own ones")
-    asked = options.parse_args()
-    limits = Limits(generated_tokens=asked.tokens)
-    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
-        for seed in asked.seeds:
-            first = seed * asked.tasks
-            tasks = [Task(f"ladder {number}", "climb") for number in range(first, first + asked.tasks)]
-            for (noise, thoughts), height, way in product(PANELS, asked.heights, WAYS):
+    arguments = options.parse_args()
+    limits = Limits(generated_tokens=arguments.tokens)
+    with record_of(arguments, QUESTION, generated_tokens=arguments.tokens) as record:
+        for seed in arguments.seeds:
+            first = seed * arguments.tasks
+            tasks = [Task(f"ladder {number}", "climb") for number in range(first, first + arguments.tasks)]
+            for (noise, thoughts), height, way in product(PANELS, arguments.heights, WAYS):
                 name, config = arm(way, height, noise, thoughts), SearchConfig(limits=limits, **WAYS[way])
-                named = digest({"config": repr(config), "q": asked.q, "tasks": asked.tasks})
+                named = digest({"config": repr(config), "q": arguments.q, "tasks": arguments.tasks})
                 if record.has(name, seed, named):
                     continue
-                ladder = Ladder(height, asked.q, noise, thoughts)
+                ladder = Ladder(height, arguments.q, noise, thoughts)
                 trees = asyncio.run(make_search(ladder, ladder, config, ladder).run(tasks, range(len(tasks))))
                 record.add(
                     Row(
@@ -143,7 +143,7 @@ def main() -> None:
                         generated_tokens=sum(tree.budget.generated_tokens for tree in trees),
                         seconds=sum(tree.budget.seconds for tree in trees),
                         figures={
-                            "height": height, "noise": noise, "q": asked.q, "tokens": TOKENS, "thoughts": thoughts,
+                            "height": height, "noise": noise, "q": arguments.q, "tokens": TOKENS, "thoughts": thoughts,
                         },
                     )
                 )  # fmt: skip

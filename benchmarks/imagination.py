@@ -286,17 +286,17 @@ def main() -> None:
     options = starting(__doc__, "imagination", out="runs/imagination")
     options.add_argument("--config", type=Path, default=CONFIG, help="of limits, updates and the world model")
     options.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    asked = options.parse_args()
-    config = load_config(asked.config, asked.set)
+    arguments = options.parse_args()
+    config = load_config(arguments.config, arguments.set)
     seed_tasks = config.adapt.seed_tasks
-    with record_of(asked, QUESTION, **limits_of(config)) as record:
-        for seed in asked.seeds:
-            start = start_of(asked.runs, seed)
-            for name in asked.arms:
-                named = settings_digest(asked.config, [*ARMS[name].overrides(seed_tasks), *asked.set], start)
+    with record_of(arguments, QUESTION, **limits_of(config)) as record:
+        for seed in arguments.seeds:
+            start = start_of(arguments.runs, seed)
+            for name in arguments.arms:
+                named = settings_digest(arguments.config, [*ARMS[name].overrides(seed_tasks), *arguments.set], start)
                 if record.has(name, seed, named):
                     continue
-                arm = run(asked.config, name, seed, start, asked.out, asked.set)
+                arm = run(arguments.config, name, seed, start, arguments.out, arguments.set)
                 add_start(record, seed, arm.learnt, start)
                 if name == "real":
                     record.add(arm.learnt.after(1).row(FIRST_ROUND, seed))

@@ -92,8 +92,8 @@ def chained(tree: Tree) -> Iterator[tuple[State, Action]]:
 def imagine(model: ExperienceModel, steps: Sequence[Step], together: int) -> tuple[list[Transition], float]:
     """Predict all steps, ``together`` at a time. Returns the model's transitions and the seconds taken."""
 
-    async def batch(asked: Sequence[Step]) -> list[Transition]:
-        return await asyncio.gather(*(model.step(step.before, step.action) for step in asked))
+    async def batch(arguments: Sequence[Step]) -> list[Transition]:
+        return await asyncio.gather(*(model.step(step.before, step.action) for step in arguments))
 
     told: list[Transition] = []
     started = time.perf_counter()
@@ -114,10 +114,10 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=400, help="of the optimiser")
     options.add_argument("--tasks", type=int, default=30)
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
-    asked = options.parse_args()
-    learnt = [f"world.demonstrations={asked.demonstrations}", f"world.training.max_steps={asked.steps}"]
-    learnt += [f"warm_start.episodes={asked.demonstrations}", f"warm_start.tasks={asked.demonstrations}"]
-    config = load_config(asked.config, [*SETTINGS, *learnt, *asked.set])
+    arguments = options.parse_args()
+    learnt = [f"world.demonstrations={arguments.demonstrations}", f"world.training.max_steps={arguments.steps}"]
+    learnt += [f"warm_start.episodes={arguments.demonstrations}", f"warm_start.tasks={arguments.demonstrations}"]
+    config = load_config(arguments.config, [*SETTINGS, *learnt, *arguments.set])
     arms = ["environment, onwards", "environment, after going back one step"]
     arms += [f"imagined, {together} at a time" for together in (1, WAVE)]
 
@@ -126,7 +126,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             with Run.create(Path(folder) / "run", seeded, resume=False) as run:
                 world = fit(seeded, run, RichProgress(), run.checkpoints / "world")
-            steps, back = steps_of(seeded, asked.tasks)
+            steps, back = steps_of(seeded, arguments.tasks)
             real = len(steps) / sum(step.seconds for step in steps)
             branch = 1 / (1 / real + statistics.mean(back))
             found = {arms[0]: {"steps / s": real, "ratio": 1.0}, arms[1]: {"steps / s": branch, "ratio": branch / real}}
@@ -138,8 +138,8 @@ def main() -> None:
                     found[arm] = {"steps / s": speed, "ratio": speed / real, "exact": statistics.mean(right)}
         return found
 
-    with record_of(asked, QUESTION) as record:
-        add_rounds(record, asked.rounds, options_digest(asked), arms, measure)
+    with record_of(arguments, QUESTION) as record:
+        add_rounds(record, arguments.rounds, options_digest(arguments), arms, measure)
 
 
 if __name__ == "__main__":

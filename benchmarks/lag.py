@@ -148,11 +148,11 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
     options.add_argument("--seconds", type=float, default=0.05, help="of a step")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
-        for seed in asked.seeds:
-            start = start_of(asked.runs / HEALTHY, seed)
-            rounds = Rounds(seed, asked.out, start, asked.seconds, tuple(asked.set))
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            start = start_of(arguments.runs / HEALTHY, seed)
+            rounds = Rounds(seed, arguments.out, start, arguments.seconds, tuple(arguments.set))
             for arm, lag in ARMS.items():
                 if not record.has(arm, seed, digest(settings_of(rounds.config(lag)))):
                     row = rounds.row(arm)

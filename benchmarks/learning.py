@@ -152,17 +152,17 @@ def main() -> None:
     options.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     options.add_argument("--environment", type=Path, help="a config of another environment than the store")
     options.add_argument("--processes", type=int, default=2, help="runs side by side, a core each")
-    asked = options.parse_args()
-    overrides = [*(settings_of_place(asked.environment) if asked.environment else ()), *asked.set]
-    starts = {seed: start_of(asked.runs, seed) for seed in asked.seeds}
+    arguments = options.parse_args()
+    overrides = [*(settings_of_place(arguments.environment) if arguments.environment else ()), *arguments.set]
+    starts = {seed: start_of(arguments.runs, seed) for seed in arguments.seeds}
     limits = limits_of(load_config(recipe_path("adapt"), overrides))
-    with record_of(asked, QUESTION, **limits) as record, ThreadPoolExecutor(asked.processes) as pool:
+    with record_of(arguments, QUESTION, **limits) as record, ThreadPoolExecutor(arguments.processes) as pool:
         waiting = {
             pool.submit(
-                train, recipe_path(recipe), seed, start, asked.out / recipe / f"seed{seed}", overrides
+                train, recipe_path(recipe), seed, start, arguments.out / recipe / f"seed{seed}", overrides
             ): (recipe, seed)
             for seed, start in starts.items()
-            for recipe in asked.recipes
+            for recipe in arguments.recipes
             if not record.has(recipe, seed, settings_digest(recipe_path(recipe), overrides, start))
         }  # fmt: skip
         for done in as_completed(waiting):

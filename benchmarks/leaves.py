@@ -64,14 +64,14 @@ def main() -> None:
     options = repeating(__doc__, "leaves", rounds=10)
     options.add_argument("--trees", type=int, default=100, help="of a repetition, its own ones")
     options.add_argument("--simulations", type=int, default=64)
-    asked = options.parse_args()
+    arguments = options.parse_args()
     arms = [arm(selection, leaves) for selection in SELECTIONS for leaves in LEAVES]
-    with record_of(asked, QUESTION, simulations=asked.simulations) as record:
+    with record_of(arguments, QUESTION, simulations=arguments.simulations) as record:
         add_rounds(
-            record, asked.rounds, options_digest(asked), arms,
+            record, arguments.rounds, options_digest(arguments), arms,
             lambda number: measure(
-                [KnownTree(seed) for seed in range(number * asked.trees, (number + 1) * asked.trees)],
-                asked.simulations,
+                [KnownTree(seed) for seed in range(number * arguments.trees, (number + 1) * arguments.trees)],
+                arguments.simulations,
             ),
         )  # fmt: skip
 

@@ -155,11 +155,11 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=1_000_000, help="about so many are collected")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--scripted", action="store_true", help="random calls in place of a model's")
-    asked = options.parse_args()
-    tasks = TREES * math.ceil(asked.nodes / TREES / SIMULATIONS)
-    config = load_config(CONFIG, [*SETTINGS, f"workers={asked.workers}", f"collect.tasks={tasks}"])
-    with record_of(asked, QUESTION) as record:
-        add_rounds(record, 1, options_digest(asked), PARTS, lambda _: collected(config, asked.scripted))
+    arguments = options.parse_args()
+    tasks = TREES * math.ceil(arguments.nodes / TREES / SIMULATIONS)
+    config = load_config(CONFIG, [*SETTINGS, f"workers={arguments.workers}", f"collect.tasks={tasks}"])
+    with record_of(arguments, QUESTION) as record:
+        add_rounds(record, 1, options_digest(arguments), PARTS, lambda _: collected(config, arguments.scripted))
 
 
 def collected(config: RunConfig, scripted: bool) -> Figures:

@@ -56,16 +56,19 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
     options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
     options.add_argument("--only", nargs="+", help="names of methods; by default all")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
-        for seed in asked.seeds:
-            checkpoint, config = start_of(asked.runs, seed, asked.policy), Run.open(asked.runs / f"seed{seed}").config
-            for name, (mode, search) in methods(config.search, asked.tokens).items():
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION, generated_tokens=arguments.tokens) as record:
+        for seed in arguments.seeds:
+            checkpoint = start_of(arguments.runs, seed, arguments.policy)
+            config = Run.open(arguments.runs / f"seed{seed}").config
+            for name, (mode, search) in methods(config.search, arguments.tokens).items():
                 settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
-                named = digest(settings_of(settings) | {"mode": mode, "policy": asked.policy, "tasks": asked.tasks})
-                if (asked.only and name not in asked.only) or record.has(name, seed, named):
+                named = digest(
+                    settings_of(settings) | {"mode": mode, "policy": arguments.policy, "tasks": arguments.tasks}
+                )
+                if (arguments.only and name not in arguments.only) or record.has(name, seed, named):
                     continue
-                row = evaluated(settings, checkpoint, mode, name, seed, named, asked.tasks)
+                row = evaluated(settings, checkpoint, mode, name, seed, named, arguments.tasks)
                 record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 

@@ -104,25 +104,25 @@ def saved(checkpoint: Checkpoint, head: ValueHead) -> Iterator[Path]:
         yield save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), Path(folder) / "policy")
 
 
-def measure(record: Record, asked: argparse.Namespace, seed: int) -> None:
+def measure(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     """Record every arm of one seed."""
-    run = Run.open(asked.runs / f"seed{seed}")
+    run = Run.open(arguments.runs / f"seed{seed}")
     config = replace(
-        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=asked.tokens))
+        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=arguments.tokens))
     )
-    named = digest({"options": options_digest(asked, "runs"), "run": settings_of(config)})
-    checkpoint = load_checkpoint(start_of(asked.runs, seed, "base"))
-    trees = list(islice(read_as(from_record, run.trees, COLLECTED), asked.trees + asked.judged))
+    named = digest({"options": options_digest(arguments, "runs"), "run": settings_of(config)})
+    checkpoint = load_checkpoint(start_of(arguments.runs, seed, "base"))
+    trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees + arguments.judged))
     heads = dict[str, ValueHead]()
     for arm in (HIDDEN, LOGPROBS):
-        heads[arm], explained = fitted(checkpoint, config, trees[: asked.trees], arm)
+        heads[arm], explained = fitted(checkpoint, config, trees[: arguments.trees], arm)
         if record.has(arm, seed, named):
             continue
         policy = make_policy(checkpoint, config)
-        figures = judged(HeadValue(policy.generator, policy.chat, heads[arm]), trees[asked.trees :])
+        figures = judged(HeadValue(policy.generator, policy.chat, heads[arm]), trees[arguments.trees :])
         figures["explained_variance"] = explained
         with saved(checkpoint, heads[arm]) as folder:
-            row = evaluated(config, folder, "mcts", arm, seed, named, asked.tasks)
+            row = evaluated(config, folder, "mcts", arm, seed, named, arguments.tasks)
         record.add(replace(row, figures=figures))
         told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %, {told}", flush=True)
@@ -136,7 +136,7 @@ def measure(record: Record, asked: argparse.Namespace, seed: int) -> None:
             saved(checkpoint, heads[reads]) as folder,
             ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone,
         ):
-            figures = alone.submit(spent, settings, folder, arm == COPY, asked.cost_tasks).result()
+            figures = alone.submit(spent, settings, folder, arm == COPY, arguments.cost_tasks).result()
         record.add(Row(name, seed, named, figures=figures))
         print(f"seed {seed} {name}: {figures}", flush=True)
 
@@ -148,10 +148,10 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=800, help="generated tokens a task")
     options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
     options.add_argument("--cost-tasks", type=int, default=20, help="training tasks whose search is timed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
-        for seed in asked.seeds:
-            measure(record, asked, seed)
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION, generated_tokens=arguments.tokens) as record:
+        for seed in arguments.seeds:
+            measure(record, arguments, seed)
 
 
 if __name__ == "__main__":

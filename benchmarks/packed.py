@@ -152,10 +152,10 @@ def resident_peak() -> float:
 
 
 def main() -> None:
-    asked = repeating(__doc__, "packed", rounds=7).parse_args()
-    with record_of(asked, QUESTION) as record:
+    arguments = repeating(__doc__, "packed", rounds=7).parse_args()
+    with record_of(arguments, QUESTION) as record:
         for rows in CASES:
-            add_rounds(record, asked.rounds, options_digest(asked), [rows.name], partial(repetition, rows))
+            add_rounds(record, arguments.rounds, options_digest(arguments), [rows.name], partial(repetition, rows))
 
 
 def repetition(rows: Rows, number: int) -> Figures:

@@ -68,16 +68,16 @@ def main(arguments: Sequence[str]) -> None:
     made = parser(__doc__, "plan", seeds=(0,))
     made.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="recipes")
     made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
-    asked = made.parse_args(arguments)
-    with record_of(asked, QUESTION) as record:
-        for arm in asked.only:
-            for seed in asked.seeds:
-                _compare(record, arm, seed, asked)
+    options = made.parse_args(arguments)
+    with record_of(options, QUESTION) as record:
+        for arm in options.only:
+            for seed in options.seeds:
+                _compare(record, arm, seed, options)
 
 
-def _compare(record: Record, arm: str, seed: int, asked: argparse.Namespace) -> None:
+def _compare(record: Record, arm: str, seed: int, options: argparse.Namespace) -> None:
     recipe, *overrides = RECIPES[arm]
-    config = load_config(find_recipe(recipe), [*overrides, *asked.set], seed=seed)
+    config = load_config(find_recipe(recipe), [*overrides, *options.set], seed=seed)
     settings = digest(settings_of(config))
     if record.has(arm, seed, settings):
         return

@@ -218,7 +218,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=0.05, help="of a step")
     options.add_argument("--trees", type=int, default=32)
     options.add_argument("--simulations", type=int, default=8, help="of a tree")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(["Thought: on Action: north east south west at 0 1 2 3 4 5 6 7 walk"] * 5, SHAPE)
 
@@ -227,13 +227,13 @@ def main() -> None:
             save_checkpoint(Checkpoint(random_model(tokenizer, SHAPE, number), tokenizer), Path(folder) / "model")
             done = dict[str, Searched]()
             for arm, way in {"": WAYS["no waits"], **WAYS}.items():  # the unnamed arm loads the model
-                config = way.settings(asked.seconds, asked.trees, asked.simulations)
+                config = way.settings(arguments.seconds, arguments.trees, arguments.simulations)
                 done[arm] = searched(config, Path(folder) / "model")
-                if not same(done[arm].nodes[: asked.trees], done[""].nodes):
+                if not same(done[arm].nodes[: arguments.trees], done[""].nodes):
                     raise UserError(f"the arm {arm!r} grew other trees: this is a bug")
         figures = dict[str, dict[str, float]]()
         for arm, way in WAYS.items():
-            found, simulations = done[arm], way.more * asked.trees * asked.simulations
+            found, simulations = done[arm], way.more * arguments.trees * arguments.simulations
             each = {"seconds": found.seconds, "processor ms / simulation": 1000 * found.processor / simulations}
             if way.waits:
                 model = done["no waits, 4 times the trees" if way.more > 1 else "no waits"].seconds
@@ -245,8 +245,8 @@ def main() -> None:
             figures[arm] = each
         return figures
 
-    with record_of(asked, QUESTION, trees=asked.trees, simulations=asked.simulations) as record:
-        add_rounds(record, asked.rounds, options_digest(asked), [*WAYS], measure)
+    with record_of(arguments, QUESTION, trees=arguments.trees, simulations=arguments.simulations) as record:
+        add_rounds(record, arguments.rounds, options_digest(arguments), [*WAYS], measure)
 
 
 if __name__ == "__main__":

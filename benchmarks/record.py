@@ -299,8 +299,8 @@ def this_machine() -> Machine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpus: list[str] = []
     if shutil.which("nvidia-smi"):
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        told = subprocess.run(asked, capture_output=True, text=True, check=False)
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        told = subprocess.run(query, capture_output=True, text=True, check=False)
         gpus = told.stdout.splitlines() if told.returncode == 0 else []
     gpu = f"{len(gpus)} × {gpus[0]}" if gpus else ""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -50,14 +50,14 @@ def main() -> None:
     )
     options.add_argument("--tokens", type=int, nargs="+", default=[400, 800], help="limits of a task")
     options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
-    asked = options.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with record_of(asked, QUESTION) as record:
-        for seed in asked.seeds:
-            model = fitted(asked.runs / f"seed{seed}", asked.out / f"seed{seed}", asked.set)
+    arguments = options.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            model = fitted(arguments.runs / f"seed{seed}", arguments.out / f"seed{seed}", arguments.set)
             audit = read_audit(model)
-            config = Run.open(asked.runs / f"seed{seed}").config
-            for tokens in asked.tokens:
+            config = Run.open(arguments.runs / f"seed{seed}").config
+            for tokens in arguments.tokens:
                 for way in WAYS:
                     for name, weight in (("value head", 0.0), ("reward model", audit["cap"])):
                         search = replace(config.search, limits=Limits(generated_tokens=tokens), learned_weight=weight)
@@ -66,11 +66,15 @@ def main() -> None:
                             config, search=search, rewards=rewards, evaluate=replace(config.evaluate, best_of=100_000)
                         )
                         told = settings_of(replace(settings, search=replace(search, learned_weight=0.0)))
-                        told |= {"rewards.learned": "", "tasks": asked.tasks, "fit": asked.set if weight else []}
+                        told |= {
+                            "rewards.learned": "",
+                            "tasks": arguments.tasks,
+                            "fit": arguments.set if weight else [],
+                        }
                         arm, named = f"{name}, {way}, {tokens} tokens", digest(told)
                         if not record.has(arm, seed, named):
-                            start = start_of(asked.runs, seed, "base")
-                            row = evaluated(settings, start, way, arm, seed, named, asked.tasks)
+                            start = start_of(arguments.runs, seed, "base")
+                            row = evaluated(settings, start, way, arm, seed, named, arguments.tasks)
                             shown = {each: audit[each] for each in SHOWN} if weight else {}
                             record.add(replace(row, figures={"tokens": tokens, **shown}))
                             print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)

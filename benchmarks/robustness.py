@@ -28,17 +28,17 @@ PLAYED: Sequence[tuple[str, Mode]] = (("base", "greedy"), ("rft", "greedy"), ("g
 def main() -> None:
     options = starting(__doc__, "robustness")
     options.add_argument("--tasks", type=int, default=100, help="held-out tasks of each seed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
-        for seed in asked.seeds:
-            config = Run.open(asked.runs / f"seed{seed}").config
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            config = Run.open(arguments.runs / f"seed{seed}").config
             for policy, mode in PLAYED:
                 for name, kinds in KINDS:
                     settings = replace(config, environment=replace(config.environment, disturbances=kinds))
-                    arm, named = f"{policy}, {mode}, {name}", digest(settings_of(settings) | {"tasks": asked.tasks})
+                    arm, named = f"{policy}, {mode}, {name}", digest(settings_of(settings) | {"tasks": arguments.tasks})
                     if not record.has(arm, seed, named):
-                        checkpoint = start_of(asked.runs, seed, policy)
-                        row = evaluated(settings, checkpoint, mode, arm, seed, named, asked.tasks)
+                        checkpoint = start_of(arguments.runs, seed, policy)
+                        row = evaluated(settings, checkpoint, mode, arm, seed, named, arguments.tasks)
                         record.add(row)
                         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

@@ -107,7 +107,7 @@ class Core:
     grow: Callable[[int], Grown]
 
 
-def measure_core(record: Record, asked: argparse.Namespace) -> None:
+def measure_core(record: Record, arguments: argparse.Namespace) -> None:
     """Record part core."""
     cores = [
         Core("treeagent, PUCT", TREE_COUNTS, lambda trees: grow_stub(trees, leaves=1)),
@@ -134,7 +134,7 @@ def measure_core(record: Record, asked: argparse.Namespace) -> None:
                 found[arm]["bytes / node"] = bytes_per_node(partial(core.grow, 1))
         return found
 
-    add_rounds(record, asked.rounds, options_digest(asked), list(arms), measure)
+    add_rounds(record, arguments.rounds, options_digest(arguments), list(arms), measure)
 
 
 def _arm(core: Core, trees: int) -> str:
@@ -412,7 +412,7 @@ WAYS = (
 )
 
 
-def measure_model(record: Record, asked: argparse.Namespace, simulations: int = 16) -> None:
+def measure_model(record: Record, arguments: argparse.Namespace, simulations: int = 16) -> None:
     """Record part model."""
     shopping = go_shopping(width=128, layers=4)
     for way in WAYS:
@@ -425,7 +425,7 @@ def measure_model(record: Record, asked: argparse.Namespace, simulations: int = 
         alone, together = found["treeagent, 1 tree"].speed, found["treeagent, 100 trees"].speed
         return {name: _figures(each, alone, together) for name, each in found.items()}
 
-    add_rounds(record, asked.rounds, options_digest(asked), [way.name for way in WAYS], measure)
+    add_rounds(record, arguments.rounds, options_digest(arguments), [way.name for way in WAYS], measure)
 
 
 def _figures(found: Measured, alone: float, together: float) -> dict[str, float]:
@@ -448,7 +448,7 @@ def _figures(found: Measured, alone: float, together: float) -> dict[str, float]
     }
 
 
-def measure_tokens(record: Record, asked: argparse.Namespace, simulations: int = 16) -> None:
+def measure_tokens(record: Record, arguments: argparse.Namespace, simulations: int = 16) -> None:
     """Record part tokens."""
     shopping = go_shopping(width=32, layers=2)
 
@@ -469,7 +469,7 @@ def measure_tokens(record: Record, asked: argparse.Namespace, simulations: int =
             }
         return found
 
-    add_rounds(record, 1, options_digest(asked), [way.name for way in WAYS], measure)
+    add_rounds(record, 1, options_digest(arguments), [way.name for way in WAYS], measure)
 
 
 PARTS = {
@@ -482,16 +482,16 @@ PARTS = {
 def main() -> None:
     options = repeating(__doc__, "search", rounds=3)
     options.add_argument("--part", choices=tuple(PARTS), nargs="+", default=list(PARTS))
-    asked = options.parse_args()
-    if asked.part != ["core"]:
+    arguments = options.parse_args()
+    if arguments.part != ["core"]:
         import torch
 
         torch.set_num_threads(1)
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    for part in asked.part:
+    for part in arguments.part:
         measure, question = PARTS[part]
-        with recording(f"{asked.name}_{part}", question, folder=asked.results) as record:
-            measure(record, asked)
+        with recording(f"{arguments.name}_{part}", question, folder=arguments.results) as record:
+            measure(record, arguments)
 
 
 if __name__ == "__main__":

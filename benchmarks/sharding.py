@@ -41,8 +41,8 @@ STEPS, ROWS, TOKENS, VOCABULARY = 6, 2, 64, 4096
 
 def compare() -> None:
     """Start the processes of each kind in turns, and record their figures."""
-    asked = repeating(__doc__, "sharding", rounds=3).parse_args()
-    with record_of(asked, QUESTION) as record, tempfile.TemporaryDirectory() as name:
+    arguments = repeating(__doc__, "sharding", rounds=3).parse_args()
+    with record_of(arguments, QUESTION) as record, tempfile.TemporaryDirectory() as name:
         shared = Path(name) / "fsdp.yaml"
         shared.write_text(yaml.safe_dump(yaml.safe_load(FSDP.read_text()) | {"use_cpu": True}))
         kinds = {"whole": ["--multi_gpu", "--dynamo_backend=no"], "shared": [f"--config_file={shared}"]}
@@ -59,7 +59,7 @@ def compare() -> None:
                 found[kind] = {"held MiB": held / 2**20, "growth MiB": growth / 2**10, "s / step": seconds}
             return found
 
-        add_rounds(record, asked.rounds, options_digest(asked), list(kinds), measure)
+        add_rounds(record, arguments.rounds, options_digest(arguments), list(kinds), measure)
 
 
 def update(folder: Path) -> None:

@@ -70,11 +70,11 @@ def main() -> None:
     options = parser(__doc__, "structured")
     options.add_argument("--steps", type=int, nargs="+", default=[25, 50, 100, 400], help="of the warm start")
     options.add_argument("--tasks", type=int, default=200, help="held-out tasks of each seed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
-        for seed, steps in product(asked.seeds, asked.steps):
-            settings = [f"warm_start.training.max_steps={steps}", "workers=1", f"evaluate.tasks={asked.tasks}"]
-            config = load_config(CONFIG, [*settings, own_tasks(seed, asked.tasks)], seed=seed)
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
+        for seed, steps in product(arguments.seeds, arguments.steps):
+            settings = [f"warm_start.training.max_steps={steps}", "workers=1", f"evaluate.tasks={arguments.tasks}"]
+            config = load_config(CONFIG, [*settings, own_tasks(seed, arguments.tasks)], seed=seed)
             arms = {
                 f"{'held' if structured else 'free'}, {steps} steps": replace(
                     config, policy=replace(config.policy, structured=structured)

@@ -93,22 +93,28 @@ def main() -> None:
     options.add_argument("--split", choices=["validation", "test"], default="test")
     options.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION) as record:
-        for seed in asked.seeds:
-            config = load_config(find_recipe("planning"), [*POLICY, *asked.set], seed=seed)
-            with Run.create(asked.runs / f"seed{seed}", config, resume=True) as run:
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            config = load_config(find_recipe("planning"), [*POLICY, *arguments.set], seed=seed)
+            with Run.create(arguments.runs / f"seed{seed}", config, resume=True) as run:
                 checkpoint = trained(config, run)
             for size, tokens, name in (
-                (size, tokens, name) for size in asked.sizes for tokens in asked.tokens for name in asked.only
+                (size, tokens, name)
+                for size in arguments.sizes
+                for tokens in arguments.tokens
+                for name in arguments.only
             ):
                 way = WAYS[name]
                 settings = at_size(config, size, tokens, way)
-                arm, more = f"{name}, size {size}, {tokens} tokens", {"tasks": asked.tasks, "split": asked.split}
+                arm, more = (
+                    f"{name}, size {size}, {tokens} tokens",
+                    {"tasks": arguments.tasks, "split": arguments.split},
+                )
                 named = digest(settings_of(settings) | {"mode": way.mode} | more)
                 if not record.has(arm, seed, named):
-                    places = range(seed * asked.tasks, (seed + 1) * asked.tasks)
-                    row = measured(settings, checkpoint, way.mode, (arm, seed, named), places, asked.split)
+                    places = range(seed * arguments.tasks, (seed + 1) * arguments.tasks)
+                    row = measured(settings, checkpoint, way.mode, (arm, seed, named), places, arguments.split)
                     record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
                     told = {name: round(value, 2) for name, value in row.figures.items()}
                     steps, spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks

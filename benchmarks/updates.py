@@ -176,24 +176,24 @@ def main() -> None:
     options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
     options.add_argument("--variants", nargs="+", choices=list(ARMS))
     options.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
-    asked = options.parse_args()
-    config = config_of(asked.config, 0, asked.set)
-    names = asked.variants or list(CALLS if config.rewards.tools else VARIANTS)
+    arguments = options.parse_args()
+    config = config_of(arguments.config, 0, arguments.set)
+    names = arguments.variants or list(CALLS if config.rewards.tools else VARIANTS)
     with (
-        record_of(asked, QUESTION, **limits_of(config)) as record,
-        ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool,
+        record_of(arguments, QUESTION, **limits_of(config)) as record,
+        ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool,
     ):
         waiting = []
-        for seed in asked.seeds:
-            start = start_of(asked.runs, seed)
+        for seed in arguments.seeds:
+            start = start_of(arguments.runs, seed)
             missing = list[str]()
             for name in names:
                 variant = ARMS[name]
-                named = settings_digest(asked.config, start, [*variant.overrides, *asked.set], variant.methods)
+                named = settings_digest(arguments.config, start, [*variant.overrides, *arguments.set], variant.methods)
                 if not record.has(name, seed, named):
                     missing.append(name)
             if missing:
-                waiting.append(pool.submit(run, asked.config, seed, missing, start, asked.out, asked.set))
+                waiting.append(pool.submit(run, arguments.config, seed, missing, start, arguments.out, arguments.set))
         for done in as_completed(waiting):
             for row in done.result():
                 if not record.has(row.arm, row.seed, row.settings):

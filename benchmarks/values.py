@@ -335,27 +335,27 @@ def judged(states: States, values: Tensor, train: int) -> dict[str, float]:
     return figures
 
 
-def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
+def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     """Record every way on one seed's trees, and those of ``SEARCHED`` in search."""
-    run = Run.open(asked.runs / f"seed{seed}")
-    options = options_digest(asked, "runs", "tasks", "tokens")
+    run = Run.open(arguments.runs / f"seed{seed}")
+    options = options_digest(arguments, "runs", "tasks", "tokens")
     named = digest({"options": options, "run": settings_of(run.config)})
     limited = replace(
-        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=asked.tokens))
+        run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=arguments.tokens))
     )
-    played_as = digest({"options": options, "run": settings_of(limited), "tasks": asked.tasks})
+    played_as = digest({"options": options, "run": settings_of(limited), "tasks": arguments.tasks})
     searched = {f"in search, {name}": name for name in SEARCHED}
     arms = ["as searched", "an own copy of the policy", *WAYS]
     if all(record.has(arm, seed, named) for arm in arms) and all(record.has(a, seed, played_as) for a in searched):
         return
-    checkpoint = load_checkpoint(start_of(asked.runs, seed, "warm"))
-    trees = list(islice(read_as(from_record, run.trees, COLLECTED), asked.trees + asked.judged))
+    checkpoint = load_checkpoint(start_of(arguments.runs, seed, "warm"))
+    trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees + arguments.judged))
     returns = run.config.environment.returns
     states = states_of(trees, checkpoint.model, returns)
     before = torch.tensor([node.value for node in states.nodes])
 
     def add(arm: str, values: Tensor) -> None:
-        figures = judged(states, values, asked.trees)
+        figures = judged(states, values, arguments.trees)
         record.add(Row(arm, seed, named, figures=figures))
         told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if "depth" not in name)
         print(f"seed {seed} {arm}: {told}", flush=True)
@@ -365,7 +365,7 @@ def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
     heads: dict[str, ValueHead] = {}
     for arm, way in WAYS.items():
         if not record.has(arm, seed, named) or arm in SEARCHED:
-            values, heads[arm] = fitted(way, states, asked.trees, returns, seed)
+            values, heads[arm] = fitted(way, states, arguments.trees, returns, seed)
             if not record.has(arm, seed, named):
                 add(arm, values)
     for arm, name in searched.items():
@@ -374,11 +374,11 @@ def judge(record: Record, asked: argparse.Namespace, seed: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, heads[name]), Path(folder) / "policy")
             policy = Path(folder) / "policy"
-            row = evaluated(limited, policy, "mcts", arm, seed, played_as, asked.tasks, split="validation")
+            row = evaluated(limited, policy, "mcts", arm, seed, played_as, arguments.tasks, split="validation")
         record.add(row)
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
     if not record.has("an own copy of the policy", seed, named):
-        add("an own copy of the policy", own_copy(checkpoint, states, asked.trees, seed))
+        add("an own copy of the policy", own_copy(checkpoint, states, arguments.trees, seed))
 
 
 def main() -> None:
@@ -387,10 +387,10 @@ def main() -> None:
     options.add_argument("--judged", type=int, default=100, help="trees of the tasks after them, to judge V on")
     options.add_argument("--tokens", type=int, default=800, help="generated tokens a validation task")
     options.add_argument("--tasks", type=int, default=100, help="validation tasks of each seed")
-    asked = options.parse_args()
-    with record_of(asked, QUESTION, generated_tokens=asked.tokens) as record:
-        for seed in asked.seeds:
-            judge(record, asked, seed)
+    arguments = options.parse_args()
+    with record_of(arguments, QUESTION, generated_tokens=arguments.tokens) as record:
+        for seed in arguments.seeds:
+            judge(record, arguments, seed)
 
 
 if __name__ == "__main__":
