@@ -77,10 +77,10 @@ class LMCritic:
     async def _read_shared(self, rankings: Sequence[tuple["_Ranking", "_Ranking"]]) -> None:
         """Make the generator read the common prefix of both rankings of each state, so that its cache holds it for
         both."""
-        asked = [both for both in rankings if all(map(self._is_unfinished, both))]
-        if asked:
-            shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in asked]
-            trees = [one.tree for one, _ in asked]
+        unfinished = [both for both in rankings if all(map(self._is_unfinished, both))]
+        if unfinished:
+            shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in unfinished]
+            trees = [one.tree for one, _ in unfinished]
             await self.generator.in_background(partial(self.generator.next_logprobs, shared, (), trees))
 
     def _is_unfinished(self, ranking: "_Ranking") -> bool:

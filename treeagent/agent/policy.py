@@ -348,8 +348,10 @@ class HeadValue:
         """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [place for place, error in enumerate(errors) if not error]
-        asked, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
-        inputs = await self.generator.in_background(partial(self._read, asked, trees)) if asked else []
+        readable_prompts, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
+        inputs = (
+            await self.generator.in_background(partial(self._read, readable_prompts, trees)) if readable_prompts else []
+        )
         read = list[torch.Tensor]()
         for place, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):

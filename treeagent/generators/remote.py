@@ -108,12 +108,12 @@ class RemoteGenerator(Servers, Generator):
         """
         import torch
 
-        asked = [
+        requests = [
             (key, partial(self._score, prompt, token_ids, 1.0))
             for key, prompt in zip(_keys(prompts, trees), prompts, strict=True)
             if token_ids
         ]
-        rows = self._gather(asked)
+        rows = self._gather(requests)
         for row in rows:
             if isinstance(row, Failure):
                 raise UserError(
@@ -226,7 +226,7 @@ class RemoteGenerator(Servers, Generator):
         *,
         n: int = 1,
         seed: int = 0,
-        **asked: Any,
+        **parameters: Any,
     ) -> "Completion":
         # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
         # another distribution than the learners compute.
@@ -237,11 +237,11 @@ class RemoteGenerator(Servers, Generator):
             n=n,
             seed=seed,
             extra_body=whole | extensions,
-            **{"top_p": 1.0} | asked,
+            **{"top_p": 1.0} | parameters,
         )
-        if self._versioned and (told := getattr(answer, "model", None)) != server.model:
+        if self._versioned and (served_as := getattr(answer, "model", None)) != server.model:
             raise UserError(
-                f"{server} answered as {told!r}, not as {server.model!r}, so its weights are unknown: serve the "
+                f"{server} answered as {served_as!r}, not as {server.model!r}, so its weights are unknown: serve the "
                 "checkpoint under that name alone, or leave out policy.reload; then go on with --resume"
             )
         self._count(answer.usage)
@@ -252,7 +252,7 @@ class RemoteChat(Servers):
     """A client that uses the protocol's chat completions: conversations and replies are text, without token ids and
     log-probabilities."""
 
-    _spelling = 0
+    _variant = 0
     """Index of the first spelling of a request (see ``reply``) that the servers have accepted so far."""
 
     def reply(
@@ -273,14 +273,14 @@ class RemoteChat(Servers):
         """
         old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
         drawn = {"temperature": temperature}
-        spellings: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
+        variants: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
         each = zip(conversations, seeds, strict=True)
-        replies = [partial(self._reply, spellings, count, *one) for one in each]
+        replies = [partial(self._reply, variants, count, *one) for one in each]
         return self._gather(list(zip(_keys(conversations, trees), replies, strict=True)))
 
     def _reply(
         self,
-        spellings: Sequence[dict[str, Any]],
+        variants: Sequence[dict[str, Any]],
         count: int,
         conversation: Sequence[Message],
         seed: int,
@@ -290,8 +290,8 @@ class RemoteChat(Servers):
         replies: list[str] = []
         generated_tokens = prompt_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than requested
-            asked = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
-            answer = self._answer(server, spellings, asked)
+            parameters = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
+            answer = self._answer(server, variants, parameters)
             if not answer.choices:
                 raise ValueError("no choices")
             self._count(answer.usage)
@@ -301,20 +301,22 @@ class RemoteChat(Servers):
             replies += [storable(choice.message.content or "") for choice in answer.choices]
         return Replies(replies[:count], generated_tokens, prompt_tokens)
 
-    def _answer(self, server: Server, spellings: Sequence[dict[str, Any]], asked: dict[str, Any]) -> "ChatCompletion":
-        last = len(spellings) - 1
-        place = min(self._spelling, last)
+    def _answer(
+        self, server: Server, variants: Sequence[dict[str, Any]], parameters: dict[str, Any]
+    ) -> "ChatCompletion":
+        last = len(variants) - 1
+        place = min(self._variant, last)
         while True:
             try:
                 answer: ChatCompletion = server.client.chat.completions.create(
-                    model=server.model, **asked, **spellings[place]
+                    model=server.model, **parameters, **variants[place]
                 )
             except REFUSED as error:
-                if place == last or not any(name in str(error) for name in spellings[place]):
+                if place == last or not any(name in str(error) for name in variants[place]):
                     raise
                 place += 1
             else:
-                self._spelling = place
+                self._variant = place
                 return answer
 
 

@@ -65,29 +65,34 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
     for path in finished_paths(tree):
         for edge in path:
             ends.setdefault(id(edge), Counter())[succeeds(path)] += 1
-    asked: list[tuple[tuple[int, ...], list[Edge], bool | None]] = []
+    continuations: list[tuple[tuple[int, ...], list[Edge], bool | None]] = []
     for path, node in tree.walk():
         if edges := [edge for edge in node.edges if id(edge) in ends]:
             *_, (start, _) = tree.segments(path)
             prompt = tree.prompt_ids(path)
-            asked.append((prompt, edges, None))
+            continuations.append((prompt, edges, None))
             behind = prompt[len(start.context_ids) :]
             for solved in _NOTES:
                 if told := [edge for edge in edges if ends[id(edge)][solved]]:
-                    asked.append((_begun(policy.chat, tree, start, solved) + behind, told, solved))
-    longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in asked]
+                    continuations.append((_begun(policy.chat, tree, start, solved) + behind, told, solved))
+    longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in continuations]
     refused = policy.generator.refusal
-    asked = [each for each, most in zip(asked, longest, strict=True) if not refused((*each[0], *(0,) * most))]
-    prompts, candidates = [prompt for prompt, _, _ in asked], [[e.action.token_ids for e in each[1]] for each in asked]
-    trees = [tree.task.id] * len(asked)
-    scores = policy.generator.score(prompts, candidates, policy.temperature, trees) if asked else ()
+    continuations = [
+        each for each, most in zip(continuations, longest, strict=True) if not refused((*each[0], *(0,) * most))
+    ]
+    prompts, candidates = (
+        [prompt for prompt, _, _ in continuations],
+        [[e.action.token_ids for e in each[1]] for each in continuations],
+    )
+    trees = [tree.task.id] * len(continuations)
+    scores = policy.generator.score(prompts, candidates, policy.temperature, trees) if continuations else ()
     logprobs: dict[tuple[int, bool | None], float] = {}
-    for (_, edges, known), scored in zip(asked, scores, strict=True):
+    for (_, edges, known), scored in zip(continuations, scores, strict=True):
         if not isinstance(scored, Failure):
             for edge, sample in zip(edges, scored, strict=True):
                 drawn = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
                 logprobs[id(edge), known] = sum(drawn)
-    for _, edges, known in asked:
+    for _, edges, known in continuations:
         for edge in edges if known is None else ():
             found, own = ends[id(edge)], id(edge)
             if all((own, outcome) in logprobs for outcome in (None, *found)):

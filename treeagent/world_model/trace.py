@@ -112,16 +112,16 @@ def _item_states(one: Experience) -> str:
             return "done"
         return "shown" if any(_holds(line, wanted) for line in shown) else "missing"
 
-    asked = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
-    return " , ".join([" ".join(f"{item} {item_state(item)}" for item in asked), *_comparison(page, task)])
+    items = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
+    return " , ".join([" ".join(f"{item} {item_state(item)}" for item in items), *_comparison(page, task)])
 
 
 def _comparison(page: str, task: str) -> Iterator[str]:
     """Yield a comparison of the first amounts of the page and the task, if both have one in the same currency."""
-    shown, asked = _AMOUNT.search(page), _AMOUNT.search(task)
-    if shown and asked and shown[1] == asked[1]:
-        less, more = float(shown[2]) < float(asked[2]), float(shown[2]) > float(asked[2])
-        yield f"{shown[0]} {'below' if less else 'above' if more else 'equals'} {asked[0]}"
+    found, wanted = _AMOUNT.search(page), _AMOUNT.search(task)
+    if found and wanted and found[1] == wanted[1]:
+        less, more = float(found[2]) < float(wanted[2]), float(found[2]) > float(wanted[2])
+        yield f"{found[0]} {'below' if less else 'above' if more else 'equals'} {wanted[0]}"
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:

@@ -60,8 +60,8 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     def step(self, action: str | ToolCall) -> StepResult:
         over = self.verify() == 1.0
-        asked = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
-        call = "the task is done already" if over else read_call(asked, (_ACT,))
+        request = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
+        call = "the task is done already" if over else read_call(request, (_ACT,))
         if isinstance(call, str):
             return call, 0.0, over, False, {"tool_error": call}
         before = self.visit

@@ -91,8 +91,8 @@ class PlanningEnv(VisitEnv[Place]):
 
     def step(self, action: str | ToolCall) -> StepResult:
         place, problem = self.visit, self.problem
-        asked = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
-        call = "the task is finished" if place.finished else read_call(asked, (_ACT,))
+        request = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
+        call = "the task is finished" if place.finished else read_call(request, (_ACT,))
         if isinstance(call, str):
             return call, 0.0, place.finished, False, {"tool_error": call}
         name = " ".join(str(call.arguments["command"]).lower().split())

@@ -39,7 +39,7 @@ class Planner:
 
     def _search(self, start: State) -> tuple[str, ...] | None:
         problem, order = self._problem, numbers()
-        came: dict[State, tuple[State, str] | None] = {start: None}
+        predecessors: dict[State, tuple[State, str] | None] = {start: None}
         costs, estimates, closed = {start: 0}, dict[State, float](), set[State]()
         queue = [(0.0, next(order), start)]
         while queue and len(closed) < _PATIENCE:
@@ -48,7 +48,7 @@ class Planner:
                 continue
             closed.add(state)
             if holds(problem.goal, state):
-                return _way(came, state)
+                return _plan_to(predecessors, state)
             for name in problem.possible(state):
                 then = problem.steps[name].after(state)
                 cost = costs[state] + 1
@@ -57,7 +57,7 @@ class Planner:
                 if then not in estimates:
                     estimates[then] = self._relaxed.steps_left(then)
                 if estimates[then] < math.inf:
-                    costs[then], came[then] = cost, (state, name)
+                    costs[then], predecessors[then] = cost, (state, name)
                     closed.discard(then)
                     heapq.heappush(queue, (cost + _WEIGHT * estimates[then], next(order), then))
         return None
@@ -145,9 +145,9 @@ def _needs(*conditions: Condition) -> Iterator[State]:
             yield one.yes | other.yes
 
 
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+def _plan_to(predecessors: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
     names = list[str]()
-    while (before := came[state]) is not None:
+    while (before := predecessors[state]) is not None:
         state, name = before
         names.append(name)
     return tuple(reversed(names))

@@ -202,11 +202,11 @@ class Problem:
     def _by_fact(self) -> Mapping[Fact | None, Sequence[tuple[Case, str]]]:
         """All cases of the actions' conditions with the action's name, indexed by the rarest fact that the case needs
         (None if it needs none). So only few cases have to be tested in a state."""
-        asked = Counter(fact for step in self.steps.values() for case in step.when for fact in case.yes)
+        fact_counts = Counter(fact for step in self.steps.values() for case in step.when for fact in case.yes)
         found: dict[Fact | None, list[tuple[Case, str]]] = {}
         for step in self.steps.values():
             for case in step.when:
-                rarest = min(case.yes, key=lambda fact: (asked[fact], fact), default=None)
+                rarest = min(case.yes, key=lambda fact: (fact_counts[fact], fact), default=None)
                 found.setdefault(rarest, []).append((case, step.name))
         return found
 
