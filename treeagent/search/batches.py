@@ -184,10 +184,10 @@ class Searcher(ABC):
         """Call the policy once for all states that want the same number of candidates."""
         proposals = dict[int, Proposal]()
         for count in sorted({each.count for each in requests}):
-            places = [place for place, each in enumerate(requests) if each.count == count]
-            states, seeds = [requests[place].state for place in places], [requests[place].seed for place in places]
-            proposals |= zip(places, await self.policy.propose(states, count, seeds), strict=True)
-        return [proposals[place] for place in range(len(requests))]
+            indices = [index for index, each in enumerate(requests) if each.count == count]
+            states, seeds = [requests[index].state for index in indices], [requests[index].seed for index in indices]
+            proposals |= zip(indices, await self.policy.propose(states, count, seeds), strict=True)
+        return [proposals[index] for index in range(len(requests))]
 
     async def _propose_one(self, request: Request) -> Proposal:
         assert isinstance(request, WantActions)

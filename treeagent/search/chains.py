@@ -52,10 +52,10 @@ class Chains(Searcher):
                 active = [path for path in active if path and path[-1].child is None]
                 yield from self.step(growth, active, estimate=False)
                 active = [path for path in active if path[-1].child is not None and not path[-1].child.ended]
-            whole = [path for path in batch if path and path[-1].child is not None]
+            complete = [path for path in batch if path and path[-1].child is not None]
             if not self.config.estimate_all:  # otherwise ``step`` has estimated all their states
-                yield from self.estimate(growth, whole)
-            for path in whole:
+                yield from self.estimate(growth, complete)
+            for path in complete:
                 self.back_up(growth, path)
 
 
@@ -120,4 +120,4 @@ def _begin_group(chain: Path, number: int) -> None:
 def _prefixes(chain: Path, first: int) -> list[Path]:
     """The paths from the root up to and including each action of a chain, starting with the action at index
     ``first``."""
-    return [chain[: place + 1] for place in range(first, len(chain))]
+    return [chain[: index + 1] for index in range(first, len(chain))]

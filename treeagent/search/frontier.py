@@ -42,10 +42,10 @@ class Beam(Frontier):
     """
 
     def grow(self, growth: Growth) -> RequestGenerator[None]:
-        kept: list[Path] = [[]]
-        while kept and self.simulations_allowed(growth):
-            found = yield from self.try_all(growth, kept)
-            kept = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
+        beam: list[Path] = [[]]
+        while beam and self.simulations_allowed(growth):
+            found = yield from self.try_all(growth, beam)
+            beam = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
 
 
 class BestFirst(Frontier):

@@ -36,15 +36,15 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
     written as Python escapes (``\\x1b``).
     """
     task, best = tree.task, {id(edge) for edge in best_path(tree)}
-    told = {"task": _visible(task.id), "prompt": _visible(task.prompt), "error": _visible(tree.error)}
-    graph = networkx.DiGraph(seed=tree.seed, discount=tree.discount, **told)
-    places: dict[int, int] = {}
-    for place, (path, node) in enumerate(tree.walk()):
-        places[id(node)] = place
-        graph.add_node(place, **_node(node), best=bool(path) and id(path[-1]) in best)
+    attributes = {"task": _visible(task.id), "prompt": _visible(task.prompt), "error": _visible(tree.error)}
+    graph = networkx.DiGraph(seed=tree.seed, discount=tree.discount, **attributes)
+    indices: dict[int, int] = {}
+    for index, (path, node) in enumerate(tree.walk()):
+        indices[id(node)] = index
+        graph.add_node(index, **_node(node), best=bool(path) and id(path[-1]) in best)
         if path:
             above = path[-2].child if len(path) > 1 else tree.root
-            graph.add_edge(places[id(above)], place, **_edge(path[-1]), best=id(path[-1]) in best)
+            graph.add_edge(indices[id(above)], index, **_edge(path[-1]), best=id(path[-1]) in best)
     return graph
 
 
@@ -68,16 +68,16 @@ def to_dot(tree: Tree) -> str:
         '  node [shape=box fontname="Helvetica" fontsize=10];',
         '  edge [fontname="Helvetica" fontsize=9];',
     ]
-    for place, node in graph.nodes(data=True):
+    for number, node in graph.nodes(data=True):
         marks = [name for name in ("terminated", "truncated", "invalid") if node[name]]
-        figures = " ".join([f"{place}   V {node['V']:.2f}   N {node['N']}", *marks])
+        figures = " ".join([f"{number}   V {node['V']:.2f}   N {node['N']}", *marks])
         border = " peripheries=2" if node["terminated"] or node["truncated"] else ""
         border += " style=dashed" if node["origin"] == "imagined" else ""
-        lines.append(f'  {place} [label="{_label(figures, node["text"])}"{border}{_bold(node)}];')
-    for parent, place, edge in graph.edges(data=True):
+        lines.append(f'  {number} [label="{_label(figures, node["text"])}"{border}{_bold(node)}];')
+    for parent, number, edge in graph.edges(data=True):
         reward = f"   r {edge['r']:.2f}" if "r" in edge else ""
         figures = f"N {edge['N']}   Q {edge['Q']:.2f}   P {edge['P']:.2f}{reward}"
-        lines.append(f'  {parent} -> {place} [label="{_label(figures, edge["call"] or edge["text"])}"{_bold(edge)}];')
+        lines.append(f'  {parent} -> {number} [label="{_label(figures, edge["call"] or edge["text"])}"{_bold(edge)}];')
     return "\n".join([*lines, "}", ""])
 
 

@@ -161,12 +161,12 @@ def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
 
 def _merge_edges(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
     """The ``new`` edges. An edge that the node already has keeps its statistics and takes the new prior."""
-    known = {merge_key(edge.action): edge for edge in old}
+    old_edges = {merge_key(edge.action): edge for edge in old}
     edges: list[Edge] = []
     for edge in new:
-        kept = known.get(merge_key(edge.action), edge)
-        kept.prior = edge.prior
-        edges.append(kept)
+        merged = old_edges.get(merge_key(edge.action), edge)
+        merged.prior = edge.prior
+        edges.append(merged)
     return edges
 
 
@@ -240,18 +240,18 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
-async def estimate_nodes(value: Value | None, wanted: Sequence[tuple[Growth, Node]]) -> None:
+async def estimate_nodes(value: Value | None, nodes: Sequence[tuple[Growth, Node]]) -> None:
     """Estimate V(s) of all nodes in one call, and store it with the context tokens. A node after a step without an
     answer is left out, because an estimate there would have no basis.
 
     Raises:
         ValueError: an estimate is NaN or infinite.
     """
-    wanted = [(growth, node) for growth, node in wanted if not node.unknown]
-    if value is None or not wanted:
+    nodes = [(growth, node) for growth, node in nodes if not node.unknown]
+    if value is None or not nodes:
         return
-    estimates = await value.estimate([node.state for _, node in wanted])
-    for (growth, node), estimate in zip(wanted, estimates, strict=True):
+    estimates = await value.estimate([node.state for _, node in nodes])
+    for (growth, node), estimate in zip(nodes, estimates, strict=True):
         store_estimate(growth, node, estimate)
 
 
@@ -295,12 +295,12 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
     value = leaf.leaf_value(path[-1].reward)
     if process_weight:
         value *= 1 - process_weight
-    for place in range(len(path) - 1, -1, -1):
-        edge = path[place]
+    for index in range(len(path) - 1, -1, -1):
+        edge = path[index]
         value = _step_reward(edge, process_weight) + _discount(edge, growth) * value
         _add_visit(edge, value, growth)
         if growth.exhausted_returns:
-            state = end(growth, path[:place])
+            state = end(growth, path[:index])
             rivals = [rival for rival in state.edges if growth.exhausted_returns.get(id(rival), value) > value]
             if rivals:
                 best = max(rivals, key=lambda rival: growth.exhausted_returns[id(rival)])
@@ -370,7 +370,7 @@ def share_time(growths: Sequence[Growth], started: float) -> None:
     for growth in growths:
         tree = growth.tree
         tree.budget.seconds += share
-        for place in range(growth.timed, len(tree.spent)):
-            tokens, steps, _ = tree.spent[place]
-            tree.spent[place] = Spent(tokens, steps, tree.budget.seconds)
+        for index in range(growth.timed, len(tree.spent)):
+            tokens, steps, _ = tree.spent[index]
+            tree.spent[index] = Spent(tokens, steps, tree.budget.seconds)
         growth.timed = len(tree.spent)

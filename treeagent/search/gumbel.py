@@ -73,15 +73,15 @@ class Halving:
         Args:
             share: the share of the limits that is spent once all earlier simulations are finished.
         """
-        place = max(simulation - self.first, 0)  # a simulation that was given up is repeated
-        while place >= len(self.visits):
+        index = max(simulation - self.first, 0)  # a simulation that was given up is repeated
+        while index >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
                 self.left = max(min(2, self.considered), self.left // 2)
                 self.began, phase = self.rounds, share
             self.visits += [self.rounds] * self.left
             self.rounds, self.spent = self.rounds + 1, (phase, share)
-        return self.visits[place]
+        return self.visits[index]
 
 
 def phases(considered: int) -> int:

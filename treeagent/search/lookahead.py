@@ -23,17 +23,17 @@ class Lookahead(Searcher):
     """
 
     def grow(self, growth: Growth) -> RequestGenerator[None]:
-        taken: Path = []
-        while self.simulations_allowed(growth) and (not taken or self.is_expandable(taken)):
-            node = end(growth, taken)
+        path: Path = []
+        while self.simulations_allowed(growth) and (not path or self.is_expandable(path)):
+            node = end(growth, path)
             if not node.edges:
-                yield from self.expand(growth, [taken])
-            plans = yield from self._plan_each(growth, [[*taken, edge] for edge in node.edges])
+                yield from self.expand(growth, [path])
+            plans = yield from self._plan_each(growth, [[*path, edge] for edge in node.edges])
             if not plans:
                 return
             best = max(plans, key=self.rank)
-            taken = best[: len(taken) + 1]
-            while self.simulations_allowed(growth) and max(node.edges, key=by_visits) is not taken[-1]:
+            path = best[: len(path) + 1]
+            while self.simulations_allowed(growth) and max(node.edges, key=by_visits) is not path[-1]:
                 self.back_up(growth, best)  # each adds a visit, because no plan has an unknown outcome
 
     def _plan_each(self, growth: Growth, candidates: Sequence[Path]) -> RequestGenerator[list[Path]]:

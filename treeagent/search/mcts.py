@@ -89,8 +89,8 @@ class Search(Searcher):
             return False
         assert self.config.limits.simulations is not None
         visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
-        left = self.config.limits.simulations - tree.budget.simulations
-        return bool(visits) and visits[0] - sum(visits[1:2]) > left
+        simulations_left = self.config.limits.simulations - tree.budget.simulations
+        return bool(visits) and visits[0] - sum(visits[1:2]) > simulations_left
 
     def _continue_descent(self, growth: Growth, path: Path) -> bool:
         """Continue the descent from a node that was just expanded. A simulation that then needs further candidates is

@@ -260,9 +260,9 @@ def succeeds(path: Sequence[Edge]) -> bool:
     return reaches(outcome(path), 1.0)
 
 
-def reaches(total: float, wanted: float) -> bool:
-    """Whether ``total`` is at least ``wanted``, up to rounding: ten rewards of 0.1 reach 1."""
-    return total >= wanted - 1e-9
+def reaches(total: float, threshold: float) -> bool:
+    """Whether ``total`` is at least ``threshold``, up to rounding: ten rewards of 0.1 reach 1."""
+    return total >= threshold - 1e-9
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:

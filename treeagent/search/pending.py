@@ -116,8 +116,8 @@ class PendingRequests:
         if self._failure is None and not self._answered:
             timer = None
             if deadline is not None:
-                left = max(deadline - time.perf_counter(), 0.0)
-                timer = asyncio.get_running_loop().call_later(left, self._event.set)
+                seconds_left = max(deadline - time.perf_counter(), 0.0)
+                timer = asyncio.get_running_loop().call_later(seconds_left, self._event.set)
             await self._event.wait()
             if timer is not None:
                 timer.cancel()

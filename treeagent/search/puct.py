@@ -126,11 +126,11 @@ def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | 
     for action, prior in zip(actions, priors, strict=True):
         _check(action)
         edges.setdefault(merge_key(action), Edge(action, 0.0)).prior += prior
-    kept = list(edges.values())[:most]
-    total = math.fsum(edge.prior for edge in kept) or 1.0
-    for edge in kept:
+    selected = list(edges.values())[:most]
+    total = math.fsum(edge.prior for edge in selected) or 1.0
+    for edge in selected:
         edge.prior /= total
-    return kept
+    return selected
 
 
 def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:

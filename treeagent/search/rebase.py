@@ -29,14 +29,14 @@ class Rebase(Frontier):
     the states."""
 
     def grow(self, growth: Growth) -> RequestGenerator[None]:
-        kept: list[Path] = [[]]
+        frontier: list[Path] = [[]]
         left = self.config.rebase.width
-        while kept and left > 0 and self.simulations_allowed(growth):
-            scores = [self.rank(path)[0] if path else 0.0 for path in kept]
+        while frontier and left > 0 and self.simulations_allowed(growth):
+            scores = [self.rank(path)[0] if path else 0.0 for path in frontier]
             widths = split(left, scores, self.config.rebase.temperature)
-            growth.widths = {id(end(growth, path)): width for path, width in zip(kept, widths, strict=True)}
-            acting = [path for path, width in zip(kept, widths, strict=True) if width]
-            kept = yield from self.try_all(growth, acting)
+            growth.widths = {id(end(growth, path)): width for path, width in zip(frontier, widths, strict=True)}
+            acting = [path for path, width in zip(frontier, widths, strict=True) if width]
+            frontier = yield from self.try_all(growth, acting)
             children = [edge.child for path in acting for edge in end(growth, path).edges]
             left -= sum(child is not None and child.ended for child in children)
 
@@ -50,7 +50,7 @@ def split(budget: int, scores: Sequence[float], temperature: float) -> list[int]
     weights = [math.exp((score - best) / temperature) for score in scores]
     shares = [budget * weight / math.fsum(weights) for weight in weights]
     widths = [math.floor(share) for share in shares]
-    by_remainder = sorted(range(len(scores)), key=lambda place: widths[place] - shares[place])
-    for place in by_remainder[: budget - sum(widths)]:
-        widths[place] += 1
+    by_remainder = sorted(range(len(scores)), key=lambda index: widths[index] - shares[index])
+    for index in by_remainder[: budget - sum(widths)]:
+        widths[index] += 1
     return widths

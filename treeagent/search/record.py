@@ -26,16 +26,16 @@ MESSAGE_FIELDS = ("role", "content", "partial")
 
 def to_record(tree: Tree) -> Record:
     """The tree as JSON values."""
-    places: dict[int, int] = {}
+    indices: dict[int, int] = {}
     nodes: list[Record] = []
     for path, node in tree.walk():
-        places[id(node)] = len(nodes)
+        indices[id(node)] = len(nodes)
         parent = (path[-2].child if len(path) > 1 else tree.root) if path else None
-        told = _told(parent, path[-1]) if parent else ()
-        history = _shared(told, node.state.messages)
+        conversation = _conversation(parent, path[-1]) if parent else ()
+        history = _shared_length(conversation, node.state.messages)
         nodes.append(
             {
-                "parent": places[id(parent)] if parent else -1,
+                "parent": indices[id(parent)] if parent else -1,
                 "edge": parent.edges.index(path[-1]) if parent else -1,
                 "history": history,
                 "messages": [_message_record(message) for message in node.state.messages[history:]],
@@ -56,7 +56,7 @@ def to_record(tree: Tree) -> Record:
         **({"policy": tree.policy} if tree.policy else {}),
         "budget": asdict(tree.budget),
         # -1 stands for a node that a replay has since removed.
-        **({"order": [places.get(id(node), -1) for node in tree.order]} if tree.order else {}),
+        **({"order": [indices.get(id(node), -1) for node in tree.order]} if tree.order else {}),
         **({"spent": _spent_record(tree)} if tree.spent else {}),
         "nodes": nodes,
     }
@@ -100,12 +100,12 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         nodes: list[Node] = []
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
-        order = [nodes[place] if place >= 0 else None for place in record.get("order", ())]
+        order = [nodes[index] if index >= 0 else None for index in record.get("order", ())]
         budget = Budget(**record["budget"])
         spent = _spent(record.get("spent", {}))
-        made = {"place": record.get("place"), "policy": record.get("policy", "")}
+        provenance = {"place": record.get("place"), "policy": record.get("policy", "")}
         plain = _picked(record, TREE_FIELDS)
-        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **plain, **made)
+        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **plain, **provenance)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
@@ -147,17 +147,17 @@ def _spent(record: Mapping[str, Any]) -> list[Spent]:
     return [Spent(int(tokens), int(steps), float(seconds)) for tokens, steps, seconds in zip(*columns, strict=True)]
 
 
-def _told(parent: Node, edge: Edge) -> tuple[Message, ...]:
+def _conversation(parent: Node, edge: Edge) -> tuple[Message, ...]:
     """The conversation up to and including the action of ``edge``."""
     return (*parent.state.messages, Message("assistant", edge.action.text, edge.action.token_ids))
 
 
-def _shared(told: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
-    """The length of the common prefix of both conversations. It is all of ``told`` unless a dynamics rewrites earlier
-    messages."""
-    if messages[: len(told)] == told:
-        return len(told)
-    return next(place for place, one in enumerate(told) if messages[place : place + 1] != (one,))
+def _shared_length(conversation: tuple[Message, ...], messages: tuple[Message, ...]) -> int:
+    """The length of the common prefix of both conversations. It is all of ``conversation`` unless a dynamics rewrites
+    earlier messages."""
+    if messages[: len(conversation)] == conversation:
+        return len(conversation)
+    return next(index for index, message in enumerate(conversation) if messages[index : index + 1] != (message,))
 
 
 def _edge_record(edge: Edge) -> Record:
@@ -196,13 +196,13 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
     added = [_message(message) for message in row["messages"]]
-    arrival, told = None, tuple[Message, ...]()
+    arrival, conversation = None, tuple[Message, ...]()
     if row["parent"] >= 0:
         parent = earlier[row["parent"]]
         arrival = parent.edges[row["edge"]]
-        told = _told(parent, arrival)[: row["history"]]
+        conversation = _conversation(parent, arrival)[: row["history"]]
     node = Node(
-        State(task, (*told, *added), row["key"], ended=row["terminated"] or row["truncated"]),
+        State(task, (*conversation, *added), row["key"], ended=row["terminated"] or row["truncated"]),
         context_ids=tuple(row["context_ids"]),
         left_out=tuple(row.get("left_out", ())),
         bootstrap=row.get("bootstrap", False),

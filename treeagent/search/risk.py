@@ -65,18 +65,18 @@ async def safest(
     async def rank(tree: Tree, plan: Plan) -> float:
         # Not in parallel: the random outcome of a step depends on how often its tree has stepped from there before.
         tried = [await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)]
-        whole = [(growth, path) for growth, path in tried if not growth.tree.error]
-        await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in whole])
+        unbroken = [(growth, path) for growth, path in tried if not growth.tree.error]
+        await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in unbroken])
         for growth, _ in tried:
             tree.budget.add(growth.tree.budget)
             tree.error = tree.error or growth.tree.error
-        returns = [path_return(path, tree.discount) for _, path in whole]
+        returns = [path_return(path, tree.discount) for _, path in unbroken]
         return (cvar(returns, level) if returns else -math.inf) + likelihood_weight * path_logprob(plan)
 
-    async def choose(tree: Tree, wanted: Sequence[Plan]) -> Plan:
+    async def choose(tree: Tree, candidates: Sequence[Plan]) -> Plan:
         # Plan by plan, so that the snapshots of one plan's replays are freed before the next plan starts.
-        ranks = [await rank(tree, plan) for plan in wanted]
-        return wanted[ranks.index(max(ranks))] if ranks else []
+        ranks = [await rank(tree, plan) for plan in candidates]
+        return candidates[ranks.index(max(ranks))] if ranks else []
 
     return await asyncio.gather(*map(choose, trees, plans))
 
