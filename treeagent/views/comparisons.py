@@ -57,14 +57,14 @@ def ends(tree: Tree) -> Iterator[End]:
         assert last is not None
         if path[-1].outcome is None or path_origin(path) == "imagined" or not is_read(last):
             continue
-        told, token_ids = label(last.marks), tree.prompt_ids(path)
+        judgement, token_ids = label(last.marks), tree.prompt_ids(path)
         yield End(
             task_id=tree.task.id,
             token_ids=token_ids,
-            turns=sum(_added(edge) for edge in path),
+            turns=sum(_tokens_added(edge) for edge in path),
             paid=outcome(path),
             success=succeeds(path),
-            source="rule" if told is None else told[1],
+            source="rule" if judgement is None else judgement[1],
         )
 
 
@@ -96,7 +96,7 @@ def _is_compared(edge: Edge) -> bool:
     return child is not None and child.origin == "real" and not child.unknown and is_read(child)
 
 
-def _added(edge: Edge) -> int:
+def _tokens_added(edge: Edge) -> int:
     assert edge.child is not None
     read = 0 if edge.child.left_out else len(edge.child.context_ids)
     return len(edge.action.token_ids) + read

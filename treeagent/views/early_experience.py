@@ -82,8 +82,8 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
             continue
         for other in tried:
             if other.outcome < best.outcome:
-                said = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
-                thought = " . ".join(filter(None, (best.edge.action.thought, said)))
+                comparison = reflection(best.step, str(best.outcome), other.step, str(other.outcome))
+                thought = " . ".join(filter(None, (best.edge.action.thought, comparison)))
                 turn = grammar.write(thought, best.edge.action.call)
                 if grammar.read(turn).call == best.edge.action.call:  # an observation may contain a call
                     yield Reflection(path, turn)
@@ -97,9 +97,9 @@ def reflection_rows(
 
     The text of the turn is new, so ``encode_action`` tokenises it here for the first time.
     """
-    for one in reflections(tree, min_return, grammar):
-        prompt, said = tree.prompt_ids(one.path), encode_action(one.turn)
-        yield TokenRow(tree.task.id, prompt + said, (False,) * len(prompt) + (True,) * len(said))
+    for each in reflections(tree, min_return, grammar):
+        prompt, turn_ids = tree.prompt_ids(each.path), encode_action(each.turn)
+        yield TokenRow(tree.task.id, prompt + turn_ids, (False,) * len(prompt) + (True,) * len(turn_ids))
 
 
 class _Tried(NamedTuple):

@@ -64,15 +64,15 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
 def repetition(path: Sequence[Edge]) -> float:
     """Share of the agent's three-token sequences that occurred before on the path, within one action or another."""
     seen: set[tuple[int, ...]] = set()
-    said = again = 0
+    total = repeated = 0
     for edge in path:
         ids = edge.action.token_ids
         grams = [ids[start : start + _GRAM] for start in range(len(ids) - _GRAM + 1)]
-        said += len(grams)
+        total += len(grams)
         for gram in grams:
-            again += gram in seen
+            repeated += gram in seen
             seen.add(gram)
-    return again / said if said else 0.0
+    return repeated / total if total else 0.0
 
 
 def _forbidden(node: Node) -> bool:

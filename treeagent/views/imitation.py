@@ -62,7 +62,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         taught.update(states)
         if start < len(path):
             paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
-            found = [paid[place] + path_return(path[place:], tree.discount) for place in range(start, len(path))]
+            found = [paid[index] + path_return(path[index:], tree.discount) for index in range(start, len(path))]
             imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
             yield from path_rows(tree, path, [None] * start + found + [paid[-1]], imitated=imitated)
 

@@ -34,8 +34,8 @@ def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
     return tree
 
 
-def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
-    """Set the undiscounted return of a finished path, by the environment's own rewards, to ``wanted``. The reward of
+def _relabel(path: Sequence[Edge], target: float, discount: float) -> None:
+    """Set the undiscounted return of a finished path, by the environment's own rewards, to ``target``. The reward of
     the last action changes, and the change is backed up to the root: for each visit of the last action it is added,
     discounted, to W of every action on the path. If rewards are weighted sums, the last reward changes by the same
     amount until it is reweighed.
@@ -46,12 +46,12 @@ def _relabel(path: Sequence[Edge], wanted: float, discount: float) -> None:
     child = last.child
     if child is None or child.unknown:
         return
-    change, hacked = wanted - outcome(path), last.hacked
+    change, hacked = target - outcome(path), last.hacked
     if last.components:
-        last.components = {**last.components, "judge": wanted, "verdict": wanted, "hacked": 0.0}
+        last.components = {**last.components, "judge": target, "verdict": target, "hacked": 0.0}
     child.bootstrap = False  # the reviewer judged the end, so V(s) must not be added
     last.reward = last.reward or 0.0  # an imported transcript may have no reward
-    missing = wanted - outcome(path)
+    missing = target - outcome(path)
     last.reward += change if hacked else missing  # a hacked end took back the earlier rewards
     if "outcome" in last.components:
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}

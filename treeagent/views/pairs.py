@@ -128,9 +128,9 @@ def compared_siblings(
         ranked = sorted(tried, key=itemgetter(0), reverse=True)
         # Chains keep equal samples as separate edges, and two actions with the same text form no pair.
         wide = [
-            (more - less, best, worst)
-            for (more, best), (less, worst) in combinations(ranked, 2)
-            if more - less >= config.min_margin
+            (higher - lower, best, worst)
+            for (higher, best), (lower, worst) in combinations(ranked, 2)
+            if higher - lower >= config.min_margin
             and best.action.text != worst.action.text
             and tree.may_prefer(best)
             and _texts(best, worst) not in decided
@@ -218,10 +218,10 @@ def compared_trajectories(
         for path, node in tree.walk()
         if path and node.ended and not node.unknown
     ]
-    believed = [one for one in ended if one[1].may_prefer(one[2][-1])]
-    if not believed:
+    preferable = [one for one in ended if one[1].may_prefer(one[2][-1])]
+    if not preferable:
         return
-    high, tree, best = max(believed, key=lambda end: (end[0], -len(end[2])))
+    high, tree, best = max(preferable, key=lambda end: (end[0], -len(end[2])))
     prompt = tree.root.context_ids
     # Both paths must follow the same prompt, and an older tree of the task may have another one.
     rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]

@@ -73,16 +73,16 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     for path, node in tree.walk():
         if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
             continue
-        told = _policy(node, config, search)
+        policy = _policy(node, config, search)
         # A candidate that was not expanded may be malformed, too.
         may = [tree.may_prefer(edge) and not edge.action.error for edge in node.edges]
-        wanted = [share if teaches else 0.0 for share, teaches in zip(told, may, strict=True)]
-        total = sum(wanted)
+        targets = [share if teaches else 0.0 for share, teaches in zip(policy, may, strict=True)]
+        total = sum(targets)
         if total <= 0:
             continue
         candidates = tuple(
             Candidate(edge.action.token_ids, edge.action.logprobs, share / total, edge.action.forced)
-            for edge, share in zip(node.edges, wanted, strict=True)
+            for edge, share in zip(node.edges, targets, strict=True)
         )
         origin = path_origin((*path[-1:], *node.edges))
         yield PolicyRow(tree.task.id, tree.prompt_ids(path), candidates, origin)

@@ -53,7 +53,7 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
     depths: dict[int, _Values] = {}
     every, ends = _Values(), _Values()
     for tree in trees:
-        found = _found(tree)
+        found = _success_below(tree)
         for path, node in tree.walk():
             if id(node) not in found:
                 continue
@@ -65,8 +65,8 @@ def value_signal(trees: Iterable[Tree]) -> list[ValueSignal]:
                 (row.good if found[id(node)] else row.bad).append(node.value)
             children = [edge.child for edge in node.edges if edge.child is not None and id(edge.child) in found]
             _compare(children, found, [every, depths.setdefault(len(path) + 1, _Values())], ends)
-    told = [_row(depth, depths[depth]) for depth in sorted(depths) if depths[depth].good or depths[depth].bad]
-    return [*told, _row("all", every), _row("ends", ends)] if told else []
+    rows_by_depth = [_row(depth, depths[depth]) for depth in sorted(depths) if depths[depth].good or depths[depth].bad]
+    return [*rows_by_depth, _row("all", every), _row("ends", ends)] if rows_by_depth else []
 
 
 def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
@@ -81,7 +81,7 @@ def signal_figures(rows: Iterable[ValueSignal]) -> dict[str, float]:
     return figures
 
 
-def _found(tree: Tree) -> dict[int, bool]:
+def _success_below(tree: Tree) -> dict[int, bool]:
     """Whether a success was found below each real state on a finished path, by the node's ``id``."""
     found: dict[int, bool] = {}
     for path, node in tree.walk():
@@ -103,10 +103,10 @@ def _compare(children: Sequence[Node], found: dict[int, bool], inner: Sequence[_
         bad = [child.value for child in alike if not found[id(child)]]
         for row in rows:
             row.pairs += len(good) * len(bad)
-            row.right += _right(good, bad)
+            row.right += _ordered_pairs(good, bad)
 
 
-def _right(good: Sequence[float], bad: Sequence[float]) -> float:
+def _ordered_pairs(good: Sequence[float], bad: Sequence[float]) -> float:
     """Number of pairs in which the value from ``good`` is greater; ties count half."""
     return sum((above > below) + 0.5 * (above == below) for above in good for below in bad)
 
@@ -172,14 +172,14 @@ class Bin:
 def estimated_ends(tree: Tree) -> list[Estimated]:
     """V at each real end of the task, and the total reward of the episode. An end with a withheld reward counts if the
     reward was recorded later (``Node.paid``)."""
-    told: list[Estimated] = []
+    estimates: list[Estimated] = []
     for path in finished_paths(tree):
         node = path[-1].child
         assert node is not None
         paid = _paid(path) if node.paid is None else node.paid
         if node.terminated and paid is not None and path_origin(path) == "real":
-            told.append(Estimated(node.value, paid))
-    return told
+            estimates.append(Estimated(node.value, paid))
+    return estimates
 
 
 def _paid(path: Sequence[Edge]) -> float | None:
@@ -195,10 +195,10 @@ def estimated_states(tree: Tree) -> list[Estimated]:
         if path_origin(path) != "real" or any(edge.reward is None for edge in path):
             continue
         total = 0.0
-        for place in range(len(path) - 1, -1, -1):
-            edge = path[place]
+        for index in range(len(path) - 1, -1, -1):
+            edge = path[index]
             total = (edge.reward or 0.0) + (1.0 if edge.thought else tree.discount) * total
-            node = path[place - 1].child if place else tree.root
+            node = path[index - 1].child if index else tree.root
             if node is not None and node.origin == "real":
                 below.setdefault(id(node), (node, []))[1].append(total)
     return [Estimated(node.value, fmean(returns)) for node, returns in below.values()]
@@ -208,19 +208,19 @@ def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
     """Sort the estimates by V and split them into ``bins`` groups of about equal size. Equal values of V are in one
     group."""
     ranked = sorted(estimates)
-    told: list[Bin] = []
+    groups: list[Bin] = []
     start = 0
     while start < len(ranked):
-        stop = max(start + 1, round(len(ranked) * (len(told) + 1) / bins))
+        stop = max(start + 1, round(len(ranked) * (len(groups) + 1) / bins))
         while stop < len(ranked) and ranked[stop].value == ranked[stop - 1].value:
             stop += 1
         group = ranked[start:stop]
         outcomes = [each.outcome for each in group]
         mean, error = fmean(outcomes), stdev(outcomes) / math.sqrt(len(group)) if len(group) > 1 else 0.0
         value = fmean(each.value for each in group)
-        told.append(Bin(len(group), value, mean, mean - 1.96 * error, mean + 1.96 * error))
+        groups.append(Bin(len(group), value, mean, mean - 1.96 * error, mean + 1.96 * error))
         start = stop
-    return told
+    return groups
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:

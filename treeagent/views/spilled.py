@@ -37,47 +37,47 @@ class Spilled(Sequence[Row]):
         return len(self._ends) - 1
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
         self._file.flush()
-        first = self._ends[place]
-        row: Row = pickle.loads(os.pread(self._file.fileno(), self._ends[place + 1] - first, first))
+        first = self._ends[index]
+        row: Row = pickle.loads(os.pread(self._file.fileno(), self._ends[index + 1] - first, first))
         return row
 
 
 class Picked(Sequence[Row]):
     """Some rows of a sequence, in a given order. Nothing is copied."""
 
-    def __init__(self, rows: Sequence[Row], places: "array[int]") -> None:
+    def __init__(self, rows: Sequence[Row], indices: "array[int]") -> None:
         """Select the rows.
 
         Args:
             rows: the rows to select from.
             places: indices of the selected rows, in the new order.
         """
-        self._rows, self._places = rows, places
+        self._rows, self._indices = rows, indices
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     def __iter__(self) -> Iterator[Row]:
-        return (self._rows[place] for place in self._places)
+        return (self._rows[index] for index in self._indices)
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
-        if isinstance(place, slice):
-            return Picked(self._rows, self._places[place])
-        return self._rows[self._places[place]]
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return Picked(self._rows, self._indices[index])
+        return self._rows[self._indices[index]]
 
 
-def where(rows: Sequence[Row], wanted: Callable[[Row], bool]) -> Sequence[Row]:
-    """The rows for which ``wanted`` is true, in their order."""
-    return Picked(rows, array("q", (place for place, row in enumerate(rows) if wanted(row))))
+def where(rows: Sequence[Row], predicate: Callable[[Row], bool]) -> Sequence[Row]:
+    """The rows for which ``predicate`` is true, in their order."""
+    return Picked(rows, array("q", (index for index, row in enumerate(rows) if predicate(row))))

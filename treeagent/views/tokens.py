@@ -70,8 +70,8 @@ def turn_tokens(
     logprobs: list[float] = []
     actions: list[Edge | None] = []
     ends: list[int] = []
-    for place, edge in enumerate(edges, start=1):
-        action, child, last = edge.action, edge.child, place == len(edges)
+    for index, edge in enumerate(edges, start=1):
+        action, child, last = edge.action, edge.child, index == len(edges)
         learnt = trained is None or id(edge) in trained
         ids += action.token_ids
         mask += [learnt and at not in action.forced for at in range(len(action.token_ids))]

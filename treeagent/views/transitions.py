@@ -18,8 +18,8 @@ def transitions(tree: Tree, format: Format = "react") -> Iterator[Experience]:
     """Every step that the tree has taken, each edge once, parents first. Its turns are in ``format``."""
     grammar = tree_grammar(tree, format)
     for path, _ in tree.walk():
-        if path and (one := transition(tree, path, grammar)) is not None:
-            yield one
+        if path and (experience := transition(tree, path, grammar)) is not None:
+            yield experience
 
 
 def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience | None:
@@ -34,10 +34,10 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
     reward = edge.outcome  # a world model must not depend on reward weights
     if edge.thought or action.error or reward is None or node is None:
         return None
-    told = parent.state.messages
+    messages = parent.state.messages
     return Experience(
         task_id=tree.task.id,
-        history=played(tree.task, told[:-1] if told[-1].partial else told, grammar),
+        history=played(tree.task, messages[:-1] if messages[-1].partial else messages, grammar),
         action=call_text(action.call),
         observation=answered(node.state.messages),
         reward=reward,
@@ -57,5 +57,5 @@ def opening(tree: Tree) -> Experience:
 
 def _turn(parent: Node, action: Action, grammar: Grammar) -> Action:
     """The whole turn, if its thought is a step of its own."""
-    begun = parent.state.messages[-1]
-    return grammar.read(begun.content + action.text) if begun.partial else action
+    last_message = parent.state.messages[-1]
+    return grammar.read(last_message.content + action.text) if last_message.partial else action

@@ -29,7 +29,7 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
 
     The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``.
     """
-    told: set[int] = set()
+    targeted: set[int] = set()
     succeeded = found_success(tree) if config.target == "success" else {}
 
     def target(node: Node, path: Sequence[Edge]) -> float | None:
@@ -42,10 +42,10 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
             continue
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
         targets = [
-            None if id(visited) in told or not is_read(visited) else target(visited, path[:depth])
+            None if id(visited) in targeted or not is_read(visited) else target(visited, path[:depth])
             for depth, visited in enumerate(nodes)
         ]
-        told.update(map(id, nodes))
+        targeted.update(map(id, nodes))
         yield from path_rows(tree, path, targets, imitated=())
 
 
@@ -89,7 +89,7 @@ def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> flo
     """V(s) by the configured target; 0 at an end, None if nothing was tried except refused calls."""
     if node.final:
         return 0.0
-    tried = _tried(node)
+    tried = _tried_edges(node)
     if not tried:
         return None
     if config.target == "best":
@@ -104,7 +104,7 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
         return reward
-    below = [best_return(lower, discount) for lower in _tried(node)]
+    below = [best_return(lower, discount) for lower in _tried_edges(node)]
     return reward + _discount(edge, discount) * (max(below) if below else node.leaf_value(edge.reward))
 
 
@@ -118,14 +118,14 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     if node is None:
         return reward
     after = node.leaf_value(edge.reward)
-    tried = _tried(node)
+    tried = _tried_edges(node)
     if tried:
         found = _visit_mean(tried, [lambda_return(lower, lambda_, discount) for lower in tried])
         after = (1 - lambda_) * after + lambda_ * found
     return reward + _discount(edge, discount) * after
 
 
-def _tried(node: Node) -> list[Edge]:
+def _tried_edges(node: Node) -> list[Edge]:
     """The tried edges with informative returns. A refused call beyond which nothing was tried is left out: it leads
     back to the same state, whose V would be fitted to itself."""
     return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]

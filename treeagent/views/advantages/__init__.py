@@ -58,17 +58,17 @@ def advantages(
             ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ), where A_r and A_c are
             advantages by the same formula.
     """
-    kept = {
+    visited = {
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
     }
     untaught = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
-    told = _score(trees, config)
+    totals = _score(trees, config)
     for multiplier, paid in costs:
         for edge, cost in _of_originals(_score(paid, config), paid, trees).items():
-            told[edge] = told.get(edge, 0.0) - multiplier * cost
+            totals[edge] = totals.get(edge, 0.0) - multiplier * cost
     scale = 1.0 + sum(multiplier for multiplier, _ in costs)
-    scored = {edge: (min(each, 0.0) if edge in untaught else each) / scale for edge, each in told.items()}
-    return {edge: advantage for edge, advantage in scored.items() if edge in kept and abs(advantage) > TINY}
+    scored = {edge: (min(each, 0.0) if edge in untaught else each) / scale for edge, each in totals.items()}
+    return {edge: advantage for edge, advantage in scored.items() if edge in visited and abs(advantage) > TINY}
 
 
 def _of_originals(scored: dict[int, float], copies: Sequence[Tree], trees: Sequence[Tree]) -> dict[int, float]:

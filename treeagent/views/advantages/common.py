@@ -16,10 +16,10 @@ bits."""
 
 def trajectories(tree: Tree) -> list[Path]:
     """The tried paths from the root to a node below which nothing was tried, in the order of the tree."""
-    return [path for path, node in tree.walk() if path and path[-1].visits and not any(map(_tried, node.edges))]
+    return [path for path, node in tree.walk() if path and path[-1].visits and not any(map(_is_tried, node.edges))]
 
 
-def _tried(edge: Edge) -> bool:
+def _is_tried(edge: Edge) -> bool:
     return edge.visits > 0 and edge.child is not None
 
 
@@ -44,18 +44,18 @@ def relative(returns: Sequence[float], scale: Scale = "std") -> list[float]:
     return [(each - mean) / unit for each in returns]
 
 
-def per_edge(paths: Sequence[Path], given: Sequence[float]) -> dict[int, float]:
+def per_edge(paths: Sequence[Path], values: Sequence[float]) -> dict[int, float]:
     """Assign one number per trajectory to all its edges, averaged as in ``average``."""
-    return average(paths, [[each] * len(path) for path, each in zip(paths, given, strict=True)])
+    return average(paths, [[each] * len(path) for path, each in zip(paths, values, strict=True)])
 
 
-def average(paths: Sequence[Path], given: Sequence[Sequence[float]]) -> dict[int, float]:
-    """By ``id`` of the edge, the mean of the numbers that the trajectories through it assign to it. ``given`` has one
+def average(paths: Sequence[Path], values: Sequence[Sequence[float]]) -> dict[int, float]:
+    """By ``id`` of the edge, the mean of the numbers that the trajectories through it assign to it. ``values`` has one
     number for each step of each trajectory. Every trajectory counts once, because the papers' groups consist of sampled
     trajectories."""
     sums: defaultdict[int, float] = defaultdict(float)
     counts: Counter[int] = Counter()
-    for path, along in zip(paths, given, strict=True):
+    for path, along in zip(paths, values, strict=True):
         for edge, each in zip(path, along, strict=True):
             sums[id(edge)] += each
             counts[id(edge)] += 1

@@ -28,7 +28,7 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
 
     A thought with a node of its own is half a turn and is not discounted.
     """
-    given: list[list[float]] = []
+    estimates: list[list[float]] = []
     for tree in trees:
         for path in trajectories(tree):
             advantage = 0.0
@@ -39,5 +39,5 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
                 delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
                 advantage = delta + discount * config.lambda_ * advantage
                 along.append(advantage)
-            given.append(along[::-1])
-    return average(outcomes(trees)[0], given)
+            estimates.append(along[::-1])
+    return average(outcomes(trees)[0], estimates)

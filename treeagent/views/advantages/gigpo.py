@@ -18,14 +18,14 @@ def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     environment's key also includes the number of steps left, so the same situation at another time is another state.
     """
     paths, returns = outcomes(trees)
-    given = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]
+    estimates = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)
     episodes = ((tree, path) for tree in trees for path in trajectories(tree))
     for number, (tree, path) in enumerate(episodes):
-        for place, node in enumerate(states(tree, path)):
+        for index, node in enumerate(states(tree, path)):
             key = id(node) if node.state.key is None else node.state.key
-            anchors[key].append((number, place, path_return(path[place:], tree.discount)))
+            anchors[key].append((number, index, path_return(path[index:], tree.discount)))
     for steps in anchors.values():
-        for (number, place, _), each in zip(steps, relative([step[2] for step in steps]), strict=True):
-            given[number][place] += each
-    return average(paths, given)
+        for (number, index, _), each in zip(steps, relative([step[2] for step in steps]), strict=True):
+            estimates[number][index] += each
+    return average(paths, estimates)

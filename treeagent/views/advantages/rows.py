@@ -45,7 +45,7 @@ def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[Advantag
             if not new:
                 continue
             trained |= new
-            last = max(place for place, edge in enumerate(edges) if id(edge) in new)
+            last = max(index for index, edge in enumerate(edges) if id(edge) in new)
             if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges[: last + 1]):
                 raise UserError(
                     f"the tree of task {tree.task.id} holds no log-probabilities: it was imported, and can only be "

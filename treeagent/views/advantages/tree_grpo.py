@@ -18,9 +18,9 @@ def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     total = relative(returns)
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     keys = [(number, path[0].group) for number, tree in enumerate(trees) for path in trajectories(tree)]
-    for place, key in enumerate(keys):
-        groups[key].append(place)
-    for places in groups.values():
-        for place, intra in zip(places, relative([returns[place] for place in places]), strict=True):
-            total[place] += intra
+    for index, key in enumerate(keys):
+        groups[key].append(index)
+    for indices in groups.values():
+        for index, intra in zip(indices, relative([returns[index] for index in indices]), strict=True):
+            total[index] += intra
     return per_edge(paths, total)
