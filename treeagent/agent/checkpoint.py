@@ -75,17 +75,19 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
     with no_progress_bars(), _refused(base):
         if device_map in (None, "cpu"):
             _require_memory(base, dtype)
-        whole = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device_map, trust_remote_code=False)
+        base_model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=dtype, device_map=device_map, trust_remote_code=False
+        )
     with _refused(name):
-        model = whole if adapter is None else _with_saved_adapter(whole, adapter)
+        model = base_model if adapter is None else _with_saved_adapter(base_model, adapter)
         head = ValueHead.load(Path(name)) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
 
 
 def _require_memory(base: str, dtype: DType) -> None:
     """Check that the weights fit into this machine's memory, before they are downloaded or read."""
-    weights, own = _weights(base)
-    number = own if dtype == "auto" else getattr(torch, dtype)
+    weights, stored_dtype = _weights(base)
+    number = stored_dtype if dtype == "auto" else getattr(torch, dtype)
     needed, memory = weights * number.itemsize, psutil.virtual_memory().total
     if needed > memory:
         form = str(number).removeprefix("torch.")
@@ -206,8 +208,8 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     saved = load_file(folder / "adapter_model.safetensors")
     with no_old_names():
         adapted = get_peft_model(model, config)
-    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    if {key: each.shape for key, each in saved.items()} != {key: each.shape for key, each in wanted.items()}:
+    expected = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    if {key: each.shape for key, each in saved.items()} != {key: each.shape for key, each in expected.items()}:
         raise UserError(
             f"the adapter in {folder} does not fit the {type(model).__name__} in {model.name_or_path}: it was made "
             "for a model of other layers or sizes; restore that one"

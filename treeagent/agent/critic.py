@@ -49,7 +49,9 @@ class LMCritic:
         Raises:
             UserError: a state has more candidates than there are letters.
         """
-        turns = [[_turn(state, action) for action in drawn] for state, drawn in zip(states, candidates, strict=True)]
+        turns = [
+            [_turn(state, action) for action in actions] for state, actions in zip(states, candidates, strict=True)
+        ]
         rankings = [self._rankings(state, texts) for state, texts in zip(states, turns, strict=True)]
         await self._read_shared(rankings)
         unfinished = [ranking for both in rankings for ranking in both]
@@ -121,14 +123,14 @@ class _Ranking:
         question = Message(last.role, last.content + QUESTION.format(candidates=listing))
         return cls(tree, texts, (*before, question), dict.fromkeys(texts, 0.5), list(range(len(texts))))
 
-    def choose(self, place: int, answer_ids: tuple[int, ...]) -> None:
+    def choose(self, index: int, answer_ids: tuple[int, ...]) -> None:
         """Record the best of the remaining candidates and leave it out of the next question."""
         worse = len(self.left) - 1
-        self.left.remove(place)
-        self.scores[self.texts[place]] = worse / (len(self.texts) - 1)
+        self.left.remove(index)
+        self.scores[self.texts[index]] = worse / (len(self.texts) - 1)
         for other in self.left:
             self.scores[self.texts[other]] = (worse - 1) / 2 / (len(self.texts) - 1)
-        letter = LETTERS[place]
+        letter = LETTERS[index]
         self.messages += (
             Message("assistant", letter, answer_ids),
             Message("user", NEXT_QUESTION.format(letter=letter)),

@@ -69,8 +69,8 @@ def stock(name: str | Path) -> str | Path:
         return name
     if not file.is_file():
         raise UserError(f"{name} does not exist: give the path of a GGUF file, a checkpoint's folder or a model's name")
-    made = file.stat()
-    mark = blake2b(f"{file.resolve()} {made.st_size} {made.st_mtime_ns}".encode(), digest_size=6).hexdigest()
+    stat = file.stat()
+    mark = blake2b(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=6).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treeagent" / "gguf"
     folder = cache / f"{file.stem}-{mark}"
     if not folder.is_dir():
@@ -116,7 +116,7 @@ def _require_readable(file: Path) -> None:
 
 
 def _refused(file: Path, reason: str) -> UserError:
-    told = " ".join(reason.split()).rstrip(".")
+    cause = " ".join(reason.split()).rstrip(".")
     return UserError(
-        f"{file} cannot be read ({told}): download it again, or take a file of another quantisation, such as Q8_0"
+        f"{file} cannot be read ({cause}): download it again, or take a file of another quantisation, such as Q8_0"
     )

@@ -83,46 +83,46 @@ class LLMPolicy:
         """
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         last = [state.messages[-1] for state in states]
-        begun = [message if message.partial else Message("assistant", "") for message in last]
+        prefixes = [message if message.partial else Message("assistant", "") for message in last]
         written: dict[int, list[Action]] = {}
-        for place, state in enumerate(states):
-            if self.actions == "sample" or not count or errors[place] or (pause and not begun[place].partial):
+        for index, state in enumerate(states):
+            if self.actions == "sample" or not count or errors[index] or (pause and not prefixes[index].partial):
                 continue
-            if listed := self._legal_turns(state, begun[place], self.generator.context - len(prompts[place])):
-                written[place] = listed
+            if listed := self._legal_turns(state, prefixes[index], self.generator.context - len(prompts[index])):
+                written[index] = listed
             elif self.actions == "score":
-                errors[place] = _NO_LIST
-        readable = [place for place, error in enumerate(errors) if not error]
-        sampling = [place for place in readable if self.actions != "score" or place not in written]
+                errors[index] = _NO_LIST
+        readable = [index for index, error in enumerate(errors) if not error]
+        sampling = [index for index in readable if self.actions != "score" or index not in written]
         turns = [
             _Turn(
-                prompts[place],
-                begun[place],
-                seeds[place],
-                None if begun[place].partial else pause,
-                states[place].task.id,
+                prompts[index],
+                prefixes[index],
+                seeds[index],
+                None if prefixes[index].partial else pause,
+                states[index].task.id,
             )
-            for place in sampling
+            for index in sampling
         ]
         proposals = [Proposal()] * len(states)
-        for place, drawn in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
-            if isinstance(drawn, Failure):
-                errors[place] = drawn.reason
+        for index, samples in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
+            if isinstance(samples, Failure):
+                errors[index] = samples.reason
             else:
-                proposals[place] = Proposal(actions=tuple(self._read(begun[place], sample) for sample in drawn))
-        scoring = [place for place in written if not errors[place]]
-        candidates = [[action.token_ids for action in written[place]] for place in scoring]
-        scored_prompts = [prompts[place] for place in scoring]
-        trees = [states[place].task.id for place in scoring]
+                proposals[index] = Proposal(actions=tuple(self._read(prefixes[index], sample) for sample in samples))
+        scoring = [index for index in written if not errors[index]]
+        candidates = [[action.token_ids for action in written[index]] for index in scoring]
+        scored_prompts = [prompts[index] for index in scoring]
+        trees = [states[index].task.id for index in scoring]
         score = partial(self.generator.score, scored_prompts, candidates, self.temperature, trees)
         scores = await self.generator.in_background(score) if scoring else ()
-        for place, scored in zip(scoring, scores, strict=True):
+        for index, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
-                errors[place], proposals[place] = scored.reason, Proposal()
+                errors[index], proposals[index] = scored.reason, Proposal()
             else:
-                pairs = zip(written[place], scored, strict=True)
+                pairs = zip(written[index], scored, strict=True)
                 listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
-                proposals[place] = self._ranked(proposals[place].actions, listed, seeds[place])
+                proposals[index] = self._ranked(proposals[index].actions, listed, seeds[index])
         return [
             replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
             for proposal, reading, error in zip(proposals, readings, errors, strict=True)
@@ -132,43 +132,43 @@ class LLMPolicy:
         """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
         is led into its call by forced tokens, and sampling continues from there. A sample that is cut off is
         completed with forced tokens if there is a ``form``."""
-        most = [self.max_new_tokens - len(turn.prefix.token_ids) for turn in turns]
+        token_limits = [self.max_new_tokens - len(turn.prefix.token_ids) for turn in turns]
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
-        thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, most, strict=True)]
-        first = [budget if thinking else limit for thinking, limit in zip(thinks, most, strict=True)]
-        drawn = [
+        thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, token_limits, strict=True)]
+        first = [budget if thinking else limit for thinking, limit in zip(thinks, token_limits, strict=True)]
+        samples_by_turn = [
             each if isinstance(each, Failure) else list(each)
             for each in await self.generator.in_background(
                 partial(self.generator.sample, self._request(turns, count, first))
             )
         ]
-        places, rests, limits = list[tuple[int, int]](), list[_Turn](), list[int]()
-        for place, (turn, samples) in enumerate(zip(turns, drawn, strict=True)):
-            if isinstance(samples, Failure) or not thinks[place]:
+        indices, rests, limits = list[tuple[int, int]](), list[_Turn](), list[int]()
+        for index, (turn, samples) in enumerate(zip(turns, samples_by_turn, strict=True)):
+            if isinstance(samples, Failure) or not thinks[index]:
                 continue
             for number, sample in enumerate(samples):
                 # A shorter sample has ended by itself: at its stop token, its pause or the end of the context.
-                if len(sample.token_ids) < budget or self._ended(turn, sample):
+                if len(sample.token_ids) < budget or self._has_ended(turn, sample):
                     continue
                 samples[number] = led = sample.followed_by(self._lead_in(sample.token_ids))
-                if not self._ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
+                if not self._has_ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
                     seed = derive_seed(turn.seed, "after the thought", number)
-                    places.append((place, number))
+                    indices.append((index, number))
                     rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
-                    limits.append(most[place] - budget)
-        more = partial(self.generator.sample, self._request(rests, 1, limits))
-        continuations = await self.generator.in_background(more) if rests else ()
-        for (place, number), rest in zip(places, continuations, strict=True):
-            samples = drawn[place]
+                    limits.append(token_limits[index] - budget)
+        request = partial(self.generator.sample, self._request(rests, 1, limits))
+        continuations = await self.generator.in_background(request) if rests else ()
+        for (index, number), rest in zip(indices, continuations, strict=True):
+            samples = samples_by_turn[index]
             if isinstance(rest, Failure) or isinstance(samples, Failure):
-                drawn[place] = rest if isinstance(rest, Failure) else samples
+                samples_by_turn[index] = rest if isinstance(rest, Failure) else samples
             else:
-                begun, [added] = samples[number], rest
-                ids, logprobs = begun.token_ids + added.token_ids, begun.logprobs + added.logprobs
-                samples[number] = Sample(ids, logprobs, begun.forced)
+                start, [added] = samples[number], rest
+                ids, logprobs = start.token_ids + added.token_ids, start.logprobs + added.logprobs
+                samples[number] = Sample(ids, logprobs, start.forced)
         return [
             samples if isinstance(samples, Failure) else [self._completed(turn, sample) for sample in samples]
-            for turn, samples in zip(turns, drawn, strict=True)
+            for turn, samples in zip(turns, samples_by_turn, strict=True)
         ]
 
     def _request(self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]) -> SampleRequest:
@@ -187,7 +187,7 @@ class LLMPolicy:
             turn_prefixes=[turn.prefix.token_ids for turn in turns],
         )
 
-    def _ended(self, turn: "_Turn", sample: Sample) -> bool:
+    def _has_ended(self, turn: "_Turn", sample: Sample) -> bool:
         """Whether a sample of the rest of a turn has ended, at its stop token or its pause."""
         ids = sample.token_ids
         stopped = ids[-1:] == (self.chat.stop_id,)
@@ -204,26 +204,26 @@ class LLMPolicy:
 
     def _completed(self, turn: "_Turn", sample: Sample) -> Sample:
         """The sample. If it was cut off, forced tokens complete it, provided that the context has room for them."""
-        if self.form is None or self._ended(turn, sample) or not sample.token_ids:
+        if self.form is None or self._has_ended(turn, sample) or not sample.token_ids:
             return sample
         ending = self.form.ending((*turn.prefix.token_ids, *sample.token_ids))
         room = self.generator.context - len(turn.prompt) - len(sample.token_ids)
         return sample.followed_by(ending) if len(ending) <= room else sample
 
-    def _legal_turns(self, state: State, begun: Message, room: int) -> list[Action]:
+    def _legal_turns(self, state: State, prefix: Message, room: int) -> list[Action]:
         """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions are
         left out if the format cannot write them, or if they take more than ``room`` tokens."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
         for text in state.legal_actions or ():
             call = text if self.grammar.calls == "text" else as_call(text, self.tools)
             turn = self.grammar.write("", call)
-            if begun.partial:
-                opened, rest = begun.content.rpartition(mark)[2], turn.partition(mark)[2]
+            if prefix.partial:
+                opened, rest = prefix.content.rpartition(mark)[2], turn.partition(mark)[2]
                 if not rest.startswith(opened):
                     continue
                 turn = rest[len(opened) :]
             ids = self.chat.encode_action(turn)
-            action = self._read(begun, Sample(ids, ()))
+            action = self._read(prefix, Sample(ids, ()))
             if len(ids) <= room and not action.error:
                 written[ids] = action
         return list(written.values())
@@ -233,25 +233,25 @@ class LLMPolicy:
         priors."""
         logprobs = np.array([action.logprob for action in scored])
         # A different seed, because the samples of this state were drawn with ``seed``.
-        chance = np.random.default_rng(derive_seed(seed, "scored"))
-        noise = chance.gumbel(size=len(scored)) if self.temperature else 0.0
+        rng = np.random.default_rng(derive_seed(seed, "scored"))
+        noise = rng.gumbel(size=len(scored)) if self.temperature else 0.0
         shares = np.exp(logprobs - logprobs.max())
         shares /= shares.sum() * (len(sampled) + 1)
         order = np.argsort(-(logprobs + noise), kind="stable").tolist()
         distinct = {action.token_ids[:end] for action in scored for end in range(1, len(action.token_ids) + 1)}
         return Proposal(
-            actions=(*sampled, *(scored[place] for place in order)),
-            priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[place]) for place in order)),
+            actions=(*sampled, *(scored[index] for index in order)),
+            priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[index]) for index in order)),
             shared_tokens=sum(len(action.token_ids) for action in scored) - len(distinct),
         )
 
-    def _read(self, begun: Message, sample: Sample) -> Action:
+    def _read(self, prefix: Message, sample: Sample) -> Action:
         """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may
         not add up to its text."""
-        text = self.chat.decode((*begun.token_ids, *sample.token_ids))[len(begun.content) :]
-        whole = self.grammar.read(begun.content + text, sample.token_ids, sample.logprobs)
-        whole = replace(whole, forced=sample.forced)
-        return replace(whole, text=text, thought="") if begun.partial else whole
+        text = self.chat.decode((*prefix.token_ids, *sample.token_ids))[len(prefix.content) :]
+        turn = self.grammar.read(prefix.content + text, sample.token_ids, sample.logprobs)
+        turn = replace(turn, forced=sample.forced)
+        return replace(turn, text=text, thought="") if prefix.partial else turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,10 +318,10 @@ class ChatPolicy:
             trees=[state.task.id for state in states],
         )
         return [
-            Proposal((), (), drawn.reason)
-            if isinstance(drawn, Failure)
-            else Proposal((), tuple(map(self.grammar.read, drawn.texts)), unlisted_tokens=drawn.generated_tokens)
-            for drawn in await in_thread(reply)
+            Proposal((), (), replies.reason)
+            if isinstance(replies, Failure)
+            else Proposal((), tuple(map(self.grammar.read, replies.texts)), unlisted_tokens=replies.generated_tokens)
+            for replies in await in_thread(reply)
         ]
 
 
@@ -347,15 +347,15 @@ class HeadValue:
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
-        readable = [place for place, error in enumerate(errors) if not error]
-        readable_prompts, trees = [prompts[place] for place in readable], [states[place].task.id for place in readable]
+        readable = [index for index, error in enumerate(errors) if not error]
+        readable_prompts, trees = [prompts[index] for index in readable], [states[index].task.id for index in readable]
         inputs = (
             await self.generator.in_background(partial(self._read, readable_prompts, trees)) if readable_prompts else []
         )
         read = list[torch.Tensor]()
-        for place, each in zip(readable, inputs, strict=True):
+        for index, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
-                errors[place] = each.reason
+                errors[index] = each.reason
             else:
                 read.append(each)
         with torch.no_grad():

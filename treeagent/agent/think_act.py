@@ -32,12 +32,12 @@ class SplitPolicy:
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         """Sample ``count`` thoughts or actions at each state."""
-        drawn = await self.policy.propose(states, count, seeds, self._pause)
+        proposals = await self.policy.propose(states, count, seeds, self._pause)
         return [
             proposal
             if state.messages[-1].partial
             else replace(proposal, actions=tuple(map(self._thought, proposal.actions)))
-            for state, proposal in zip(states, drawn, strict=True)
+            for state, proposal in zip(states, proposals, strict=True)
         ]
 
     def _thought(self, turn: Action) -> Action:
@@ -65,10 +65,10 @@ class SplitDynamics:
         """Make a step. A thought leads to the same environment state with an unfinished turn. The action after it is
         joined with the thought, and the whole turn is passed on."""
         if not action.call and not action.error:
-            said = Message("assistant", action.text, action.token_ids, partial=True)
+            message = Message("assistant", action.text, action.token_ids, partial=True)
             key = None if state.key is None else f"{state.key}\n{action.text}"
             after_thought = replace(
-                state, messages=(*state.messages, said), key=key, snapshot=_AfterThought(state, action)
+                state, messages=(*state.messages, message), key=key, snapshot=_AfterThought(state, action)
             )
             return Transition(after_thought, cost=0)
         if isinstance(state.snapshot, _AfterThought):

@@ -151,17 +151,17 @@ class LogprobHead(ValueHead):
                 f"the model's vocabulary has {logprobs.shape[1]} tokens, but a value head on log-probabilities reads "
                 f"{self.hidden_size}: set update.value_reads=hidden"
             )
-        left = logprobs.float() - logprobs.float().mean(0)
-        spread = left.pow(2).mean(0).sqrt()
+        residual = logprobs.float() - logprobs.float().mean(0)
+        spread = residual.pow(2).mean(0).sqrt()
         chosen: list[int] = []
         for _ in range(self.hidden_size):
-            unexplained = left.pow(2).sum(0)
+            unexplained = residual.pow(2).sum(0)
             unexplained[chosen] = -1.0
             chosen.append(int(unexplained.argmax()))
-            direction = left[:, chosen[-1]]
+            direction = residual[:, chosen[-1]]
             if (length := direction.norm()) > 0:
                 direction = direction / length
-                left.addr_(direction, direction @ left, alpha=-1)
+                residual.addr_(direction, direction @ residual, alpha=-1)
         self.tokens.copy_(torch.tensor(chosen))
         self.mean.copy_(logprobs[:, chosen].float().mean(0))
         self.deviation.copy_(spread[chosen].clamp(min=_LEAST_DEVIATION))

@@ -51,9 +51,9 @@ def base_model(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
 
 def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
     """The module whose last hidden state the language-model head reads."""
-    whole = base_model(model)
-    decoder = cast(nn.Module, whole.get_decoder())
-    return cast(nn.Module, getattr(whole, "model", whole)) if decoder is whole else decoder  # Llama 4 returns ``whole``
+    base = base_model(model)
+    decoder = cast(nn.Module, base.get_decoder())
+    return cast(nn.Module, getattr(base, "model", base)) if decoder is base else decoder  # Llama 4 returns ``base``
 
 
 @contextmanager
@@ -75,10 +75,10 @@ def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tens
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
     """The reason why the mask and the positions do not determine which tokens a token of this model depends on, as a
     clause; empty if they do."""
-    whole = base_model(model)
-    config = whole.config.get_text_config()
+    base = base_model(model)
+    config = base.config.get_text_config()
     attention = config._attn_implementation
-    if whole._is_stateful:
+    if base._is_stateful:
         return "carries a recurrent state from token to token"
     if getattr(config, "alibi", False):
         return "weighs tokens by their place in memory (ALiBi)"

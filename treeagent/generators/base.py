@@ -59,9 +59,9 @@ class Pause:
 
     def cut(self, sample: Sample) -> Sample:
         """Shorten a sample that was drawn without this pause, as if it had been drawn with it."""
-        for place, token in enumerate(sample.token_ids, start=1):
-            if token in self.tokens and self.reached(sample.token_ids[:place]):
-                return Sample(sample.token_ids[:place], sample.logprobs[:place])
+        for index, token in enumerate(sample.token_ids, start=1):
+            if token in self.tokens and self.reached(sample.token_ids[:index]):
+                return Sample(sample.token_ids[:index], sample.logprobs[:index])
         return sample
 
 
@@ -100,15 +100,15 @@ class SampleRequest:
     def limits(self, context: int) -> list[int]:
         """The most new tokens of each prompt, for a model with a context of ``context`` tokens."""
         most = self.max_new_tokens
-        wanted = [most] * len(self.prompts) if isinstance(most, int) else most
-        return [min(new, context - len(prompt)) for new, prompt in zip(wanted, self.prompts, strict=True)]
+        requested = [most] * len(self.prompts) if isinstance(most, int) else most
+        return [min(new, context - len(prompt)) for new, prompt in zip(requested, self.prompts, strict=True)]
 
-    def paused(self, drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
+    def paused(self, samples_by_prompt: Sequence[Sequence[Sample] | Failure]) -> list[list[Sample] | Failure]:
         """Apply the pauses to samples that were drawn without them, because engines and servers have no pauses."""
         pauses = self.pauses or [None] * len(self.prompts)
         return [
             samples if isinstance(samples, Failure) else [pause.cut(each) if pause else each for each in samples]
-            for samples, pause in zip(drawn, pauses, strict=True)
+            for samples, pause in zip(samples_by_prompt, pauses, strict=True)
         ]
 
 
@@ -117,8 +117,8 @@ def prefix_trie(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], 
     empty prefix comes first, and every prefix comes before its continuations."""
     trie: dict[tuple[int, ...], list[int]] = {(): []}
     for ids in candidates:
-        for place, token in enumerate(ids):
-            tokens = trie.setdefault(ids[:place], [])
+        for index, token in enumerate(ids):
+            tokens = trie.setdefault(ids[:index], [])
             if token not in tokens:
                 tokens.append(token)
     return trie
@@ -135,7 +135,7 @@ def samples_from_trie(
 ) -> list[Sample]:
     """The candidates as samples, with the log-probabilities of their tokens taken from ``logprobs``: for each prefix
     (``prefix_trie``), the log-probability of each token after it."""
-    return [Sample(ids, tuple(logprobs[ids[:place]][token] for place, token in enumerate(ids))) for ids in candidates]
+    return [Sample(ids, tuple(logprobs[ids[:index]][token] for index, token in enumerate(ids))) for ids in candidates]
 
 
 class Generator(ABC):

@@ -172,9 +172,9 @@ class ChatFormat:
     def prompt_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """All ids that the policy reads before its next action."""
         ids: tuple[int, ...] = ()
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message.role == "assistant":
-                ids += self.context_ids(messages[:place]) + message.token_ids
+                ids += self.context_ids(messages[:index]) + message.token_ids
         return ids + self.context_ids(messages)
 
     def read(self, messages: tuple[Message, ...]) -> Reading:
@@ -185,28 +185,28 @@ class ChatFormat:
         prompts that each continue the one before, which the prefix cache needs. The opening, the agent's turns and the
         newest observation always stay. While a turn is unfinished, its prompt is not cut.
         """
-        most = self._context_tokens
-        if most is None:
+        limit = self._context_tokens
+        if limit is None:
             return Reading(messages)
-        turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
-        told, left_out, anew, length = messages, tuple[int, ...](), False, 0
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        read_messages, left_out, is_cut, length = messages, tuple[int, ...](), False, 0
         for end in (*turns, len(messages)):
-            length += len(self.context_ids(told[:end]))
-            anew = length > most and not (end and told[end - 1].partial)
-            if anew:
-                left_out = self._leave_out(messages[:end], left_out, length - most // 2)
-                told = as_read(messages, left_out)
-                length = len(self.prompt_ids(told[:end]))
-            if anew and length > most:
+            length += len(self.context_ids(read_messages[:end]))
+            is_cut = length > limit and not (end and read_messages[end - 1].partial)
+            if is_cut:
+                left_out = self._leave_out(messages[:end], left_out, length - limit // 2)
+                read_messages = as_read(messages, left_out)
+                length = len(self.prompt_ids(read_messages[:end]))
+            if is_cut and length > limit:
                 return Reading(
                     messages,
-                    error=f"the prompt has {length} tokens with its old observations left out, but may have {most}: "
+                    error=f"the prompt has {length} tokens with its old observations left out, but may have {limit}: "
                     "lower environment.observation_bytes or environment.max_steps, raise policy.context_tokens, or use "
                     "a model with a longer context",
                 )
             if end < len(messages):
                 length += len(messages[end].token_ids)
-        return Reading(told, left_out if anew else ())
+        return Reading(read_messages, left_out if is_cut else ())
 
     def added_ids(self, reading: Reading) -> tuple[int, ...]:
         """The ids that the messages after the last turn add to the prompt: the whole prompt if it starts anew, none if
@@ -218,11 +218,11 @@ class ChatFormat:
     def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
         """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens. The newest
         observation is never left out."""
-        turns = [place for place, message in enumerate(messages) if message.role == "assistant"] or [0]
-        for place in range(turns[0], turns[-1]):
-            saved = self._cached_savings(messages[place].content) if messages[place].role == "user" else 0
-            if surplus > 0 and saved > 0 and place not in left_out:
-                left_out, surplus = (*left_out, place), surplus - saved
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"] or [0]
+        for index in range(turns[0], turns[-1]):
+            saved = self._cached_savings(messages[index].content) if messages[index].role == "user" else 0
+            if surplus > 0 and saved > 0 and index not in left_out:
+                left_out, surplus = (*left_out, index), surplus - saved
         return left_out
 
     def _tokens_saved(self, observation: str) -> int:
@@ -237,30 +237,30 @@ class ChatFormat:
         Raises:
             UserError: the template rewrites earlier turns, or an assistant message carries no ids.
         """
-        told = self._new_ids(messages, len(self._shots))
-        return told if any(message.role == "assistant" for message in messages) else self._shown + told
+        new_ids = self._new_ids(messages, len(self._shots))
+        return new_ids if any(message.role == "assistant" for message in messages) else self._shown + new_ids
 
     def _new_ids(self, messages: tuple[Message, ...], shown: int) -> tuple[int, ...]:
         """The ids that a conversation after the first ``shown`` demonstrations adds after the last turn, which may be a
         turn of a demonstration."""
-        turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
         if turns:
-            said, before, behind = messages[turns[-1]], messages[: turns[-1]], shown
+            turn, before, shots_before = messages[turns[-1]], messages[: turns[-1]], shown
         elif shown:
-            *earlier, said = self._shots[shown - 1]
-            before, behind = tuple(earlier), shown - 1
+            *earlier, turn = self._shots[shown - 1]
+            before, shots_before = tuple(earlier), shown - 1
         else:
             return self._encode_rendered(self._render(messages))
-        if not said.token_ids:
-            raise UserError(f"the assistant message {said.content!r} carries no token ids: it cannot be trained on")
+        if not turn.token_ids:
+            raise UserError(f"the assistant message {turn.content!r} carries no token ids: it cannot be trained on")
         if messages and messages[-1].partial:
             return ()
-        added = self._added(self._render(messages, shown), before, behind)
-        if said.token_ids[-1] == self.stop_id and added.lstrip().startswith(self.stop_text):
+        added = self._text_after_turn(self._render(messages, shown), before, shots_before)
+        if turn.token_ids[-1] == self.stop_id and added.lstrip().startswith(self.stop_text):
             added = added.lstrip().removeprefix(self.stop_text)
         return self._encode_rendered(added)
 
-    def _added(self, whole: str, before: tuple[Message, ...], shown: int = 0) -> str:
+    def _text_after_turn(self, rendered: str, before: tuple[Message, ...], shown: int = 0) -> str:
         """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
         and the messages ``before``.
 
@@ -270,24 +270,24 @@ class ChatFormat:
         """
         read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
         turn = sum(message.role == "assistant" for message in earlier)
-        head, found, added = whole.partition(_placeholder(turn))
+        head, found, added = rendered.partition(_placeholder(turn))
         if found and head.rstrip() == read.rstrip():
             return added
         if found and read.startswith(head) and head.startswith(self._rendered(before, shown, opening=False)):
             return added
-        raise self._refused(
+        raise self._unusable(
             "rewrites earlier turns, or opens a turn with more than its generation prompt holds; give the tokenizer "
             "one under which a longer conversation starts with the shorter one and its generation prompt"
         )
 
-    def _refused(self, reason: str) -> UserError:
+    def _unusable(self, reason: str) -> UserError:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
     def _choose_form(self) -> None:
         """Choose a form with which the template writes everything and rewrites nothing. Forms are tried from the most
         informative to the least."""
-        told = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
-        for form in (told if self._tools else []) + [_Form(False, "user", True)]:
+        tool_forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
+        for form in (tool_forms if self._tools else []) + [_Form(False, "user", True)]:
             with suppress(UserError):
                 self._try(form)
                 return
@@ -301,16 +301,16 @@ class ChatFormat:
         """
         self._form = form
         self._render.cache_clear()
-        self._added(self._render(_TEST_CONVERSATION[:4]), _TEST_CONVERSATION[:2])
-        whole = self._render(_TEST_CONVERSATION)
-        self._added(whole, _TEST_CONVERSATION[:4])
+        self._text_after_turn(self._render(_TEST_CONVERSATION[:4]), _TEST_CONVERSATION[:2])
+        rendered = self._render(_TEST_CONVERSATION)
+        self._text_after_turn(rendered, _TEST_CONVERSATION[:4])
         for message in _TEST_CONVERSATION:
-            if message.role != "assistant" and whole.count(message.content) != 1:
-                raise self._refused(
+            if message.role != "assistant" and rendered.count(message.content) != 1:
+                raise self._unusable(
                     f"does not write a message of role {message.role!r} once: give the tokenizer one that does"
                 )
-        if form.tools and any(name not in whole for name in self._tool_names):
-            raise self._refused("writes no tools")
+        if form.tools and any(name not in rendered for name in self._tool_names):
+            raise self._unusable("writes no tools")
 
     def _set_shots(self, shots: Sequence[Sequence[Message]]) -> None:
         """Set the demonstrations, and test the template with them."""
@@ -322,11 +322,11 @@ class ChatFormat:
             for shot in shots
         )
         for number, shot in enumerate(self._shots):
-            for place, message in enumerate(shot):
+            for index, message in enumerate(shot):
                 if message.role == "assistant":
-                    self._shown += self._new_ids(shot[:place], number) + message.token_ids
-        self._added(self._render(_TEST_CONVERSATION[:4], len(shots)), _TEST_CONVERSATION[:2], len(shots))
-        self._added(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
+                    self._shown += self._new_ids(shot[:index], number) + message.token_ids
+        self._text_after_turn(self._render(_TEST_CONVERSATION[:4], len(shots)), _TEST_CONVERSATION[:2], len(shots))
+        self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
 
     def _stop(self) -> tuple[str, int]:
         """Text and id of the token that ends a turn of the agent."""
@@ -350,12 +350,14 @@ class ChatFormat:
                 )
             )
         except TemplateError as error:
-            raise self._refused(f"cannot write this conversation ({error}): give the tokenizer one that can") from error
+            raise self._unusable(
+                f"cannot write this conversation ({error}): give the tokenizer one that can"
+            ) from error
 
     def _rows(self, conversations: Sequence[tuple[Message, ...]]) -> list[dict[str, str]]:
         rows: list[dict[str, str]] = []
-        told = (self._preface, "" if self._form.tools else self._instructions)
-        opening = [text for text in told if text]
+        texts = (self._preface, "" if self._form.tools else self._instructions)
+        opening = [text for text in texts if text]
         turns = 0
         for conversation in conversations:
             first = turns

@@ -126,8 +126,8 @@ def written_in(format: Format, turns: Iterable[str]) -> Grammar:
     needed."""
     if format != "tools":
         return make_grammar(format)
-    said = map(_after_thinking, turns)
-    found = (syntax for text in said for syntax, begin in _BEGINNINGS.items() if begin.search(text))
+    texts = map(_after_thinking, turns)
+    found = (syntax for text in texts for syntax, begin in _BEGINNINGS.items() if begin.search(text))
     return ToolCalls(next(found, "hermes"))
 
 
@@ -172,10 +172,10 @@ class ReAct:
         rules = [f'turn: ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
         if not tools or only:
-            said = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
-            rules.append(f"SAID: ({said}) {line}")
+            rule = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
+            rules.append(f"SAID: ({rule}) {line}")
         ways = ["SAID"] if not tools or only else []
-        for place, tool in enumerate(tools):
+        for index, tool in enumerate(tools):
             found, required = _arguments(tool)
             keys = list(found) if len(found) == 1 else list(required) if set(found) == set(required) else []
             inner = [_bracketed(found[key], _TEXT if len(keys) == 1 else _WORDS) for key in keys]
@@ -183,16 +183,16 @@ class ReAct:
                 ways.append(json.dumps(tool.name))
             elif inner and all(inner):
                 # A single terminal, because the argument itself may contain brackets.
-                said = f'{json.dumps(f"{tool.name}[")} {_COMMA.join(inner)} "]"'
-                rules.append(f"CALL_{place}: ({said}) {line}")
-                ways.append(f"CALL_{place}")
-            ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{place}")
-            rules.append(_schema_rule(place, tool, "[ ]?"))
+                rule = f'{json.dumps(f"{tool.name}[")} {_COMMA.join(inner)} "]"'
+                rules.append(f"CALL_{index}: ({rule}) {line}")
+                ways.append(f"CALL_{index}")
+            ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{index}")
+            rules.append(_schema_rule(index, tool, "[ ]?"))
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        said = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
-        return f"{_THOUGHT}{thought}\n{_ACTION}{said}" if thought else f"{_ACTION}{said}"
+        action = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
+        return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         *heads, call = _ACTION_LINE.split(text)
@@ -252,11 +252,11 @@ class _AfterThinking(ABC):
         """As for ``Grammar``."""
 
     @abstractmethod
-    def _begin(self, said: str) -> int:
+    def _begin(self, text: str) -> int:
         """The index at which the call begins in the text after the ``<think>`` tags; -1 if there is no call."""
 
     @abstractmethod
-    def _call(self, said: str) -> str | ToolCall:
+    def _call(self, text: str) -> str | ToolCall:
         """The call in the text after the ``<think>`` tags.
 
         Raises:
@@ -281,11 +281,11 @@ class _AfterThinking(ABC):
             return replace(action, error=str(error))
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        said = _after_thinking(text)
-        begin = self._begin(said)
+        call_text = _after_thinking(text)
+        begin = self._begin(call_text)
         if begin < 0:  # without a call, a JSON turn is all thought, and a native turn is a text to say
-            begin = len(said) if self.calls == "named" else 0
-        thinking = text[: len(text) - len(said) + begin]
+            begin = len(call_text) if self.calls == "named" else 0
+        thinking = text[: len(text) - len(call_text) + begin]
         return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
 
 
@@ -314,8 +314,8 @@ class JsonAction(_AfterThinking):
             calls = _calls(tools, ('{"when": true, "which": ', ', "how": ', "}"))
         else:
             text = {"type": "string", "pattern": r"\S"}
-            said = json.dumps('{"when": false, "which": null, "how": {"text": ')
-            calls = [f"call: {said} said {json.dumps('}}')}", f"said: %json {_json(text)}"]
+            prefix = json.dumps('{"when": false, "which": null, "how": {"text": ')
+            calls = [f"call: {prefix} said {json.dumps('}}')}", f"said: %json {_json(text)}"]
         return _after_thought(calls, mark_term, self.mark, "</action>")
 
     def write(self, thought: str, call: str | ToolCall) -> str:
@@ -326,11 +326,11 @@ class JsonAction(_AfterThinking):
         action = f"{self.mark}{_json(parts)}</action>"
         return f"{thought}\n{action}" if thought else action
 
-    def _begin(self, said: str) -> int:
-        return said.find(self.mark)
+    def _begin(self, text: str) -> int:
+        return text.find(self.mark)
 
-    def _call(self, said: str) -> str | ToolCall:
-        when, which, how = _parts(_between(said, self.mark, "</action>"), "when", "which", "how")
+    def _call(self, output: str) -> str | ToolCall:
+        when, which, how = _parts(_between(output, self.mark, "</action>"), "when", "which", "how")
         if not isinstance(when, bool):
             raise ValueError("when must be true or false")
         if when:
@@ -372,8 +372,8 @@ class ToolCalls(_AfterThinking):
             others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
             if self.syntax == "llama":
                 others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
-            said = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
-            return "\n".join(("turn: thinking? SAID", _thinking(mark_term), f"SAID: {said}"))
+            rule = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
+            return "\n".join(("turn: thinking? SAID", _thinking(mark_term), f"SAID: {rule}"))
 
         spelling = _SPELLINGS[self.syntax]
         match self.syntax:
@@ -385,8 +385,8 @@ class ToolCalls(_AfterThinking):
                 return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(mark_term), *_calls(tools, spelling)))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        said = call if isinstance(call, str) else self._write_call(_json(call.name), _json(call.arguments))
-        return f"<think>\n{thought}\n</think>\n\n{said}" if thought else said
+        text = call if isinstance(call, str) else self._write_call(_json(call.name), _json(call.arguments))
+        return f"<think>\n{thought}\n</think>\n\n{text}" if thought else text
 
     def _write_call(self, name: str, arguments: str) -> str:
         before, between, after = _SPELLINGS[self.syntax]
@@ -399,26 +399,26 @@ class ToolCalls(_AfterThinking):
             case "llama":
                 return call
 
-    def _begin(self, said: str) -> int:
-        found = _BEGINNINGS[self.syntax].search(said)
+    def _begin(self, text: str) -> int:
+        found = _BEGINNINGS[self.syntax].search(text)
         return -1 if found is None else found.start()
 
-    def _call(self, said: str) -> str | ToolCall:
+    def _call(self, text: str) -> str | ToolCall:
         """As for ``_AfterThinking``. A turn without a tool call says its text."""
-        begin = self._begin(said)
+        begin = self._begin(text)
         if begin < 0:
-            if any(mark in said for mark in _RESERVED):
+            if any(mark in text for mark in _RESERVED):
                 raise ValueError("this is no tool call of your format")
-            if not said.strip():
+            if not text.strip():
                 raise ValueError("after the thought there is neither a tool call nor a text")
-            return said.strip()
+            return text.strip()
         match self.syntax:
             case "hermes":
-                return _named(_between(said, self.mark, "</tool_call>"), "arguments")
+                return _named_call(_between(text, self.mark, "</tool_call>"), "arguments")
             case "mistral":
-                return _mistral(said[begin:].removeprefix(self.mark).strip())
+                return _mistral(text[begin:].removeprefix(self.mark).strip())
             case "llama":
-                return _named(_value(said[begin:].removeprefix("<|python_tag|>")), "parameters")
+                return _named_call(_value(text[begin:].removeprefix("<|python_tag|>")), "parameters")
 
 
 def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
@@ -430,22 +430,22 @@ def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = ""
     """
     before, between, after = spelling
     ways, schemas = list[str](), list[str]()
-    for place, tool in enumerate(tools):
-        ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{place} {json.dumps(after)}")
+    for index, tool in enumerate(tools):
+        ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{index} {json.dumps(after)}")
         if mark:
-            ways.append(f"{json.dumps(tool.name)} {mark} arguments_{place}")
-        schemas.append(_schema_rule(place, tool, _BLANKS))
+            ways.append(f"{json.dumps(tool.name)} {mark} arguments_{index}")
+        schemas.append(_schema_rule(index, tool, _BLANKS))
     return [f"call: {' | '.join(ways)}", *schemas]
 
 
-def _schema_rule(place: int, tool: Tool, blanks: str) -> str:
+def _schema_rule(index: int, tool: Tool, blanks: str) -> str:
     """The rule of a tool's arguments. Integers are limited to the 64 bits that a stored tree can hold.
 
     Args:
         blanks: regular expression of the blanks allowed between the parts.
     """
     schema = {"type": "object", "x-guidance": {"whitespace_pattern": blanks}} | dict(tool.parameters)
-    return f"arguments_{place}: %json {_json(_bounded(schema))}"
+    return f"arguments_{index}: %json {_json(_bounded(schema))}"
 
 
 def _bounded(schema: object) -> object:
@@ -453,11 +453,11 @@ def _bounded(schema: object) -> object:
         return [_bounded(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    apart = ("enum", "const", "default", "examples")  # these keys hold values, not schemas
-    told = {key: each if key in apart else _bounded(each) for key, each in schema.items()}
-    kind = told.get("type")
-    whole = kind == "integer" or (isinstance(kind, list) and "integer" in kind)
-    return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | told if whole else told
+    value_keys = ("enum", "const", "default", "examples")  # these keys hold values, not schemas
+    bounded = {key: each if key in value_keys else _bounded(each) for key, each in schema.items()}
+    kind = bounded.get("type")
+    is_integer = kind == "integer" or (isinstance(kind, list) and "integer" in kind)
+    return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | bounded if is_integer else bounded
 
 
 def _after_thought(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
@@ -482,17 +482,17 @@ def _is_token(term: str) -> bool:
     return term.startswith("<[")
 
 
-def _mistral(said: str) -> ToolCall:
-    if said.startswith("["):
-        calls = _value(said)
+def _mistral(text: str) -> ToolCall:
+    if text.startswith("["):
+        calls = _value(text)
         if not isinstance(calls, list) or len(calls) != 1:
             raise ValueError("a turn makes one tool call")
-        return _named(calls[0], "arguments")
-    name, _, arguments = said.partition("[ARGS]")
+        return _named_call(calls[0], "arguments")
+    name, _, arguments = text.partition("[ARGS]")
     return _tool_call(name.strip(), _value(arguments))
 
 
-def _named(value: object, key: str) -> ToolCall:
+def _named_call(value: object, key: str) -> ToolCall:
     return _tool_call(*_parts(value, "name", key))
 
 
@@ -561,8 +561,8 @@ def _listing(tools: Sequence[Tool]) -> list[str]:
 
 def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
     """The schema of each argument, keyed by its name, and the names of the required arguments."""
-    found, wanted = tool.parameters.get("properties"), tool.parameters.get("required")
-    return found if isinstance(found, dict) else {}, wanted if isinstance(wanted, list | tuple) else ()
+    schemas, required = tool.parameters.get("properties"), tool.parameters.get("required")
+    return schemas if isinstance(schemas, dict) else {}, required if isinstance(required, list | tuple) else ()
 
 
 def _as_text(tool: Tool) -> str:
@@ -575,8 +575,8 @@ def _as_text(tool: Tool) -> str:
         call = f"{tool.name}[{', '.join(required)}]"
     else:
         call = f"{tool.name} {{{', '.join(f'{_json(key)}: ...' for key in schemas)}}}"
-    told = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
-    return f"- {call}: {tool.description}{f' {_json(schemas)}' if told or call[-1] == '}' else ''}"
+    is_constrained = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
+    return f"- {call}: {tool.description}{f' {_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
 
 
 def _after_thinking(text: str) -> str:

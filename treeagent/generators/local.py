@@ -93,12 +93,12 @@ class PrefixCache:
         """A chain of segments that matches the beginning of ``token_ids``. Each step takes the longest matching
         segment."""
         path: list[Segment] = []
-        place, options = 0, self._roots
-        while place < len(token_ids):
+        position, options = 0, self._roots
+        while position < len(token_ids):
             fitting = [
                 segment
-                for segment in options.get(token_ids[place], ())
-                if tuple(token_ids[place : place + len(segment.token_ids)]) == segment.token_ids
+                for segment in options.get(token_ids[position], ())
+                if tuple(token_ids[position : position + len(segment.token_ids)]) == segment.token_ids
             ]
             if not fitting:
                 break
@@ -106,7 +106,7 @@ class PrefixCache:
             # also has a hidden state.
             best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
             path.append(best)
-            place += len(best.token_ids)
+            position += len(best.token_ids)
             options = best.children
         # Children first: then an ancestor is always more recent than its descendants, and the oldest segment is a leaf.
         for segment in reversed(path):
@@ -200,7 +200,7 @@ class LocalGenerator(Generator):
         cache = self.model(input_ids=token, use_cache=True, logits_to_keep=1).past_key_values
         plain = (DynamicLayer, DynamicSlidingWindowLayer)  # their subclasses keep more than keys and values
         layers: list[Any] = [each for each in cache.layers if type(each) in plain] if isinstance(cache, Cache) else []
-        shapes = {(kept.shape[1], kept.shape[3]) for layer in layers for kept in (layer.keys, layer.values)}
+        shapes = {(tensor.shape[1], tensor.shape[3]) for layer in layers for tensor in (layer.keys, layer.values)}
         if len(shapes) != 1 or len(layers) < len(cache.layers):
             raise unfit(self.model, "does not keep keys and values of one shape in every layer")
         return len(layers), *shapes.pop()
@@ -302,8 +302,8 @@ class LocalGenerator(Generator):
             keys_values = buffer[:, :, row, :, past + width - len(tokens) :].clone()
             parent = path[-1] if path else None
             # Cloned, because a view would keep the whole batch in memory as long as the segment exists.
-            kept = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
-            segments.append(self.cache.add(kept))
+            new_segment = Segment(parent, tokens, keys_values, hidden[row].clone(), logits[row].clone())
+            segments.append(self.cache.add(new_segment))
         self.usage.encoded_tokens += sum(map(len, new))
         self.usage.cached_tokens += sum(pasts)
         return segments
@@ -318,9 +318,9 @@ class LocalGenerator(Generator):
             draws = [
                 np.random.default_rng(seed).random((max(limits[rows]), request.count)) for seed in request.seeds[rows]
             ]
-            drawn = self._decode(request, rows, leaves, torch.from_numpy(np.stack(draws)), limits[rows])
+            samples = self._decode(request, rows, leaves, torch.from_numpy(np.stack(draws)), limits[rows])
             self.cache.trim()
-            return drawn
+            return samples
 
         return self._batched(len(request.prompts), draw)
 
@@ -352,14 +352,14 @@ class LocalGenerator(Generator):
             return [row for part in parts for row in self._score(leaves[part], candidates[part], temperature)]
         after = self._after(leaves, tries, width) if width else [torch.empty(0)] * len(leaves)
         scored: list[list[Sample]] = []
-        for leaf, trie, fed, asked in zip(leaves, tries, after, candidates, strict=True):
+        for leaf, trie, fed, sequences in zip(leaves, tries, after, candidates, strict=True):
             first = cast(Tensor, leaf.logits)[None]
             logits = torch.cat([first, fed.float()[: len(trie) - 1]]) if len(trie) > 1 else first
             logprobs = (logits / temperature).log_softmax(-1)
-            place = {prefix: number for number, prefix in enumerate(trie)}
-            steps = [(place[ids[:length]], token) for ids in asked for length, token in enumerate(ids)]
-            told = iter(logprobs[tuple(zip(*steps, strict=True))].tolist() if steps else ())
-            scored.append([Sample(ids, tuple(next(told) for _ in ids)) for ids in asked])
+            row_of = {prefix: number for number, prefix in enumerate(trie)}
+            steps = [(row_of[ids[:length]], token) for ids in sequences for length, token in enumerate(ids)]
+            scores = iter(logprobs[tuple(zip(*steps, strict=True))].tolist() if steps else ())
+            scored.append([Sample(ids, tuple(next(scores) for _ in ids)) for ids in sequences])
         return scored
 
     def _after(
@@ -380,11 +380,11 @@ class LocalGenerator(Generator):
         for row, trie in enumerate(tries):
             column: dict[tuple[int, ...], int] = {}
             for token_prefix in list(trie)[1:]:
-                here = column[token_prefix] = len(column)
-                ids[row, here], depths[row, here] = token_prefix[-1], len(token_prefix) - 1
+                index = column[token_prefix] = len(column)
+                ids[row, index], depths[row, index] = token_prefix[-1], len(token_prefix) - 1
                 if len(token_prefix) > 1:
-                    above[row, here] = above[row, column[token_prefix[:-1]]]
-                above[row, here, here] = True
+                    above[row, index] = above[row, column[token_prefix[:-1]]]
+                above[row, index, index] = True
         self.usage.encoded_tokens += sum(len(trie) - 1 for trie in tries)
         prefix = (torch.arange(past) >= past - pasts[:, None])[:, None].expand(rows, width, past)
         seen = torch.cat([prefix, torch.from_numpy(above)], dim=-1)
@@ -453,7 +453,9 @@ class LocalGenerator(Generator):
             for row, leaf in enumerate(leaves)
         ]
 
-    def _keep(self, leaf: Segment, drawn: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor) -> list[Sample]:
+    def _keep(
+        self, leaf: Segment, sampled_cache: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor
+    ) -> list[Sample]:
         """The samples of one prompt. Their keys and values are cached, except those of the last token, which was drawn
         but did not go through the model."""
         samples, count = [], tokens.shape[1]
@@ -463,7 +465,7 @@ class LocalGenerator(Generator):
             samples.append(Sample(ids, tuple(logprobs[:length, sibling].tolist())))
             fed = ids[:-1]
             if fed and not any(child.token_ids == fed for child in leaf.children.get(fed[0], ())):
-                keys_values = drawn[:, :, :, sibling : (length - 1) * count : count].clone()
+                keys_values = sampled_cache[:, :, :, sibling : (length - 1) * count : count].clone()
                 self.cache.add(Segment(leaf, fed, keys_values))
         return samples
 

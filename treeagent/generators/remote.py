@@ -84,8 +84,8 @@ class RemoteGenerator(Servers, Generator):
         if self._structured:  # a server without support for grammars ignores them silently
             fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
-            drawn, _ = self._probe(server, temperature, fix, structured_outputs={"grammar": rules})
-            if drawn != _FORCED:
+            generated, _ = self._probe(server, temperature, fix, structured_outputs={"grammar": rules})
+            if generated != _FORCED:
                 raise UserError(f"{server} does not hold turns to a form: {fix}")
         if self._scores and isinstance(
             failed := self._attempt(server, partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
@@ -143,13 +143,13 @@ class RemoteGenerator(Servers, Generator):
         )
         scored: list[list[Sample] | Failure] = []
         for each, trie in zip(candidates, tries, strict=True):
-            told, failed = dict[tuple[int, ...], dict[int, float]](), list[Failure]()
+            logprobs, failed = dict[tuple[int, ...], dict[int, float]](), list[Failure]()
             for prefix, tokens in trie.items():
                 if isinstance(row := next(rows), Failure):
                     failed.append(row)
                 else:
-                    told[prefix] = dict(zip(tokens, row, strict=True))
-            scored.append(failed[0] if failed else samples_from_trie(each, told))
+                    logprobs[prefix] = dict(zip(tokens, row, strict=True))
+            scored.append(failed[0] if failed else samples_from_trie(each, logprobs))
         return scored
 
     def _draw(
@@ -188,8 +188,8 @@ class RemoteGenerator(Servers, Generator):
         answer = self._complete(
             server, prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids)
         )
-        told = _first_logprobs(answer)
-        return [told[f"token_id:{token}"] for token in token_ids]
+        logprobs = _first_logprobs(answer)
+        return [logprobs[f"token_id:{token}"] for token in token_ids]
 
     def _probe(
         self, server: Server, temperature: float, fix: str, **extensions: object
@@ -230,13 +230,13 @@ class RemoteGenerator(Servers, Generator):
     ) -> "Completion":
         # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
         # another distribution than the learners compute.
-        whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
+        unrestricted = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
         answer: Completion = server.client.completions.create(
             model=server.model,
             prompt=list(prompt),
             n=n,
             seed=seed,
-            extra_body=whole | extensions,
+            extra_body=unrestricted | extensions,
             **{"top_p": 1.0} | parameters,
         )
         if self._versioned and (served_as := getattr(answer, "model", None)) != server.model:
@@ -272,8 +272,8 @@ class RemoteChat(Servers):
         default, and a greedy reply is never learnt from.
         """
         old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
-        drawn = {"temperature": temperature}
-        variants: list[dict[str, Any]] = [old | drawn, new | drawn, *([new] if temperature in (0.0, 1.0) else [])]
+        sampling = {"temperature": temperature}
+        variants: list[dict[str, Any]] = [old | sampling, new | sampling, *([new] if temperature in (0.0, 1.0) else [])]
         each = zip(conversations, seeds, strict=True)
         replies = [partial(self._reply, variants, count, *one) for one in each]
         return self._gather(list(zip(_keys(conversations, trees), replies, strict=True)))
@@ -305,18 +305,18 @@ class RemoteChat(Servers):
         self, server: Server, variants: Sequence[dict[str, Any]], parameters: dict[str, Any]
     ) -> "ChatCompletion":
         last = len(variants) - 1
-        place = min(self._variant, last)
+        index = min(self._variant, last)
         while True:
             try:
                 answer: ChatCompletion = server.client.chat.completions.create(
-                    model=server.model, **parameters, **variants[place]
+                    model=server.model, **parameters, **variants[index]
                 )
             except REFUSED as error:
-                if place == last or not any(name in str(error) for name in variants[place]):
+                if index == last or not any(name in str(error) for name in variants[index]):
                     raise
-                place += 1
+                index += 1
             else:
-                self._variant = place
+                self._variant = index
                 return answer
 
 
@@ -339,5 +339,5 @@ def _sample(choice: Any) -> Sample:
 
 def _first_logprobs(answer: Any) -> dict[str, float]:
     """Log-probabilities of the alternatives of the first token, by the server's name of the token."""
-    told: dict[str, float] = answer.choices[0].logprobs.top_logprobs[0]
-    return told
+    logprobs: dict[str, float] = answer.choices[0].logprobs.top_logprobs[0]
+    return logprobs

@@ -106,7 +106,7 @@ def adapter_name(folder: Path) -> str:
 def rendezvous_order(key: str, urls: Sequence[str]) -> list[int]:
     """The indices of the servers in the order in which they are asked for ``key``. Each server is first for an equal
     share of the keys, and leaving one out changes only the keys for which it was first."""
-    return sorted(range(len(urls)), key=lambda place: blake2b(f"{urls[place]}\n{key}".encode(), digest_size=8).digest())
+    return sorted(range(len(urls)), key=lambda index: blake2b(f"{urls[index]}\n{key}".encode(), digest_size=8).digest())
 
 
 class Servers:
@@ -184,22 +184,22 @@ class Servers:
         """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
         most = self.config.timeout if len(self.servers) == 1 else min(self.config.timeout, _CHECK_SECONDS)
         client = server.client.with_options(max_retries=1, timeout=most)  # so that a wrong address fails quickly
-        served, wanted = self._listed(server, client), PurePath(self.checkpoint).name
+        served, model_name = self._listed(server, client), PurePath(self.checkpoint).name
         if self._adapter is not None:
-            why, wanted = "", self._adapter_name
-            if all(model.id != wanted for model in served):
+            why, model_name = "", self._adapter_name
+            if all(model.id != model_name for model in served):
                 why = self._load(server, client, self._adapter)
                 served = self._listed(server, client)
-            if all(model.id != wanted for model in served):
+            if all(model.id != model_name for model in served):
                 raise UserError(
                     f"{server} does not load the adapter {self._adapter} ({why or 'it says that it has'}): start vLLM "
                     "with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 where it can read that folder"
                 )
         for model in served:
-            if wanted in {PurePath(name).name for name in model_names(model)}:
+            if model_name in {PurePath(name).name for name in model_names(model)}:
                 base = (model.model_extra or {}).get("parent")  # vLLM reports the context length of the base model only
-                told = [each.model_extra or {} for each in served if each.id in (model.id, base)]
-                contexts = [int(each["max_model_len"]) for each in told if each.get("max_model_len")]
+                properties = [each.model_extra or {} for each in served if each.id in (model.id, base)]
+                contexts = [int(each["max_model_len"]) for each in properties if each.get("max_model_len")]
                 return model.id, min(contexts, default=sys.maxsize)
         names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
         raise UserError(
@@ -243,7 +243,7 @@ class Servers:
     def _answer_of(self, key: str, request: Callable[[Server], Answer]) -> Answer | Failure:
         if len(self.servers) == 1:
             return self._attempt(self.servers[0], request)
-        order = [self.servers[place] for place in rendezvous_order(key, self.config.urls)]
+        order = [self.servers[index] for index in rendezvous_order(key, self.config.urls)]
         last = order[0]
         failed: Exception = UserError(
             f"none of {self._section}.url serves {self.checkpoint!r} any more: start one on it"
@@ -331,10 +331,10 @@ class Servers:
                 ) from None
             case openai.APIStatusError():
                 body = error.body.get("message") if isinstance(error.body, dict) else error.message
-                said = f"{server} answered {error.status_code}: {' '.join(storable(str(body)).split())[:200]}"
+                message = f"{server} answered {error.status_code}: {' '.join(storable(str(body)).split())[:200]}"
                 if error.status_code in _ADVICE:
-                    raise UserError(f"{said}: {_ADVICE[error.status_code]}") from None
-                return Failure(said)
+                    raise UserError(f"{message}: {_ADVICE[error.status_code]}") from None
+                return Failure(message)
             case _:  # the answer does not follow the protocol
                 return Failure(f"the answer of {server} cannot be read ({type(error).__name__}: {error})")
 

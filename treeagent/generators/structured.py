@@ -164,7 +164,7 @@ class SampleStates:
 
     def advance(self, tokens: Sequence[Sequence[int]]) -> None:
         """Advance by the drawn tokens, [rows, siblings]. Tokens after the end of a turn are ignored."""
-        for siblings, drawn in zip(self.matchers, tokens, strict=True):
-            for matcher, token in zip(siblings, drawn, strict=True):
+        for siblings, row in zip(self.matchers, tokens, strict=True):
+            for matcher, token in zip(siblings, row, strict=True):
                 if not matcher.is_stopped():
                     matcher.consume_token(token)

@@ -98,17 +98,19 @@ class VllmGenerator(Generator):
             )
             for seed, limit in zip(request.seeds, limits, strict=True)
         ]
-        drawn = [[_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)]
-        self.usage.generated_tokens += sum(len(sample.token_ids) for samples in drawn for sample in samples)
-        return request.paused(drawn)
+        samples_by_prompt = [
+            [_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)
+        ]
+        self.usage.generated_tokens += sum(len(sample.token_ids) for samples in samples_by_prompt for sample in samples)
+        return request.paused(samples_by_prompt)
 
     def next_logprobs(
         self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
     ) -> "Tensor":
         import torch
 
-        asked = list(token_ids) or None
-        settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=asked, detokenize=False)
+        candidates = list(token_ids) or None
+        settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=candidates, detokenize=False)
         answers = self._generate(prompts, [settings] * len(prompts))
         rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
         return torch.tensor(rows).reshape(len(prompts), len(token_ids))
@@ -131,13 +133,13 @@ class VllmGenerator(Generator):
             for trie in tries
             for tokens in trie.values()
         ]
-        asked = [prompt + prefix for prompt, trie in zip(prompts, tries, strict=True) for prefix in trie]
-        answers = iter(self._generate(asked, settings))
+        requests = [prompt + prefix for prompt, trie in zip(prompts, tries, strict=True) for prefix in trie]
+        answers = iter(self._generate(requests, settings))
         scored: list[list[Sample] | Failure] = []
         for each, trie in zip(candidates, tries, strict=True):
             rows = {prefix: next(answers).outputs[0].logprobs for prefix in trie}
-            told = {prefix: {token: rows[prefix][0][token].logprob for token in trie[prefix]} for prefix in trie}
-            scored.append(samples_from_trie(each, told))
+            logprobs = {prefix: {token: rows[prefix][0][token].logprob for token in trie[prefix]} for prefix in trie}
+            scored.append(samples_from_trie(each, logprobs))
         return scored
 
     def forget(self) -> None:
@@ -174,9 +176,9 @@ class VllmGenerator(Generator):
         return answers
 
 
-def _sample(drawn: CompletionOutput) -> Sample:
-    ids = tuple(drawn.token_ids)
-    return Sample(ids, tuple(step[token].logprob for step, token in zip(drawn.logprobs, ids, strict=True)))
+def _sample(output: CompletionOutput) -> Sample:
+    ids = tuple(output.token_ids)
+    return Sample(ids, tuple(step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)))
 
 
 _running: VllmGenerator | None = None

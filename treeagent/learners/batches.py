@@ -75,7 +75,7 @@ class Batches(Sampler[list[int]]):
             order += order[: starts[-1] + self.size - len(order)]
         shuffler.shuffle(starts)
         for first in range(0, len(starts), self.processes):
-            turn = [starts[place % len(starts)] for place in range(first, first + self.processes)]
+            turn = [starts[index % len(starts)] for index in range(first, first + self.processes)]
             for _ in range(self.repeats):
                 yield from (list(order[start : start + self.size]) for start in turn)
 

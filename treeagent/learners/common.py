@@ -165,8 +165,8 @@ class Learner(Trainer):
         return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        alone = self.accelerator.num_processes == 1
-        saved = SavedGradients(model) if alone and self.current_gradient_accumulation_steps > 1 else None
+        single_process = self.accelerator.num_processes == 1
+        saved = SavedGradients(model) if single_process and self.current_gradient_accumulation_steps > 1 else None
         loss: Tensor | None = None
         while loss is None:
             counted = self._total_train_tokens

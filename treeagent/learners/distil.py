@@ -98,9 +98,9 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
     Args:
         hidden_size: hidden size of the model, which decides the width of packs; 0 makes one padded row per candidate.
     """
-    kept = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
-    sequences = [(*prompt, *each.token_ids) for prompt, each in kept]
-    sampled = [[at for at in range(len(each.token_ids)) if at not in each.forced] for _, each in kept]
+    candidates = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
+    sequences = [(*prompt, *each.token_ids) for prompt, each in candidates]
+    sampled = [[at for at in range(len(each.token_ids)) if at not in each.forced] for _, each in candidates]
     if hidden_size:
         packed = pack(sequences, _PACK_TOKENS, hidden_size)
         read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
@@ -114,14 +114,16 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
     return read | {
         "places": torch.cat(
             [
-                flat[number, [len(prompt) - 1 + at for at in wanted]]
-                for number, ((prompt, _), wanted) in enumerate(zip(kept, sampled, strict=True))
+                flat[number, [len(prompt) - 1 + at for at in indices]]
+                for number, ((prompt, _), indices) in enumerate(zip(candidates, sampled, strict=True))
             ]
         ),
         "tokens": torch.tensor(
-            [each.token_ids[at] for (_, each), told in zip(kept, sampled, strict=True) for at in told]
+            [each.token_ids[at] for (_, each), indices in zip(candidates, sampled, strict=True) for at in indices]
         ),
-        "targets": torch.tensor([each.target for (_, each), told in zip(kept, sampled, strict=True) for _ in told]),
+        "targets": torch.tensor(
+            [each.target for (_, each), indices in zip(candidates, sampled, strict=True) for _ in indices]
+        ),
         "count": torch.tensor(count),
         "rows": rows,
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
@@ -134,13 +136,13 @@ class _DistilTrainer(Learner, SFTTrainer):
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
         """As in ``Learner``. The loss of a part is weighted by its share of the targets."""
-        rows, whole = inputs["rows"], inputs["targets"].sum()
+        rows, target_sum = inputs["rows"], inputs["targets"].sum()
 
         def loss(first: int, last: int) -> Tensor:
             part = _collate(rows[first:last], self.hidden_size)
-            place = whole.device
-            part = {name: each.to(place) if isinstance(each, Tensor) else each for name, each in part.items()}
-            share: Tensor = part["targets"].sum() / whole
+            device = target_sum.device
+            part = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in part.items()}
+            share: Tensor = part["targets"].sum() / target_sum
             return share * self.batch_loss(model, part, num_items_in_batch)
 
         return (partial(loss, first, last) for first, last in part_bounds(len(rows), self.parts))

@@ -67,11 +67,11 @@ def train_grpo(
         UserError: the model cannot train packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
-    given = len(rows)
+    row_count = len(rows)
     rows = where(rows, lambda row: any(row.mask))
     if not rows:
         raise NothingToLearn(
-            f"none of {given} advantage rows trains a token: collect more trees, or lower "
+            f"none of {row_count} advantage rows trains a token: collect more trees, or lower "
             "update.advantages.min_visits, since siblings that were all visited too little carry no advantage"
         )
     if config.packed:
@@ -154,8 +154,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         """As TRL's method, but without its shuffling, which would separate rows that share a prefix."""
         parts = self.args.steps_per_generation
         if self._buffered_inputs is None or self._step % parts == 0:
-            whole = self._generate_and_score_completions(generation_batch)
-            self._buffered_inputs = split_tensor_dict({**whole}, parts)
+            batch = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = split_tensor_dict({**batch}, parts)
         inputs: dict[str, Tensor] = self._buffered_inputs[self._step % parts]
         return inputs
 

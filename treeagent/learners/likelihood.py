@@ -23,20 +23,22 @@ def token_logprobs(
     before it."""
     model.eval()
     found: list[list[float]] = [[] for _ in pairs]
-    order = sorted(range(len(pairs)), key=lambda place: sum(map(len, pairs[place])))
+    order = sorted(range(len(pairs)), key=lambda index: sum(map(len, pairs[index])))
     for start in range(0, len(order), _BATCH):
-        places = order[start : start + _BATCH]
-        batch = [pairs[place] for place in places]
-        ids = pad([(*prompt, *said) for prompt, said in batch], torch.long).to(model.device)
-        mask = pad([[1] * (len(prompt) + len(said)) for prompt, said in batch], torch.long).to(model.device)
+        indices = order[start : start + _BATCH]
+        batch = [pairs[index] for index in indices]
+        ids = pad([(*prompt, *completion) for prompt, completion in batch], torch.long).to(model.device)
+        mask = pad([[1] * (len(prompt) + len(completion)) for prompt, completion in batch], torch.long).to(model.device)
         # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
         first = min(len(prompt) for prompt, _ in batch)
-        kept = ids.shape[1] - first + 1
-        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept).logits[:, :-1].float() / temperature
+        logits_kept = ids.shape[1] - first + 1
+        logits = (
+            model(input_ids=ids, attention_mask=mask, logits_to_keep=logits_kept).logits[:, :-1].float() / temperature
+        )
         chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
-        for row, (place, (prompt, said)) in enumerate(zip(places, batch, strict=True)):
+        for row, (index, (prompt, completion)) in enumerate(zip(indices, batch, strict=True)):
             begin = len(prompt) - first
-            found[place] = chosen[row, begin : begin + len(said)].tolist()
+            found[index] = chosen[row, begin : begin + len(completion)].tolist()
     return found
 
 
@@ -49,7 +51,7 @@ def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> 
     """
     starts = [row.mask.index(True) for row in rows]
     pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]
-    told = zip(rows, starts, token_logprobs(model, pairs), strict=True)
-    least = [min(compress(logprobs, row.mask[start:])) for row, start, logprobs in told]
-    wrong = [1 - math.exp(logprob) for logprob in least]
-    return random.Random(seed).choices(rows, wrong if any(wrong) else None, k=count)
+    scored = zip(rows, starts, token_logprobs(model, pairs), strict=True)
+    lowest = [min(compress(logprobs, row.mask[start:])) for row, start, logprobs in scored]
+    weights = [1 - math.exp(logprob) for logprob in lowest]
+    return random.Random(seed).choices(rows, weights if any(weights) else None, k=count)

@@ -24,7 +24,7 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     if config is None:
         return model
     if isinstance(model, PeftModel):
-        _refuse_other(model, config)
+        _refuse_different(model, config)
         return model
     name, targets = type(model).__name__, config.targets
     settings = peft.LoraConfig(
@@ -42,19 +42,19 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
     # The last part of a name is the same in every layer, so an adapter of any depth can be compared with the settings.
-    own = adapted.active_peft_config
-    own.target_modules = {target.rpartition(".")[2] for target in own.target_modules}
+    adapter_config = adapted.active_peft_config
+    adapter_config.target_modules = {target.rpartition(".")[2] for target in adapter_config.target_modules}
     return adapted
 
 
-def _refuse_other(model: PeftModel, config: LoraConfig) -> None:
+def _refuse_different(model: PeftModel, config: LoraConfig) -> None:
     """Raise UserError if ``config`` has another rank or other targets than the model's adapter. An update cannot change
     the shape of an adapter."""
-    own = model.active_peft_config
+    current = model.active_peft_config
     targets = config.targets if isinstance(config.targets, str) else set(config.targets)
-    if own.r != config.rank or targets not in ("all-linear", own.target_modules):
+    if current.r != config.rank or targets not in ("all-linear", current.target_modules):
         raise UserError(
-            f"the checkpoint's adapter has rank {own.r} on {sorted(own.target_modules)}, but lora "
+            f"the checkpoint's adapter has rank {current.r} on {sorted(current.target_modules)}, but lora "
             f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
             "make it part of its base (treeagent merge) to begin another"
         )

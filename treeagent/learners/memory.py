@@ -38,10 +38,10 @@ def sum_losses(model: nn.Module, losses: Iterable[Callable[[], Tensor]]) -> Tens
     total: Tensor | None = None
     for loss in losses:
         value = loss()
-        for place, gradient in enumerate(torch.autograd.grad(value, trained, allow_unused=True)):
-            before = sums[place]
+        for index, gradient in enumerate(torch.autograd.grad(value, trained, allow_unused=True)):
+            before = sums[index]
             if gradient is not None:
-                sums[place] = gradient if before is None else before.add_(gradient)
+                sums[index] = gradient if before is None else before.add_(gradient)
         total = value.detach() if total is None else total + value.detach()
         del value
     assert total is not None
@@ -74,6 +74,6 @@ class SavedGradients:
 
     def add(self) -> None:
         """Add the gradients set aside to those that the model has now."""
-        for weight, kept in zip(self._weights, self._kept, strict=True):
-            assert kept is not None
-            weight.grad = kept if weight.grad is None else kept.add_(weight.grad)
+        for weight, saved in zip(self._weights, self._kept, strict=True):
+            assert saved is not None
+            weight.grad = saved if weight.grad is None else saved.add_(weight.grad)

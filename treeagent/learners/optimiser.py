@@ -17,9 +17,9 @@ class MuonAdamW(Optimizer):
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
         """Optimise all trainable parameters of ``model``."""
         embeddings = _embeddings(model)
-        trained = {id(one): one for one in model.parameters() if one.requires_grad}.values()
-        matrices = [one for one in trained if one.ndim == 2 and id(one) not in embeddings]
-        others = [one for one in trained if one.ndim != 2 or id(one) in embeddings]
+        trained = {id(parameter): parameter for parameter in model.parameters() if parameter.requires_grad}.values()
+        matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
+        others = [parameter for parameter in trained if parameter.ndim != 2 or id(parameter) in embeddings]
         self._parts: list[Optimizer] = []
         if matrices:
             self._parts.append(_Muon(matrices, lr=learning_rate, weight_decay=weight_decay))
@@ -61,10 +61,10 @@ class _Muon(Muon):
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
-                kept = self.state[weight]
-                if not kept:
-                    kept["momentum_buffer"] = torch.zeros_like(weight.grad)
-                momentum = kept["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
+                state = self.state[weight]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
+                momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
                 update = orthogonal(weight.grad.lerp(momentum, group["momentum"]), group["ns_coefficients"])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 # Scale to the size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.

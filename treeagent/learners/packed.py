@@ -49,12 +49,12 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
     """
     inputs = [tuple(row[: max(len(row) - 1, 1)]) for row in rows]
     order = sorted(range(len(rows)), key=lambda row: inputs[row])
-    shared = [0, *(_common(inputs[before], inputs[row]) for before, row in pairwise(order))]
+    shared = [0, *(_common_length(inputs[before], inputs[row]) for before, row in pairwise(order))]
     lengths = [len(inputs[row]) for row in order]
     longest = max(lengths)
     widths = [*range(longest, most_tokens, _WIDTH_STEP), max(most_tokens, longest)]
     starts, width = min(
-        (_fill(lengths, shared, width) for width in widths),
+        (_pack_starts(lengths, shared, width) for width in widths),
         key=lambda filled: len(filled[0]) * filled[1] * (6 * hidden_size + filled[1]),
     )
     ids = torch.zeros(len(starts), width, dtype=torch.long)
@@ -62,34 +62,34 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
     seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself, or softmax gives NaN
     places = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
-    for place, row in enumerate(order):
-        if place in starts:
+    for index, row in enumerate(order):
+        if index in starts:
             number, end, path = number + 1, 0, path[:0]
-        above = path[: shared[place]]
-        first, end = end, end + lengths[place] - len(above)
+        above = path[: shared[index]]
+        first, end = end, end + lengths[index] - len(above)
         ids[number, first:end] = torch.tensor(inputs[row][len(above) :])
-        positions[number, first:end] = torch.arange(len(above), lengths[place])
+        positions[number, first:end] = torch.arange(len(above), lengths[index])
         seen[number, first:end][:, above] = True
         seen[number, first:end, first:end] = torch.ones(end - first, end - first, dtype=torch.bool).tril()
         path = torch.cat([above, torch.arange(first, end)])
-        kept = len(rows[row]) - 1
-        places[row, :kept] = number * width + path[:kept]
+        length = len(rows[row]) - 1
+        places[row, :length] = number * width + path[:length]
     return Packed(ids, positions, torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None], places)
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """The length of the common prefix of two rows."""
     pairs = enumerate(zip(first, second, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
+    return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
-def _fill(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[list[int], int]:
+def _pack_starts(lengths: Sequence[int], shared: Sequence[int], width: int) -> tuple[list[int], int]:
     """Fill packs one after the other with up to ``width`` tokens. Returns the indices of the rows that begin a pack,
     and the number of tokens of the fullest pack."""
     starts, used, fullest = list[int](), width, 0
-    for place, (length, common) in enumerate(zip(lengths, shared, strict=True)):
-        if place == 0 or used + length - common > width:
-            starts.append(place)
+    for index, (length, common) in enumerate(zip(lengths, shared, strict=True)):
+        if index == 0 or used + length - common > width:
+            starts.append(index)
             used = length
         else:
             used += length - common
@@ -117,8 +117,8 @@ def states_at(model: Model, places: Tensor) -> Iterator[None]:
 def why_unpackable(model: Model) -> str:
     """The reason why ``model`` cannot be packed, as a clause that follows "it"; empty if it can. A model cannot be
     packed if a hidden state depends on more than the token's ancestors and depth, or if it ignores the mask."""
-    whole = base_model(model)
-    config = whole.config.get_text_config()
+    base = base_model(model)
+    config = base.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     reasons = [unmasked(model)]
     if kinds or getattr(config, "sliding_window", None):
@@ -137,5 +137,5 @@ def refuse_unpackable(model: Model) -> None:
         UserError: it cannot.
     """
     if reason := why_unpackable(model):
-        whole = base_model(model)
-        raise UserError(f"packed=True cannot train {type(whole).__name__}: it {reason}; set packed=False")
+        base = base_model(model)
+        raise UserError(f"packed=True cannot train {type(base).__name__}: it {reason}; set packed=False")

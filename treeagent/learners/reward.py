@@ -107,8 +107,8 @@ class _RewardTrainer(Learner, RewardTrainer):
         pairs = len(inputs["margin"])
 
         def loss(first: int, last: int) -> Tensor:
-            places = [*range(first, last), *range(pairs + first, pairs + last)]
-            part = {name: inputs[name][places] for name in ("input_ids", "attention_mask")}
+            indices = [*range(first, last), *range(pairs + first, pairs + last)]
+            part = {name: inputs[name][indices] for name in ("input_ids", "attention_mask")}
             part["margin"] = inputs["margin"][first:last]
             return self.batch_loss(model, part, None) * ((last - first) / pairs)
 
@@ -118,10 +118,10 @@ class _RewardTrainer(Learner, RewardTrainer):
         return dataset  # the pairs were tokenised when they were sampled
 
 
-def _logits(whole: Model, called: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
+def _logits(model: Model, forward: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
     """The head's logit at the last token of each row, (rows, tokens) to (rows)."""
-    with last_hidden_states(whole) as collected:
-        called(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
+    with last_hidden_states(model) as collected:
+        forward(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
     last = mask.sum(dim=1) - 1
     logits: Tensor = head(collected[0][torch.arange(len(ids), device=ids.device), last])
     return logits
@@ -133,16 +133,16 @@ def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_s
     training, device = model.training, model.device
     model.eval()
     head.to(device)
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     found = dict[int, float]()
     for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        batch = [rows[place] for place in places]
+        indices = order[start : start + batch_size]
+        batch = [rows[index] for index in indices]
         ids = pad(batch, torch.long).to(device)
         mask = pad([[1] * len(row) for row in batch], torch.long).to(device)
-        found |= zip(places, _logits(model, model, head, ids, mask).float().tolist(), strict=True)
+        found |= zip(indices, _logits(model, model, head, ids, mask).float().tolist(), strict=True)
     model.train(training)
-    return [found[place] for place in range(len(rows))]
+    return [found[index] for index in range(len(rows))]
 
 
 @dataclass(frozen=True, slots=True)

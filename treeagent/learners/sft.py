@@ -60,11 +60,11 @@ def train_sft(
         UserError: a value target is outside the head's range.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
-    given = len(rows)
+    row_count = len(rows)
     rows = where(rows, lambda row: any(row.mask[1:]) or (head is not None and bool(row.value_positions)))
     if not rows:
         raise NothingToLearn(
-            f"none of {given} rows has a token to imitate or a value to learn: collect more trees, or lower "
+            f"none of {row_count} rows has a token to imitate or a value to learn: collect more trees, or lower "
             "update.imitation.min_return"
         )
     with prepared(model, config, hooks, head) as arguments:

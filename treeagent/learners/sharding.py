@@ -52,12 +52,12 @@ def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
 
 def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Whole weights in the first process, which saves them; empty in the others. All processes must call this."""
-    leads, kept = PartialState().is_main_process, dict[str, Tensor]()
+    is_main, gathered_weights = PartialState().is_main_process, dict[str, Tensor]()
     for name, weight in weights.items():  # one at a time: no GPU holds them all
         gathered_weight = whole(weight)
-        if leads:
-            kept[name] = gathered_weight.cpu()
-    return kept
+        if is_main:
+            gathered_weights[name] = gathered_weight.cpu()
+    return gathered_weights
 
 
 def whole_weights(model: PreTrainedModel | PeftModel) -> dict[str, Tensor] | None:

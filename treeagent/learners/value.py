@@ -74,10 +74,10 @@ def fit_value(
         UserError: a target lies outside the head's range.
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
-    kept, held_out = _split([row for row in rows if row.value_positions], config)
+    training_rows, held_out = _split([row for row in rows if row.value_positions], config)
     if isinstance(head, LogprobHead) and not head.chosen:
-        _choose(model, head, kept, config.seed)
-    train = _states(model, head, kept, config.forward_batch_size)
+        _choose(model, head, training_rows, config.seed)
+    train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
     shuffler = torch.Generator().manual_seed(config.seed)
