@@ -43,24 +43,24 @@ class Assessments:
                 self._add(tree, path, node)
 
     def _add(self, tree: Tree, path: Sequence[Edge], node: Node) -> None:
-        said = components_of(path[-1])
+        components = components_of(path[-1])
         if self._config.tiers:
-            tier = deciding_tier(said, self._config) or "none"
+            tier = deciding_tier(components, self._config) or "none"
             self._tiers[tier] += 1
-            if "spot_check" in said:
-                words = said["verdict"] >= _SUCCESS, said["spot_check"] >= _SUCCESS
-                self._pairs.setdefault((tier, "judge"), []).append(words)
-                if words[0] != words[1]:
+            if "spot_check" in components:
+                successes = components["verdict"] >= _SUCCESS, components["spot_check"] >= _SUCCESS
+                self._pairs.setdefault((tier, "judge"), []).append(successes)
+                if successes[0] != successes[1]:
                     self._doubted.setdefault(tier, {})[tree.task.id] = None
         verified = reaches(sum(components_of(edge).get("outcome", 0.0) for edge in path), 1.0)
-        told = label(self._states.get(state_hash(tree.task.id, node.state.messages), ()))
+        judgement = label(self._states.get(state_hash(tree.task.id, node.state.messages), ()))
         for name in ("judge", "learned"):
-            if name not in said:
+            if name not in components:
                 continue
-            success = said[name] >= _SUCCESS and not (name == "judge" and said.get("hacked"))
+            success = components[name] >= _SUCCESS and not (name == "judge" and components.get("hacked"))
             self._pairs.setdefault((name, "verifier"), []).append((success, verified))
-            if told is not None and told[1] == "human":
-                self._pairs.setdefault((name, "people"), []).append((success, told[0]))
+            if judgement is not None and judgement[1] == "human":
+                self._pairs.setdefault((name, "people"), []).append((success, judgement[0]))
 
     def figures(self) -> dict[str, float]:
         """Metrics of all ends added so far. ``tier/NAME`` is the share of ends that a tier decides. ``agreement/...``

@@ -152,9 +152,9 @@ def _expected(ranked: Sequence[tuple[float, float]], n: int) -> float:
     """The expected second number of the pair whose first number is the highest among n draws."""
     total, below, count = 0.0, 0, len(ranked)
     for _, group in groupby(sorted(ranked), key=lambda pair: pair[0]):
-        told = [second for _, second in group]
-        upto = below + len(told)
-        total += ((upto / count) ** n - (below / count) ** n) * fmean(told)
+        values = [second for _, second in group]
+        upto = below + len(values)
+        total += ((upto / count) ** n - (below / count) ** n) * fmean(values)
         below = upto
     return total
 

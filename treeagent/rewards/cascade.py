@@ -51,23 +51,23 @@ class Assessor:
                 found |= judged(await self._ask(end, call_tool))
             elif tier == "learned" and (value := await learned()) is not None:
                 found["learned"] = value
-            said = (components if tier == "rule" else found).get(component_of(tier, self.config))
-            if said is not None:
+            score = (components if tier == "rule" else found).get(component_of(tier, self.config))
+            if score is not None:
                 if tier == "learned":
                     middle = (low + high) / 2
-                    said = self.trust * said + (1 - self.trust) * middle
-                found["verdict"] = said
-                if not low < said < high:
+                    score = self.trust * score + (1 - self.trust) * middle
+                found["verdict"] = score
+                if not low < score < high:
                     break
         if found.get("hacked"):
             found["verdict"] = 0.0
-        if tier != "judge" and self._spot(end) and (checked := await self._ask(end, call_tool)) is not None:
+        if tier != "judge" and self._is_spot_checked(end) and (checked := await self._ask(end, call_tool)) is not None:
             found["spot_check"] = 0.0 if checked.hacked else checked.value
         return found
 
-    def _spot(self, end: State) -> bool:
-        said = (message.content for message in end.messages)
-        return derive_seed("spot check", end.task.id, end.task.seed, *said) < self.config.spot_checks * 2**63
+    def _is_spot_checked(self, end: State) -> bool:
+        contents = (message.content for message in end.messages)
+        return derive_seed("spot check", end.task.id, end.task.seed, *contents) < self.config.spot_checks * 2**63
 
     async def _ask(self, end: State, call_tool: ToolCaller | None) -> Verdict | None:
         return (
@@ -84,8 +84,8 @@ def component_of(tier: Tier, config: RewardsConfig) -> str:
 
 def deciding_tier(components: Components, config: RewardsConfig) -> Tier | None:
     """The tier that gave the verdict on an end: the last one with a score. None if there is none."""
-    said = [tier for tier in config.tiers if component_of(tier, config) in components]
-    return said[-1] if said else None
+    tiers = [tier for tier in config.tiers if component_of(tier, config) in components]
+    return tiers[-1] if tiers else None
 
 
 def judged(verdict: Verdict | None) -> dict[str, float]:

@@ -43,10 +43,10 @@ def read_rules(config: RewardsConfig) -> dict[str, Rule]:
         UserError: one cannot be imported, or is not a function.
     """
     rules: dict[str, Rule] = {}
-    for name, place in config.rules.items():
-        found = imported(place, f"rewards.rules.{name}")
+    for name, import_path in config.rules.items():
+        found = imported(import_path, f"rewards.rules.{name}")
         if not callable(found):
-            raise UserError(f"rewards.rules.{name} {place!r} is a {type(found).__name__}: name a function")
+            raise UserError(f"rewards.rules.{name} {import_path!r} is a {type(found).__name__}: name a function")
         rules[name] = cast(Rule, found)
     return rules
 
@@ -57,23 +57,23 @@ def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
     Raises:
         UserError: a rule returned something other than a finite number or None.
     """
-    said: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for name, rule in rules.items():
         value: object = rule(step)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise UserError(f"rule {name!r} of rewards.rules gave {value!r:.80}: return a finite number or None")
-        said[name] = float(value)
-    return said
+        scores[name] = float(value)
+    return scores
 
 
 def derived(action: Action, transition: Transition) -> dict[str, float]:
     """The components that follow from the step itself: ``outcome`` (the environment's reward), ``process``, ``steps``
     (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a malformed or refused call) and ``forbidden`` (1 for a call
     that a shield refused)."""
-    said = transition.state.messages[-1].content
-    refused = transition.invalid and said.startswith(FORBIDDEN)
+    observation = transition.state.messages[-1].content
+    refused = transition.invalid and observation.startswith(FORBIDDEN)
     return {
         "outcome": transition.reward or 0.0,
         "process": transition.process,
@@ -101,27 +101,27 @@ def stored_step(node: Node, edge: Edge) -> Step | None:
     child = edge.child
     if edge.thought or child is None or child.unknown:
         return None
-    said = child.state.messages[-1].content
+    observation = child.state.messages[-1].content
     task = child.state.task
-    return Step(task, node.state.messages, edge.action, said, child.terminated, child.invalid, edge.outcome)
+    return Step(task, node.state.messages, edge.action, observation, child.terminated, child.invalid, edge.outcome)
 
 
-def known_names(config: RewardsConfig, given: Sequence[str]) -> set[str]:
-    """Names that may have a weight or a budget, if the environment declares the components ``given``."""
+def known_names(config: RewardsConfig, declared: Sequence[str]) -> set[str]:
+    """Names that may have a weight or a budget, if the environment declares the components ``declared``."""
     tools = TOOL_SCORES if config.tools else ()
     judged = JUDGED if config.judge else ()
     decided = ("verdict", *config.tiers) if config.tiers else ()
     learned = ("learned",) if config.learns else ()
-    return {*DERIVED, *tools, *judged, *learned, *decided, *config.rules, *given} - {"rule"}
+    return {*DERIVED, *tools, *judged, *learned, *decided, *config.rules, *declared} - {"rule"}
 
 
-def require_names(config: RewardsConfig, given: Sequence[str]) -> None:
-    """Check that every weight and budget names a component, if the environment declares the components ``given``.
+def require_names(config: RewardsConfig, declared: Sequence[str]) -> None:
+    """Check that every weight and budget names a component, if the environment declares the components ``declared``.
 
     Raises:
         UserError: a weight, a budget or ``rewards.rule`` names no component.
     """
-    known = known_names(config, given)
+    known = known_names(config, declared)
     if "rule" in config.tiers and config.rule not in known:
         raise UserError(f"rewards.rule names {config.rule!r}, which no step has: use one of {', '.join(sorted(known))}")
     for table, names in (("weights", config.weights), ("budgets", config.budgets)):

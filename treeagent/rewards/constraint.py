@@ -39,20 +39,20 @@ def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
     """A copy of a tree in which each reward, W and V is replaced by (x_r - Σ_k λ_k x_k) / (1 + Σ_k λ_k)."""
     scale = 1.0 + sum(multipliers.values())
     costs = [(weight, cost_tree(tree, name)) for name, weight in multipliers.items()]
-    whole = with_rewards(tree, lambda edge: edge.reward)
-    for node in whole.nodes():
+    copy = with_rewards(tree, lambda edge: edge.reward)
+    for node in copy.nodes():
         node.value /= scale
         for edge in node.edges:
             edge.value_sum /= scale
             if edge.reward is not None:
                 edge.reward /= scale
     for weight, cost in costs:
-        for node, paid in zip(whole.nodes(), cost.nodes(), strict=True):
+        for node, paid in zip(copy.nodes(), cost.nodes(), strict=True):
             for edge, price in zip(node.edges, paid.edges, strict=True):
                 edge.value_sum -= weight * price.value_sum / scale
                 if edge.reward is not None and edge.child is not None:
                     edge.reward -= weight * (price.reward or 0.0) / scale
-    return whole
+    return copy
 
 
 def path_costs(path: Sequence[Edge], budgets: Mapping[str, float]) -> dict[str, float]:

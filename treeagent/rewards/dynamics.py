@@ -52,9 +52,15 @@ class ScoredDynamics:
             transition = await self.dynamics.step(state, action)
         if transition.error:
             return transition
-        said = transition.state.messages[-1].content
+        observation = transition.state.messages[-1].content
         step = Step(
-            state.task, state.messages, action, said, transition.terminated, transition.invalid, transition.reward
+            state.task,
+            state.messages,
+            action,
+            observation,
+            transition.terminated,
+            transition.invalid,
+            transition.reward,
         )
         components = {**derived(action, transition), **transition.components}
         if self.config.tools and self.tools:
@@ -95,10 +101,10 @@ def read_only_caller(environment: EnvDynamics, before: State, action: Action, en
     answers = {tool.name for tool in environment.env.tools() if tool.answers}
     call = as_call(action.call, environment.env.tools())
     answered = isinstance(call, ToolCall) and call.name in answers and not environment.env.stochastic
-    stand = before if answered else end
+    state = before if answered else end
 
     async def call_tool(call: ToolCall) -> str:
-        found = await environment.step(stand, Action(call.name, call))
+        found = await environment.step(state, Action(call.name, call))
         return found.state.messages[-1].content
 
     return call_tool

@@ -104,13 +104,13 @@ class Judge:
             UserError: the ledger cannot be used, or the task lacks the reference.
         """
         config, events = self.config, Counter[tuple[str, str]]()
-        questions_by_vote = _questions_by_vote(config, alone=self.model.scores)
+        questions_by_vote = _questions_by_vote(config, separately=self.model.scores)
         conversations = {
-            vote: self._prompt(task, messages, asked, call_tool) for vote, asked in enumerate(questions_by_vote)
+            vote: self._prompt(task, messages, questions, call_tool) for vote, questions in enumerate(questions_by_vote)
         }
         votes, faults = await self._answers(conversations, questions_by_vote, call_tool, events)
-        asked, answered = (Counter(chain.from_iterable(each)) for each in (questions_by_vote, votes.values()))
-        enough = all(2 * answered[question] > number for question, number in asked.items())
+        questions, answered = (Counter(chain.from_iterable(each)) for each in (questions_by_vote, votes.values()))
+        enough = all(2 * answered[question] > number for question, number in questions.items())
         verdict = majority_verdict(list(votes.values()), config.items) if enough else None
         kind = ("no_verdict", faults[0]) if verdict is None else ("hacked" if verdict.hacked else "fair", "")
         self.ledger.count_events(events + Counter([("asked", ""), kind]))
@@ -133,12 +133,12 @@ class Judge:
         orders = [(one, other) if vote % 2 else (other, one) for vote in range(number)]
         conversations = {vote: self._comparison_prompt(task, *order) for vote, order in enumerate(orders)}
         votes, faults = await self._answers(conversations, [[BETTER]] * number, None, events)
-        said = [[vote[BETTER] for place, vote in votes.items() if place % 2 == order] for order in (0, 1)]
-        enough = all(2 * len(each) > len(range(order, number, 2)) for order, each in enumerate(said))
+        scores_by_order = [[vote[BETTER] for index, vote in votes.items() if index % 2 == order] for order in (0, 1)]
+        enough = all(2 * len(each) > len(range(order, number, 2)) for order, each in enumerate(scores_by_order))
         self.ledger.count_events(
             events + Counter([("asked", ""), ("compared", "") if enough else ("no_verdict", faults[0])])
         )
-        return (fmean(said[0]) + 1 - fmean(said[1])) / 2 if enough else None
+        return (fmean(scores_by_order[0]) + 1 - fmean(scores_by_order[1])) / 2 if enough else None
 
     async def _answers(
         self,
@@ -155,10 +155,10 @@ class Judge:
         }:
             with waiting():  # a tool call has started the time limit again
                 new_replies = await in_thread(partial(self._replies, open_conversations, events))
-            for vote, said in new_replies.items():
-                call = _CALL.search(said) if call_tool is not None and isinstance(said, str) else None
+            for vote, reply in new_replies.items():
+                call = _CALL.search(reply) if call_tool is not None and isinstance(reply, str) else None
                 if call_tool is None or call is None or len(conversations[vote]) > 2 * self.config.most_tool_calls:
-                    replies[vote] = said
+                    replies[vote] = reply
                     continue
                 events["tool_calls", ""] += 1
                 answer = quoted(await self._tool_result(call[1].strip(), call_tool))
@@ -168,12 +168,12 @@ class Judge:
                 ]
         votes, faults = dict[int, dict[str, float]](), list[str]()
         for vote, questions in enumerate(questions_by_vote):
-            said = replies[vote]
-            if isinstance(said, Fault):
-                faults.append(said.reason)
+            reply = replies[vote]
+            if isinstance(reply, Fault):
+                faults.append(reply.reason)
             elif self.model.scores:
-                votes[vote] = dict.fromkeys(questions, float(said))
-            elif (answers := read_answers(said, questions)) is not None:
+                votes[vote] = dict.fromkeys(questions, float(reply))
+            elif (answers := read_answers(reply, questions)) is not None:
                 votes[vote] = answers
             else:
                 faults.append(UNREADABLE)
@@ -202,7 +202,7 @@ class Judge:
         return self._messages(parts, questions)
 
     def _comparison_prompt(self, task: Task, first: Sequence[Message], second: Sequence[Message]) -> list[Message]:
-        wanted = ["What counts:", "\n".join(f"- {item}" for item in self.config.items)]
+        criteria = ["What counts:", "\n".join(f"- {item}" for item in self.config.items)]
         parts = [
             "The first episode:",
             _quoted_episode(first),
@@ -210,7 +210,7 @@ class Judge:
             _quoted_episode(second),
             *self._reference(task),
         ]
-        return self._messages([*parts, *wanted], [BETTER])
+        return self._messages([*parts, *criteria], [BETTER])
 
     def _reference(self, task: Task) -> list[str]:
         if not self.config.reference:
@@ -219,10 +219,10 @@ class Judge:
 
     def _messages(self, parts: Sequence[str], questions: Sequence[str]) -> list[Message]:
         if self.model.scores:
-            asked = [*questions, _WORD]
+            closing = [*questions, _WORD]
         else:
-            asked = ["\n".join(f"{number}. {question}" for number, question in enumerate(questions, 1)), _ANSWER_FORM]
-        return [Message("system", INSTRUCTIONS), Message("user", "\n\n".join([*parts, *asked]))]
+            closing = ["\n".join(f"{number}. {question}" for number, question in enumerate(questions, 1)), _ANSWER_FORM]
+        return [Message("system", INSTRUCTIONS), Message("user", "\n\n".join([*parts, *closing]))]
 
     def _replies(
         self, conversations: Mapping[int, Sequence[Message]], events: Counter[tuple[str, str]]
@@ -231,9 +231,9 @@ class Judge:
         waits for it, because equal episodes may end at the same time."""
         config = self.config
         seeds = {vote: 0 if self.model.scores else derive_seed("judge", vote) for vote in conversations}
-        drawn = (config.temperature, config.max_new_tokens)
+        sampling = (config.temperature, config.max_new_tokens)
         keys = {
-            vote: key_of(config.model, conversation, seeds[vote], *drawn)
+            vote: key_of(config.model, conversation, seeds[vote], *sampling)
             for vote, conversation in conversations.items()
         }
         with self._lock:
@@ -241,9 +241,9 @@ class Judge:
             new = {vote: Future[str | Fault]() for vote in conversations if vote not in others}
             self._pending.update((keys[vote], future) for vote, future in new.items())
         try:
-            said = self._new_replies({vote: conversations[vote] for vote in new}, keys, seeds, events)
+            replies = self._new_replies({vote: conversations[vote] for vote in new}, keys, seeds, events)
             for vote, future in new.items():
-                future.set_result(said[vote])
+                future.set_result(replies[vote])
         except BaseException as error:
             for future in new.values():
                 future.set_exception(error)
@@ -253,7 +253,7 @@ class Judge:
                 for vote in new:
                     del self._pending[keys[vote]]
         events["cached", ""] += len(others)
-        return said | {vote: future.result() for vote, future in others.items()}
+        return replies | {vote: future.result() for vote, future in others.items()}
 
     def _new_replies(
         self,
@@ -265,27 +265,29 @@ class Judge:
         """The reply to each conversation, from the ledger if it is stored there, otherwise from the model."""
         config, ledger = self.config, self.ledger
         known = ledger.stored_replies([keys[vote] for vote in conversations])
-        said: dict[int, str | Fault] = {vote: known.get(keys[vote], Fault(OVER_BUDGET)) for vote in conversations}
+        replies_by_vote: dict[int, str | Fault] = {
+            vote: known.get(keys[vote], Fault(OVER_BUDGET)) for vote in conversations
+        }
         events["cached", ""] += len(known)
         new = [vote for vote in conversations if keys[vote] not in known]
         if new:
-            numbers = ledger.begin([keys[place] for place in new], config.most_calls, config.most_tokens)
-            begun = new[: len(numbers)]
+            numbers = ledger.begin([keys[vote] for vote in new], config.most_calls, config.most_tokens)
+            admitted = new[: len(numbers)]
             started = time.perf_counter()
-            replies = self.model.reply([conversations[place] for place in begun], [seeds[place] for place in begun])
-            seconds = (time.perf_counter() - started) / max(len(begun), 1)
+            replies = self.model.reply([conversations[vote] for vote in admitted], [seeds[vote] for vote in admitted])
+            seconds = (time.perf_counter() - started) / max(len(admitted), 1)
             paid = {number: each for number, each in zip(numbers, replies, strict=True) if isinstance(each, Reply)}
             ledger.finish(paid, seconds)
-            for place, reply in zip(begun, replies, strict=True):
-                said[place] = reply.text if isinstance(reply, Reply) else reply
-        return said
+            for vote, reply in zip(admitted, replies, strict=True):
+                replies_by_vote[vote] = reply.text if isinstance(reply, Reply) else reply
+        return replies_by_vote
 
 
-def _questions_by_vote(config: JudgeConfig, *, alone: bool) -> list[list[str]]:
-    """The questions of each conversation. If they are asked ``alone``, there is one conversation for each question.
+def _questions_by_vote(config: JudgeConfig, *, separately: bool) -> list[list[str]]:
+    """The questions of each conversation. If they are asked separately, there is one conversation for each question.
     Otherwise there is one for each vote with all questions, in reverse order for every second vote."""
     questions = [*config.items, *((HACKED,) if config.hacked else ())]
-    if alone:
+    if separately:
         return [[question] for question in questions]
     return [questions[::-1] if vote % 2 else questions for vote in range(config.votes)]
 
@@ -319,8 +321,8 @@ def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | Non
     """The answer to each question, 1 for yes and 0 for no. None if a question has no answer, or two different ones."""
     found: dict[int, float] = {}
     for number, answer in _ANSWER.findall(reply.rpartition("</think>")[2]):
-        said = float(answer.casefold() == "yes")
-        if found.setdefault(int(number), said) != said:
+        score = float(answer.casefold() == "yes")
+        if found.setdefault(int(number), score) != score:
             return None
     if not all(number in found for number in range(1, len(questions) + 1)):
         return None

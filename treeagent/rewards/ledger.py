@@ -38,10 +38,10 @@ class Reply:
     price: float = 0.0
 
 
-def key_of(model: str, messages: Sequence[Message], seed: int, *drawn: float) -> str:
+def key_of(model: str, messages: Sequence[Message], seed: int, *sampling: float) -> str:
     """The hash under which a reply is stored. It covers the model, the text with its rubric, the seed and the sampling
     settings."""
-    statement = [model, seed, list(drawn), [[message.role, message.content] for message in messages]]
+    statement = [model, seed, list(sampling), [[message.role, message.content] for message in messages]]
     return hashlib.sha256(json.dumps(statement).encode()).hexdigest()
 
 
@@ -75,9 +75,11 @@ class Ledger:
     def stored_replies(self, keys: Sequence[str]) -> dict[str, str]:
         """The stored replies, by those of the ``keys`` that have one."""
         with self._connection() as connection:
-            places = ",".join("?" * len(keys))
+            placeholders = ",".join("?" * len(keys))
             return dict(
-                connection.execute(f"SELECT key, reply FROM call WHERE reply IS NOT NULL AND key IN ({places})", keys)
+                connection.execute(
+                    f"SELECT key, reply FROM call WHERE reply IS NOT NULL AND key IN ({placeholders})", keys
+                )
             )
 
     def begin(self, keys: Sequence[str], most_calls: int | None = None, most_tokens: int | None = None) -> list[int]:
@@ -92,9 +94,9 @@ class Ledger:
             if most_tokens is not None and tokens >= most_tokens:
                 allowed = 0
             statement = "INSERT INTO call (stage, key) VALUES (?, ?)"
-            begun = [connection.execute(statement, (self.stage, key)).lastrowid for key in keys[:allowed]]
+            row_ids = [connection.execute(statement, (self.stage, key)).lastrowid for key in keys[:allowed]]
             connection.execute("COMMIT")
-        return [number for number in begun if number is not None]
+        return [number for number in row_ids if number is not None]
 
     def finish(self, replies: Mapping[int, Reply], seconds: float) -> None:
         """Store the replies to calls, by the numbers of the calls. Each took ``seconds``."""

@@ -50,16 +50,16 @@ def rate(scores: Array, seed: int = 0) -> list[Rating | None]:
         return [None] * policies
     wins = np.where(known, scores, 0.0)[:, linked][:, :, linked].reshape(tasks, -1)
     tie, size = met[linked][:, linked] / 2, int(linked.sum())
-    drawn = np.random.default_rng(seed).multinomial(tasks, np.full(tasks, 1 / tasks), _RESAMPLES)
-    counts = np.vstack([np.ones((1, tasks)), drawn])
+    resamples = np.random.default_rng(seed).multinomial(tasks, np.full(tasks, 1 / tasks), _RESAMPLES)
+    counts = np.vstack([np.ones((1, tasks)), resamples])
     found = bradley_terry((counts @ wins).reshape(-1, size, size) + tie)
     low, high = np.quantile(found[1:], (0.025, 0.975), axis=0)
     numbers = known.sum(axis=(0, 2))
-    told: list[Rating | None] = [None] * policies
-    for place, policy in enumerate(np.flatnonzero(linked)):
-        value, least, most = (float(each[place]) for each in (found[0], low, high))
-        told[policy] = Rating(value, least, most, int(numbers[policy]))
-    return told
+    ratings: list[Rating | None] = [None] * policies
+    for index, policy in enumerate(np.flatnonzero(linked)):
+        value, least, most = (float(each[index]) for each in (found[0], low, high))
+        ratings[policy] = Rating(value, least, most, int(numbers[policy]))
+    return ratings
 
 
 def bradley_terry(wins: Array) -> Array:

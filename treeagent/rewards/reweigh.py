@@ -79,13 +79,13 @@ def rescored(
 ) -> list[Tree]:
     """Apply ``reweighed`` to trees of any tasks, and keep their order."""
     groups: dict[str, list[int]] = {}
-    for place, tree in enumerate(trees):
-        groups.setdefault(tree.task.id, []).append(place)
+    for index, tree in enumerate(trees):
+        groups.setdefault(tree.task.id, []).append(index)
     changed: dict[int, Tree] = {}
-    for places in groups.values():
-        group = [trees[place] for place in places]
-        changed |= zip(places, reweighed(group, config, rules, process_weight), strict=True)
-    return [changed[place] for place in range(len(trees))]
+    for indices in groups.values():
+        group = [trees[index] for index in indices]
+        changed |= zip(indices, reweighed(group, config, rules, process_weight), strict=True)
+    return [changed[index] for index in range(len(trees))]
 
 
 def _reward(edge: Edge) -> float | None:
@@ -135,12 +135,12 @@ def _copies(node: Node, new_rewards: _RewardChange) -> dict[int, Node]:
     """ΔQ of each edge of a node, by ``id`` of the node."""
     order, stack = list[Node](), [node]
     while stack:
-        here = stack.pop()
-        order.append(here)
-        stack.extend(edge.child for edge in here.edges if edge.child is not None)
-    for here in reversed(order):  # children first
+        current = stack.pop()
+        order.append(current)
+        stack.extend(edge.child for edge in current.edges if edge.child is not None)
+    for current in reversed(order):  # children first
         edges, changed = list[Edge](), list[float]()
-        for edge in here.edges:
+        for edge in current.edges:
             change = 0.0
             reward = edge.reward
             if edge.child is not None:
@@ -157,8 +157,8 @@ def _copies(node: Node, new_rewards: _RewardChange) -> dict[int, Node]:
                 )
             )
             changed.append(change)
-        copies[id(here)] = replace(here, edges=edges, value=0.0 if new_rewards.blank else here.value)
-        changes[id(here)] = changed
+        copies[id(current)] = replace(current, edges=edges, value=0.0 if new_rewards.blank else current.value)
+        changes[id(current)] = changed
     return copies
 
 

@@ -39,10 +39,10 @@ def call_scores(
     if isinstance(call, str):
         scores = {"malformed": 1.0, "format": -1.0 / most_steps}
         if isinstance(action.call, ToolCall) and not action.error:
-            named = [tool for tool in tools if tool.name == action.call.name]
-            scores["which"] = float(bool(named))
-            if named:
-                scores["how"] = _fitting(action.call.arguments, named[0])
+            matches = [tool for tool in tools if tool.name == action.call.name]
+            scores["which"] = float(bool(matches))
+            if matches:
+                scores["how"] = _fitting(action.call.arguments, matches[0])
         return scores
     if not reference:
         return {"which": 1.0, "how": 1.0}
