@@ -174,11 +174,11 @@ def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
     """
     run = Run.open(Path(config.evaluate.world))
     settings, world = world_of(run)
-    here, there = config.environment, settings.environment
-    if (here.name, here.options) != (there.name, there.options):
+    ours, theirs = config.environment, settings.environment
+    if (ours.name, ours.options) != (theirs.name, theirs.options):
         raise UserError(
-            f"evaluate.world {run.path} is of environment {there.name!r} with options {there.options}, not of "
-            f"{here.name!r} with {here.options}: set environment.* as that run has them, or name a run of these"
+            f"evaluate.world {run.path} is of environment {theirs.name!r} with options {theirs.options}, not of "
+            f"{ours.name!r} with {ours.options}: set environment.* as that run has them, or name a run of these"
         )
     try:
         return replace(config, world=settings.world), world

@@ -83,7 +83,7 @@ async def _replay(
     """Play a path in the environment. Returns the path with the environment's answers; None after an error of the
     environment, which the tree keeps."""
     discount = growth.tree.discount
-    known = next(place for place, edge in enumerate(plan) if _end([edge]).origin == "imagined")
+    known = next(index for index, edge in enumerate(plan) if _end([edge]).origin == "imagined")
     path = list(plan[:known])
     agrees = True
     while agrees and len(path) < len(plan):
@@ -101,9 +101,9 @@ async def _replay(
             return None
     if rest:
         _end(path).value = path_return(rest, discount)
-    for place, edge in enumerate(path):
-        returned = path_return(path[place:], discount)
-        edge.value_sum = edge.visits * (max(edge.value, returned) if place < known else returned)
+    for index, edge in enumerate(path):
+        returned = path_return(path[index:], discount)
+        edge.value_sum = edge.visits * (max(edge.value, returned) if index < known else returned)
     return [*path, *rest]
 
 

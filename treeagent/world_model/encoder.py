@@ -66,8 +66,8 @@ class LexicalEncoder:
         rows = np.zeros((len(texts), self.dimension), np.float32)
         for row, text in zip(rows, texts, strict=True):
             for feature, count in Counter(_features(text)).items():
-                place = zlib.crc32(feature.encode())
-                row[place % self.dimension] += (1 if place >> 31 else -1) * (1 + math.log(count))
+                hashed = zlib.crc32(feature.encode())
+                row[hashed % self.dimension] += (1 if hashed >> 31 else -1) * (1 + math.log(count))
         return unit(rows)
 
 

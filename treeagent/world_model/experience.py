@@ -153,11 +153,11 @@ class ExperienceModel:
 
     def _transition(self, state: State, action: Action, reward_so_far: float, answer: Answer | str) -> Transition:
         used = 1 + sum(message.role == "assistant" for message in state.messages)
-        said = Message("assistant", action.text, action.token_ids)
+        turn = Message("assistant", action.text, action.token_ids)
         if isinstance(answer, str):
-            after = State(state.task, (*state.messages, said, Message("user", f"Unanswered: {answer}")))
+            after = State(state.task, (*state.messages, turn, Message("user", f"Unanswered: {answer}")))
             return Transition(after, reward=None, truncated=True, origin="imagined", invalid=True, cost=0, error=answer)
-        messages = (*state.messages, said, Message("user", answer.observation))
+        messages = (*state.messages, turn, Message("user", answer.observation))
         after = State(state.task, messages, snapshot=_RewardSum(reward_so_far + answer.reward))
         return Transition(
             after,

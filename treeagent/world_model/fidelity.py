@@ -108,12 +108,12 @@ class Fidelity:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values: the overall figures at the top level, the others as nested tables."""
-        told = asdict(self)
-        overall: dict[str, Any] = told.pop("overall")
-        return overall | told | {"compounding": {str(k): row for k, row in told["compounding"].items()}}
+        record = asdict(self)
+        overall: dict[str, Any] = record.pop("overall")
+        return overall | record | {"compounding": {str(k): row for k, row in record["compounding"].items()}}
 
 
-def agreement(real: Experience, said: str, *, free: bool = False) -> float:
+def agreement(real: Experience, predicted: str, *, free: bool = False) -> float:
     """Return how well a predicted observation agrees with the real one, in [0, 1].
 
     Usually this is F1 over words and numbers, each paired with the first word of its line. If the history does not
@@ -122,11 +122,11 @@ def agreement(real: Experience, said: str, *, free: bool = False) -> float:
     in the real answer, those that the prediction contains, too. History: lines that do not contradict earlier
     observations.
     """
-    if said.strip() == real.observation.strip():
+    if predicted.strip() == real.observation.strip():
         return 1.0
     if not free:
-        return _f1(Counter(_marked(said)), Counter(_marked(real.observation)))
-    return (_format(real, said) + _relevance(real, said) + _history(real, said)) / 3
+        return _f1(Counter(_marked(predicted)), Counter(_marked(real.observation)))
+    return (_format(real, predicted) + _relevance(real, predicted) + _history(real, predicted)) / 3
 
 
 def _marked(text: str) -> list[tuple[str, str]]:
@@ -144,8 +144,8 @@ def _f1(one: Counter[tuple[str, str]], other: Counter[tuple[str, str]]) -> float
     return 2 * (one & other).total() / total if total else 1.0
 
 
-def _format(real: Experience, said: str) -> float:
-    known, lines = set(map(_form, real.observation.splitlines())), said.splitlines()
+def _format(real: Experience, predicted: str) -> float:
+    known, lines = set(map(_form, real.observation.splitlines())), predicted.splitlines()
     return sum(_form(line) in known for line in lines) / len(lines) if lines else 0.0
 
 
@@ -154,20 +154,20 @@ def _form(line: str) -> str:
     return re.sub(r"a(?: a)*", "a", re.sub(r"[^\W\d]+", "a", re.sub(r"\d+(?:\.\d+)?", "0", line)))
 
 
-def _relevance(real: Experience, said: str) -> float:
-    asked = set(words(argument(real.action))) & set(words(real.observation))
-    return len(asked & set(words(said))) / len(asked) if asked else 1.0
+def _relevance(real: Experience, predicted: str) -> float:
+    relevant = set(words(argument(real.action))) & set(words(real.observation))
+    return len(relevant & set(words(predicted))) / len(relevant) if relevant else 1.0
 
 
-def _history(real: Experience, said: str) -> float:
+def _history(real: Experience, predicted: str) -> float:
     """Return the share of lines without a contradiction. A line contradicts an earlier line with the same words but
     other numbers. A number at the start of a line is ignored."""
-    shown: dict[str, set[str]] = defaultdict(set)
+    lines_by_form: dict[str, set[str]] = defaultdict(set)
     for message in real.history:
         for line in message.content.splitlines():
-            shown[_form_of_words(line)].add(_unnumbered(line))
-    lines = said.splitlines()
-    good = [not (known := shown.get(_form_of_words(line))) or _unnumbered(line) in known for line in lines]
+            lines_by_form[_form_of_words(line)].add(_unnumbered(line))
+    lines = predicted.splitlines()
+    good = [not (known := lines_by_form.get(_form_of_words(line))) or _unnumbered(line) in known for line in lines]
     return sum(good) / len(lines) if lines else 0.0
 
 
@@ -191,15 +191,15 @@ def figures(
     """
     rows: list[tuple[float, ...]] = []
     for pair in pairs:
-        real, said = pair.real, pair.said
-        if said is None:
+        real, answer = pair.real, pair.said
+        if answer is None:
             rows.append((0.0, False, False, reward_span, 1.0, False, True))
             continue
-        agrees = agreement(real, said.observation, free=kind(real) in free)
-        exact = said.observation.strip() == real.observation.strip()
-        off = abs(said.reward - real.reward)
-        ends = said.terminated == real.terminated
-        right = ends and said.invalid == real.invalid
+        agrees = agreement(real, answer.observation, free=kind(real) in free)
+        exact = answer.observation.strip() == real.observation.strip()
+        off = abs(answer.reward - real.reward)
+        ends = answer.terminated == real.terminated
+        right = ends and answer.invalid == real.invalid
         rows.append((agrees, exact, off <= TOLERANCE, off, 1 - agrees if right else 1.0, ends, False))
     return Figures(len(rows), *(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
@@ -280,7 +280,7 @@ async def audit(
         cr: share of imagined successes that succeeded in the environment, too; None if none was replayed.
     """
     everything = list(held_out)
-    kept, opened = ([one for one in everything if one.opens is opens] for opens in (False, True))
+    steps, openings = ([one for one in everything if one.opens is opens] for opens in (False, True))
 
     def judge(pairs: Sequence[Pair]) -> Figures:
         return figures(pairs, free=free, kind=kind, reward_span=reward_span)
@@ -291,15 +291,15 @@ async def audit(
             groups[name].append(pair)
         return {name: judge(group) for name, group in sorted(groups.items())}
 
-    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in kept))
-    pairs = [Pair(one, _answer(transition)) for one, transition in zip(kept, answers, strict=True)]
-    begun = await asyncio.gather(*(_open(model, one) for one in opened))
+    answers = await asyncio.gather(*(model.step(_state(one), _action(one)) for one in steps))
+    pairs = [Pair(one, _answer(transition)) for one, transition in zip(steps, answers, strict=True)]
+    opening_pairs = await asyncio.gather(*(_open(model, one) for one in openings))
     # A malformed turn is not a step, so the chain after it starts in the middle of an episode and is left out.
-    played = [chain for chain in chains(kept) if not chain[0].depth]
-    rolled = await asyncio.gather(*(_roll(model, chain) for chain in played))
+    whole_chains = [chain for chain in chains(steps) if not chain[0].depth]
+    rollouts = await asyncio.gather(*(_roll(model, chain) for chain in whole_chains))
     episodes = [
         _episode(chain, imagined)
-        for chain, imagined in zip(played, rolled, strict=True)
+        for chain, imagined in zip(whole_chains, rollouts, strict=True)
         if chain[-1].terminated or chain[-1].truncated
     ]
     overall, wrong = judge(pairs), wrong_episodes(episodes)
@@ -307,11 +307,11 @@ async def audit(
     return Fidelity(
         overall=overall,
         determined=judge(determined) if determined else None,
-        openings=figures(begun, free=("opening",), kind=lambda _: "opening", reward_span=reward_span)
-        if begun
+        openings=figures(opening_pairs, free=("opening",), kind=lambda _: "opening", reward_span=reward_span)
+        if opening_pairs
         else None,
         by_kind=table((kind(pair.real), pair) for pair in pairs),
-        compounding=table((k, pair) for chain in rolled for k, pair in enumerate(chain, 1)),
+        compounding=table((k, pair) for chain in rollouts for k, pair in enumerate(chain, 1)),
         optimism=optimism(episodes),
         wrong_episodes=wrong,
         episodes=len(episodes),
@@ -344,8 +344,8 @@ def _before(one: Experience) -> object:
 
 
 def _after(one: Experience) -> object:
-    said, heard = Message("assistant", one.action), Message("user", one.observation)
-    return one.task_id, (*one.history, said, heard)
+    action, observation = Message("assistant", one.action), Message("user", one.observation)
+    return one.task_id, (*one.history, action, observation)
 
 
 def _state(one: Experience) -> State:
@@ -375,22 +375,22 @@ async def _open(model: Dynamics, one: Experience) -> Pair:
 
 async def _roll(model: Dynamics, episode: Sequence[Experience]) -> list[Pair]:
     """Play an episode's actions from its first state until the model ends it. All later states are imagined."""
-    rolled: list[Pair] = []
+    rollout: list[Pair] = []
     state = _state(episode[0])
     for one in episode:
         transition = await model.step(state, _action(one))
-        rolled.append(Pair(one, _answer(transition)))
+        rollout.append(Pair(one, _answer(transition)))
         state = transition.state
         if transition.terminated or transition.truncated:
             break
-    return rolled
+    return rollout
 
 
 def _episode(real: Sequence[Experience], imagined: Sequence[Pair]) -> Episode:
-    said = [pair.said for pair in imagined if pair.said is not None]
-    readable = len(said) == len(imagined)
+    answers = [pair.said for pair in imagined if pair.said is not None]
+    readable = len(answers) == len(imagined)
     return Episode(
         sum(one.reward for one in real),
-        sum(one.reward for one in said) if readable else None,
-        readable and len(said) == len(real) and said[-1].terminated == real[-1].terminated,
+        sum(one.reward for one in answers) if readable else None,
+        readable and len(answers) == len(real) and answers[-1].terminated == real[-1].terminated,
     )

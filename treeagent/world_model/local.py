@@ -36,10 +36,10 @@ class LocalWriter:
         samples = iter(self.generator.sample(request))
         return [Failure(error) if error else self._text(next(samples)) for error in errors]
 
-    def _text(self, drawn: Sequence[Sample] | Failure) -> str | Failure:
-        if isinstance(drawn, Failure):
-            return drawn
-        (sample,) = drawn
+    def _text(self, samples: Sequence[Sample] | Failure) -> str | Failure:
+        if isinstance(samples, Failure):
+            return samples
+        (sample,) = samples
         if sample.token_ids[-1] != self.chat.stop_id:
             return Failure(f"the answer was cut off after {len(sample.token_ids)} tokens")
         return self.chat.decode(sample.token_ids)

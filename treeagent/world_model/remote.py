@@ -20,4 +20,4 @@ class RemoteWriter:
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
         seeds = [0] * len(prompts)  # seeds have no effect at temperature 0
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=0.0)
-        return [told if isinstance(told, Failure) else told.texts[0].rstrip() for told in replies]
+        return [reply if isinstance(reply, Failure) else reply.texts[0].rstrip() for reply in replies]

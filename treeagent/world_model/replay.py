@@ -75,9 +75,9 @@ class ReplayBuffer:
                 connection.executescript(_SCHEMA)
             else:
                 # A read-only file: without a file "-wal" there is no writer, so it can be opened as immutable.
-                alone = not self.path.with_name(f"{self.path.name}-wal").exists()
-                place = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
-                connection = connect(place, uri=True)
+                immutable = not self.path.with_name(f"{self.path.name}-wal").exists()
+                uri = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
+                connection = connect(uri, uri=True)
             row = connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise UserError(
@@ -145,15 +145,15 @@ class ReplayBuffer:
         queries = embed(self._encoder, places)
         scores, ids = np.zeros((len(places), 0), np.float32), np.zeros((len(places), 0), np.int64)
         for start in range(0, len(self._ids), _BLOCK):
-            found, which = _top(queries @ self._vectors[start : start + _BLOCK].T, count)
+            found, indices = _top(queries @ self._vectors[start : start + _BLOCK].T, count)
             scores, ids = (
                 np.concatenate([scores, found], axis=1),
-                np.concatenate([ids, self._ids[start + which]], axis=1),
+                np.concatenate([ids, self._ids[start + indices]], axis=1),
             )
-            scores, kept = _top(scores, count)
-            ids = np.take_along_axis(ids, kept, axis=1)
-        known = self._load(set(ids.ravel().tolist()))
-        return [[known[place] for place in row] for row in ids.tolist()]
+            scores, columns = _top(scores, count)
+            ids = np.take_along_axis(ids, columns, axis=1)
+        experiences = self._load(set(ids.ravel().tolist()))
+        return [[experiences[number] for number in row] for row in ids.tolist()]
 
     def _read_new(self) -> None:
         """Load the vectors of rows that were added since the last call."""
@@ -169,7 +169,7 @@ class ReplayBuffer:
     def _load(self, ids: set[int]) -> dict[int, Experience]:
         marks = ", ".join("?" * len(ids))
         found = self._connection.execute(f"SELECT id, record FROM experience WHERE id IN ({marks})", tuple(ids))
-        return {place: _unpacked(record) for place, record in found}
+        return {number: _unpacked(record) for number, record in found}
 
     def close(self) -> None:
         self._connection.close()
@@ -198,13 +198,13 @@ def _resolved(page: str, action: str) -> str:
 def _top(scores: Vectors, count: int) -> tuple[Vectors, Ids]:
     """Return the ``count`` highest scores of each row, highest first, and their indices. Overwrites ``scores``. For a
     small count, one pass for each is much faster than partitioning the row."""
-    rows, taken = np.arange(len(scores)), min(count, scores.shape[1])
-    best, places = np.zeros((len(scores), taken), np.float32), np.zeros((len(scores), taken), np.int64)
-    for rank in range(taken):
-        places[:, rank] = scores.argmax(axis=1)
-        best[:, rank] = scores[rows, places[:, rank]]
-        scores[rows, places[:, rank]] = -np.inf
-    return best, places
+    rows, width = np.arange(len(scores)), min(count, scores.shape[1])
+    best, indices = np.zeros((len(scores), width), np.float32), np.zeros((len(scores), width), np.int64)
+    for rank in range(width):
+        indices[:, rank] = scores.argmax(axis=1)
+        best[:, rank] = scores[rows, indices[:, rank]]
+        scores[rows, indices[:, rank]] = -np.inf
+    return best, indices
 
 
 def _unpacked(record: bytes) -> Experience:

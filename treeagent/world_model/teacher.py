@@ -64,10 +64,10 @@ def explain(
             known = dict(database.execute("SELECT digest, line FROM reason WHERE teacher = ?", (teacher,)).fetchall())
             for start in range(0, len(steps), _BATCH):
                 batch = {one.digest(): one for one in steps[start : start + _BATCH]}
-                asked = {digest: one for digest, one in batch.items() if digest not in known}
-                texts = asyncio.run(writer.write([question(shown, one) for one in asked.values()]))
+                unknown = {digest: one for digest, one in batch.items() if digest not in known}
+                texts = asyncio.run(writer.write([question(shown, one) for one in unknown.values()]))
                 lines: dict[str, str] = {}
-                for digest, text in zip(asked, texts, strict=True):
+                for digest, text in zip(unknown, texts, strict=True):
                     if not isinstance(text, Failure) and (line := _line(text)):
                         lines[digest] = line
                         continue
@@ -91,12 +91,12 @@ def explain(
 
 def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
     """Return the world model's prompt for a step, followed by the environment's answer."""
-    *before, asked = wording.prompt(one.history, one.action)
-    lines = f"{asked.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
+    *before, request = wording.prompt(one.history, one.action)
+    lines = f"{request.content}\n\nThe environment answered.\n{wording.write(answer_of(one))}"
     return (*before, Message("user", lines))
 
 
 def _line(text: str) -> str:
     """Return a teacher's text as one line, without its thinking; empty if it was cut off while thinking."""
-    said = text.rpartition("</think>")[2]
-    return "" if "<think>" in said else " ".join(said.split()).removeprefix("Why:").strip()
+    reply = text.rpartition("</think>")[2]
+    return "" if "<think>" in reply else " ".join(reply.split()).removeprefix("Why:").strip()

@@ -43,10 +43,10 @@ def named(page: str, action: str) -> str:
     """Return the line of a page that an action names: the first that begins with the action's argument, or else the
     first that contains it, or else "". A number must be at the start of the line; elsewhere it is a quantity and not a
     label."""
-    wanted = words(argument(action))
-    lines = [line for line in page.splitlines() if wanted]
-    begins = [line for line in lines if words(line)[: len(wanted)] == wanted]
-    holds = [line for line in lines if _holds(words(line), wanted)] if not "".join(wanted).isdigit() else []
+    target = words(argument(action))
+    lines = [line for line in page.splitlines() if target]
+    begins = [line for line in lines if words(line)[: len(target)] == target]
+    holds = [line for line in lines if _holds(words(line), target)] if not "".join(target).isdigit() else []
     return next(iter(begins or holds), "")
 
 
@@ -68,13 +68,13 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def _holds(line: Sequence[str], wanted: Sequence[str]) -> bool:
-    return any(line[start : start + len(wanted)] == wanted for start in range(len(line)))
+def _holds(line: Sequence[str], target: Sequence[str]) -> bool:
+    return any(line[start : start + len(target)] == target for start in range(len(line)))
 
 
 def _describe(one: Experience, *, with_items: bool) -> str:
-    said = [_named_line(one), "refused" if one.invalid else _change(one)]
-    return " . ".join([*said, _item_states(one)] if with_items else said)
+    parts = [_named_line(one), "refused" if one.invalid else _change(one)]
+    return " . ".join([*parts, _item_states(one)] if with_items else parts)
 
 
 def _affects_return(one: Experience) -> bool:
@@ -91,12 +91,12 @@ def _change(one: Experience) -> str:
     pages = [message.content for message in one.history[1:] if message.role != "assistant"]
     if one.observation in pages:
         return f"again {after[0]}" if after else "again"
-    kept = sum(line in before for line in after)
-    if kept:
-        return f"keeps {kept} , adds {len(after) - kept}"
-    wanted = [] if named(one.seen, one.action) else words(argument(one.action))
-    shown = [word for word in wanted if word in set(words(one.observation))]
-    return f"new , shows {' '.join(shown)}" if shown else "new"
+    repeated = sum(line in before for line in after)
+    if repeated:
+        return f"keeps {repeated} , adds {len(after) - repeated}"
+    argument_words = [] if named(one.seen, one.action) else words(argument(one.action))
+    shown_words = [word for word in argument_words if word in set(words(one.observation))]
+    return f"new , shows {' '.join(shown_words)}" if shown_words else "new"
 
 
 def _item_states(one: Experience) -> str:
@@ -104,13 +104,13 @@ def _item_states(one: Experience) -> str:
     the comparison of amounts. Each item needs one look at the page, which a small model learns sooner than lists."""
     page, calls = _since_last_page(one.history)
     task = one.history[0].content
-    done, shown = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
+    done, lines = [words(argument(call)) for call in calls], [words(line) for line in page.splitlines()]
 
     def item_state(item: str) -> str:
-        wanted = words(item)
-        if any(_holds(call, wanted) for call in done):
+        item_words = words(item)
+        if any(_holds(call, item_words) for call in done):
             return "done"
-        return "shown" if any(_holds(line, wanted) for line in shown) else "missing"
+        return "shown" if any(_holds(line, item_words) for line in lines) else "missing"
 
     items = dict.fromkeys(_ITEM.findall(_AMOUNT.sub("", task.lower())))
     return " , ".join([" ".join(f"{item} {item_state(item)}" for item in items), *_comparison(page, task)])
@@ -118,10 +118,10 @@ def _item_states(one: Experience) -> str:
 
 def _comparison(page: str, task: str) -> Iterator[str]:
     """Yield a comparison of the first amounts of the page and the task, if both have one in the same currency."""
-    found, wanted = _AMOUNT.search(page), _AMOUNT.search(task)
-    if found and wanted and found[1] == wanted[1]:
-        less, more = float(found[2]) < float(wanted[2]), float(found[2]) > float(wanted[2])
-        yield f"{found[0]} {'below' if less else 'above' if more else 'equals'} {wanted[0]}"
+    page_amount, task_amount = _AMOUNT.search(page), _AMOUNT.search(task)
+    if page_amount and task_amount and page_amount[1] == task_amount[1]:
+        below, above = float(page_amount[2]) < float(task_amount[2]), float(page_amount[2]) > float(task_amount[2])
+        yield f"{page_amount[0]} {'below' if below else 'above' if above else 'equals'} {task_amount[0]}"
 
 
 def _since_last_page(history: Sequence[Message]) -> tuple[str, list[str]]:

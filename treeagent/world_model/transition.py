@@ -78,11 +78,11 @@ def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> 
     """
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
-    told = (
+    turns = (
         Message(message.role, _called(message.content, grammar) if message.role == "assistant" else message.content)
         for message in others
     )
-    return (Message("user", task.prompt), opening, *told)
+    return (Message("user", task.prompt), opening, *turns)
 
 
 def _called(text: str, grammar: Grammar | None) -> str:
@@ -101,7 +101,7 @@ def call_text(call: str | ToolCall) -> str:
 
 def answered(messages: Iterable[Message]) -> str:
     """Return the environment's answer to the agent's last turn."""
-    told: list[str] = []
+    answers: list[str] = []
     for message in messages:
-        told = [] if message.role == "assistant" else [*told, message.content]
-    return "\n".join(told)
+        answers = [] if message.role == "assistant" else [*answers, message.content]
+    return "\n".join(answers)

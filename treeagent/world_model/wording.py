@@ -82,8 +82,8 @@ class Wording:
 
     def _shown(self, history: Sequence[Message]) -> tuple[Message, ...]:
         task, *happened = history
-        heard = [place for place, message in enumerate(happened) if message.role != "assistant"]
-        left_out = 0 if self.observations is None or not heard else heard[-self.observations :][0]
+        observations = [index for index, message in enumerate(happened) if message.role != "assistant"]
+        left_out = 0 if self.observations is None or not observations else observations[-self.observations :][0]
         return (task, *happened[left_out:])
 
     def write(self, answer: Answer) -> str:
