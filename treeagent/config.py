@@ -708,9 +708,9 @@ class RunConfig:
         ``[training]``, unless they are None."""
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         own = {field.name: getattr(stage, field.name) for field in fields(stage)}
-        given = shared | {key: value for key, value in own.items() if value is not None}
+        values = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
-        return kind(**given, weight_decay=decay, seed=self.seed)
+        return kind(**values, weight_decay=decay, seed=self.seed)
 
     @property
     def reloads(self) -> bool:
@@ -720,10 +720,10 @@ class RunConfig:
     @property
     def value_reads(self) -> Literal["hidden", "logprobs"]:
         """``update.value_reads``, resolved."""
-        wanted = self.update.value_reads
-        if wanted == "auto":
+        setting = self.update.value_reads
+        if setting == "auto":
             return "hidden" if self.policy.generator == "local" else "logprobs"
-        return wanted
+        return setting
 
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
         """The request settings for the server at ``url``, or for several servers."""
@@ -772,10 +772,10 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
     Raises:
         ConfigError: the file cannot be read.
     """
-    written, given = _flat(_read_settings(path)), dict[str, Any]()
+    written, overridden = _flat(_read_settings(path)), dict[str, Any]()
     for override in overrides:
-        _override(given, override)
-    own = {key: value for key, value in written.items() if key not in _flat(given)}
+        _override(overridden, override)
+    own = {key: value for key, value in written.items() if key not in _flat(overridden)}
     for key, field, _ in known_settings():
         value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # a table
         if REACHES_OUT not in field.metadata or not value or isinstance(value, int):
@@ -847,11 +847,11 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """``below``, overridden key by key by ``above``, also inside nested tables."""
-    whole = dict(below)
+    merged = dict(below)
     for key, value in above.items():
-        old = whole.get(key)
-        whole[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return whole
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _override(settings: dict[str, Any], override: str) -> None:
@@ -905,8 +905,8 @@ def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
     if first["type"] == "missing":
         return f"{key} is incomplete: set {key}.{first['loc'][-1]} too"
     same = [each["msg"] for each in problems if _locate(settings, each["loc"])[0] == key]
-    said = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
-    return f"{key} is {json.dumps(value, default=str)}, but should be {said}: correct it"
+    expected = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
+    return f"{key} is {json.dumps(value, default=str)}, but should be {expected}: correct it"
 
 
 def _locate(settings: Any, location: Sequence[int | str]) -> tuple[str, Any]:

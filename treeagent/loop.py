@@ -46,8 +46,8 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     updated = update(config, run, progress, base, config.update.methods)
     first, *_ = config.evaluate.modes
     # The modes of the base policy show what search adds; the other policies, in its first mode, what learning adds.
-    wanted = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
-    rows = measure(config, run, progress, wanted)
+    evaluations = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
+    rows = measure(config, run, progress, evaluations)
     report(run)
     return rows
 
@@ -106,13 +106,13 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
                         search(number + 1)
                 current = updated()
             finish_round(config, run, progress, current, number, audits[number], history)
-    wanted = [
+    evaluations = [
         (policy, mode)
         for policy in dict.fromkeys((start, *history.policies))
         for mode in config.evaluate.modes
         if mode == "greedy" or policy in (start, history.best)
     ]
-    rows = measure(config, run, progress, wanted)
+    rows = measure(config, run, progress, evaluations)
     run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
     report(run)
     return rows
@@ -129,9 +129,9 @@ def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]
     for number in range(1, adapt.rounds + 1):
         if adapt.imagined_in(number):
             stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
-        told = f"; round {number - 1}: updates" if overlapping else ""
+        suffix = f"; round {number - 1}: updates" if overlapping else ""
         stages.append(
-            Stage(f"round {number}: search{told}", max(55, 30 * len(overlapping)), (f"search-{number}", *overlapping))
+            Stage(f"round {number}: search{suffix}", max(55, 30 * len(overlapping)), (f"search-{number}", *overlapping))
         )
         updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
         if adapt.lag and number < adapt.rounds:

@@ -111,8 +111,8 @@ def new_mark(who: str, verdict: Verdict, **fields: object) -> Mark:
 
 def state_hash(task_id: str, messages: Sequence[Message]) -> str:
     """A hash of 32 hex digits that identifies a conversation of a task. It covers roles and texts, not tokens."""
-    said = [[message.role, message.content] for message in messages]
-    return blake2b(orjson.dumps([task_id, said]), digest_size=16).hexdigest()
+    conversation = [[message.role, message.content] for message in messages]
+    return blake2b(orjson.dumps([task_id, conversation]), digest_size=16).hexdigest()
 
 
 def append_mark(path: Path, mark: Mark) -> bool:
@@ -132,22 +132,22 @@ def append_mark(path: Path, mark: Mark) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel releases it when the file is closed
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            if any(known.id == mark.id for known in _parse(path, whole)):
+            complete = content[: content.rfind(b"\n") + 1]
+            if any(known.id == mark.id for known in _parse(path, complete)):
                 return False
             # Cut off a part of a line that a crash left. Its reviewer got no confirmation that the mark was stored.
-            os.ftruncate(descriptor, len(whole))
+            os.ftruncate(descriptor, len(complete))
             try:
                 written = os.write(descriptor, line)
                 if written < len(line):
                     raise OSError(28, "No space left on device")
                 os.fsync(descriptor)
             except OSError:
-                os.ftruncate(descriptor, len(whole))
+                os.ftruncate(descriptor, len(complete))
                 raise
         finally:
             os.close(descriptor)
-        if not whole:
+        if not complete:
             sync(path.parent)
     except OSError as error:
         raise StoreError(
@@ -188,10 +188,10 @@ def effective_marks(marks: Iterable[Mark]) -> list[Mark]:
     """The marks that count, oldest first. A mark does not count if it was withdrawn, or if a later mark by its reviewer
     on the same item replaces it. A "veto", "edit" or "unsafe" is replaced only by the same verdict on the same action;
     all other verdicts replace each other. If the later mark is withdrawn, the earlier one counts again."""
-    told = list(marks)
-    withdrawn = {mark.withdraws for mark in told if mark.verdict == "withdraw"}
+    all_marks = list(marks)
+    withdrawn = {mark.withdraws for mark in all_marks if mark.verdict == "withdraw"}
     latest: dict[object, Mark] = {}
-    for mark in told:
+    for mark in all_marks:
         if mark.verdict == "withdraw" or mark.id in withdrawn:
             continue
         about = mark.choice if mark.choice is None else mark.shown[mark.choice]
@@ -245,8 +245,8 @@ def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
     calls = {
         call
         for mark in count
-        for place, call in enumerate(mark.calls)
-        if call and (mark.choice is None or mark.choice == place)
+        for index, call in enumerate(mark.calls)
+        if call and (mark.choice is None or mark.choice == index)
     }
     return tuple(sorted(rf"\A{re.escape(call)}\Z" for call in calls))
 
@@ -264,7 +264,7 @@ def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
         elif mark.verdict in ("solved", "failed"):
             found["solved"].setdefault(mark.item, []).append(mark.verdict)
     return {
-        kind: (krippendorff_alpha(list(items.values())), sum(len(said) > 1 for said in items.values()))
+        kind: (krippendorff_alpha(list(items.values())), sum(len(verdicts) > 1 for verdicts in items.values()))
         for kind, items in found.items()
     }
 

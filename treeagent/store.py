@@ -161,10 +161,10 @@ def remove_leftovers(folder: Path) -> None:
 def digest(records: Iterable[Record]) -> str:
     """The sha256, in hex, of every tree's task, seed, actions, visits, rewards and values. It does not depend on the
     order of the trees or on their times."""
-    whole = hashlib.sha256()
-    for one in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
-        whole.update(orjson.dumps(one))
-    return whole.hexdigest()
+    hasher = hashlib.sha256()
+    for row in sorted((record["task"]["id"], record["seed"], _tree_hash(record)) for record in records):
+        hasher.update(orjson.dumps(row))
+    return hasher.hexdigest()
 
 
 def _tree_hash(record: Record) -> str:

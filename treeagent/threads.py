@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 async def in_thread(call: Callable[[], Answer]) -> Answer:
     """Run ``call`` in a thread of its own, without blocking the event loop. Returns its result or raises its
     exception."""
-    return await asyncio.wrap_future(_begun(call))
+    return await asyncio.wrap_future(_start(call))
 
 
 def map_in_threads(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
@@ -24,18 +24,18 @@ def map_in_threads(call: Callable[[Item], Answer], items: Sequence[Item], most: 
 
     def work() -> None:
         try:
-            for place, item in waiting:
-                answers[place] = call(item)
+            for index, item in waiting:
+                answers[index] = call(item)
         except BaseException:
             deque(waiting, maxlen=0)
             raise
 
-    for thread in [_begun(work) for _ in range(min(most, len(items)))]:
+    for thread in [_start(work) for _ in range(min(most, len(items)))]:
         thread.result()
-    return [answers[place] for place in range(len(items))]
+    return [answers[index] for index in range(len(items))]
 
 
-def _begun(call: Callable[[], Answer]) -> Future[Answer]:
+def _start(call: Callable[[], Answer]) -> Future[Answer]:
     """Start ``call`` in a thread of its own. Returns a future of its result. The thread is a daemon, so after Ctrl-C it
     does not keep the process alive, unlike the threads of ``concurrent.futures``."""
     future = Future[Answer]()

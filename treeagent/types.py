@@ -78,9 +78,9 @@ def as_read(messages: Sequence[Message], left_out: Collection[int]) -> tuple[Mes
     """The conversation in which a note replaces each observation whose index is in ``left_out``."""
     return tuple(
         replace(message, content=f"[observation left out: {len(message.content)} characters]")
-        if place in left_out
+        if index in left_out
         else message
-        for place, message in enumerate(messages)
+        for index, message in enumerate(messages)
     )
 
 
@@ -252,9 +252,9 @@ class Concurrent(Protocol):
     def concurrent(self) -> bool: ...
 
 
-def is_concurrent(asked: object) -> bool:
+def is_concurrent(component: object) -> bool:
     """Whether a policy or a value says that it is ``Concurrent``."""
-    return isinstance(asked, Concurrent) and asked.concurrent
+    return isinstance(component, Concurrent) and component.concurrent
 
 
 class Value(Protocol):

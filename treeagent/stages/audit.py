@@ -59,17 +59,17 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     steps, openings = ([one for one in held_out if one.opens is opens] for opens in (False, True))
     if not steps:
         raise RunError(f"no task of {run.path} is held out: collect more tasks")
-    kept = _whole_trees(steps, most)
+    selected = _whole_trees(steps, most)
     with world_model(config, world) as model:
         fidelity = asyncio.run(
             audit(
                 model,
-                [*kept, *openings[:most]],
+                [*selected, *openings[:most]],
                 free=config.world.free,
                 noise=config.world.noise,
                 reward_span=high - low,
                 horizon=config.environment.max_steps,
-                kind=kinds([*learnt, *kept], config.world.free),
+                kind=kinds([*learnt, *selected], config.world.free),
                 cr=next((ratio for ratio in ratios if ratio is not None), None),
             )
         )
@@ -80,19 +80,19 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
 def _whole_trees(steps: Iterable[Experience], most: int) -> list[Experience]:
     """The steps of the first trees, as many whole trees as hold at most ``most`` steps together, and at least one.
     Trees are never cut short, because an episode without its end has no return to compare."""
-    kept: list[Experience] = []
+    selected: list[Experience] = []
     for _, tree in groupby(steps, key=lambda one: one.task_id):
         found = list(tree)
-        if kept and len(kept) + len(found) > most:
+        if selected and len(selected) + len(found) > most:
             break
-        kept += found
-    return kept
+        selected += found
+    return selected
 
 
 def _held_out_demonstrations(config: RunConfig, steps: int) -> Iterator[Experience]:
     """Whole demonstrations of held-out tasks, until they hold ``steps`` steps."""
-    played = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
-    for tree in played:
+    trees = islice(demonstrations(config), config.world.demonstrations) if config.world.demonstrations else ()
+    for tree in trees:
         if steps <= 0:
             return
         if is_held_out(tree.task.id):

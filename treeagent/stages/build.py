@@ -62,12 +62,12 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     """
     tasks: list[Task] = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        wanted = [place for _, place in run]
+        block = [place for _, place in run]
         with contained():
-            found = env.tasks(split, len(wanted), wanted[0])
-        if len(found) != len(wanted):
+            found = env.tasks(split, len(block), block[0])
+        if len(found) != len(block):
             raise UserError(
-                f"the environment gave {len(found)} where tasks {wanted[0]} to {wanted[-1]} of split {split!r} were "
+                f"the environment gave {len(found)} where tasks {block[0]} to {block[-1]} of split {split!r} were "
                 "asked for: set fewer, or mend its tasks()"
             )
         tasks += found
@@ -158,7 +158,7 @@ def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_rew
 
 def scored(
     dynamics: Dynamics,
-    played: EnvDynamics,
+    real: EnvDynamics,
     config: RunConfig,
     *,
     weigh: bool = True,
@@ -169,8 +169,8 @@ def scored(
     """A dynamics that adds reward components to each step, if ``[rewards]`` has settings; else ``dynamics`` unchanged.
 
     Args:
-        dynamics: the dynamics to wrap: ``played`` itself, or a world model of it.
-        played: the environment.
+        dynamics: the dynamics to wrap: ``real`` itself, or a world model of it.
+        real: the environment.
         weigh: whether the reward of a step becomes the weighted sum of its components. An evaluation keeps the
             environment's own rewards.
         reveal: False if rewards are withheld.
@@ -180,9 +180,11 @@ def scored(
     rewards = config.rewards
     if not rewards.active:
         return dynamics
-    place, most_steps = (played if dynamics is played else None), config.environment.max_steps
-    tools = played.env.tools()
-    return ScoredDynamics(dynamics, rewards, read_rules(rewards), tools, most_steps, place, weigh, reveal, ends, value)
+    reference_source, most_steps = (real if dynamics is real else None), config.environment.max_steps
+    tools = real.env.tools()
+    return ScoredDynamics(
+        dynamics, rewards, read_rules(rewards), tools, most_steps, reference_source, weigh, reveal, ends, value
+    )
 
 
 def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) -> Dynamics:
@@ -191,11 +193,11 @@ def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) ->
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
-def greedy(whole: LLMPolicy, config: RunConfig) -> Policy:
+def greedy(policy: LLMPolicy, config: RunConfig) -> Policy:
     """The policy with greedy decoding. It takes whole turns, unless thoughts are separate steps (``with_split_steps``)
     and the legal actions are scored after them."""
     thinks = config.search.granularity == "split" and config.policy.actions != "sample"
-    return SplitPolicy(whole.greedy()) if thinks else whole.greedy()
+    return SplitPolicy(policy.greedy()) if thinks else policy.greedy()
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
@@ -206,17 +208,17 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
         UserError: the settings ask for split steps or a critic, and ``policy.text_only`` gives no token ids.
     """
     search, server = config.search, config.server(config.policy.url)
-    whole, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
-    if isinstance(whole, ChatPolicy):
+    policy, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
+    if isinstance(policy, ChatPolicy):
         if search.granularity == "split" or search.critic_weight:
             raise UserError(
                 "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
                 "does not give: leave them out"
             )
-        return Actors(whole, whole.greedy(), value), whole
-    sampling = SplitPolicy(whole) if search.granularity == "split" else whole
-    critic = LMCritic(whole.generator, whole.chat) if search.critic_weight else None
-    return Actors(sampling, greedy(whole, config), value, critic), whole
+        return Actors(policy, policy.greedy(), value), policy
+    sampling = SplitPolicy(policy) if search.granularity == "split" else policy
+    critic = LMCritic(policy.generator, policy.chat) if search.critic_weight else None
+    return Actors(sampling, greedy(policy, config), value, critic), policy
 
 
 @lru_cache(maxsize=1)
@@ -238,8 +240,8 @@ def _load_policy(
         from treeagent.generators.remote import RemoteChat
 
         grammar, known = make_grammar(settings.format), _specs(tools)
-        told = [settings.preface, grammar.instructions(known) if settings.is_told else ""]
-        system = [Message("system", "\n\n".join(filter(None, told)))] if any(told) else []
+        texts = [settings.preface, grammar.instructions(known) if settings.is_told else ""]
+        system = [Message("system", "\n\n".join(filter(None, texts)))] if any(texts) else []
         opening = (*system, *(message for shot in shown for message in shot.messages(grammar, known)))
         chat = RemoteChat(server, str(checkpoint))
         return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
@@ -265,20 +267,20 @@ def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) ->
     dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
     needed = weights * dtype.itemsize
     if settings.device_map is None or settings.device_map == "cpu":
-        room, place, beside = float(psutil.virtual_memory().available), "this machine's memory", ""
+        room, memory, beside = float(psutil.virtual_memory().available), "this machine's memory", ""
     else:
         number = settings.device_map.partition(":")[2]  # "cuda:1"; the engine takes the first GPU
         gpu = int(number) if number.isdecimal() else 0
-        free, whole = torch.cuda.mem_get_info(gpu)
+        free, total = torch.cuda.mem_get_info(gpu)
         share = vllm.gpu_memory_utilization if settings.generator == "vllm" and gpu == 0 else 0.0
-        room, place = min(free, (1 - share) * whole), "the GPU's memory"
+        room, memory = min(free, (1 - share) * total), "the GPU's memory"
         beside = f" beside the engine's {share:.0%}" if share else ""
     if needed <= room:
         return
     raise UserError(
         f"the value head of {checkpoint} reads hidden states, for which a second copy of the weights is loaded: it "
         f"takes {needed / 2**30:.1f} GiB and up to {settings.cache_bytes / 2**30:.1f} GiB of cached prefixes "
-        f"(policy.cache_bytes), but {place} has {room / 2**30:.1f} GiB left{beside}: update the policy elsewhere with "
+        f"(policy.cache_bytes), but {memory} has {room / 2**30:.1f} GiB left{beside}: update the policy elsewhere with "
         "update.value_reads=logprobs, whose head needs no copy, lower vllm.gpu_memory_utilization, or set "
         "policy.dtype=bfloat16"
     )
@@ -358,20 +360,20 @@ def shots(config: RunConfig) -> tuple[Shot, ...]:
     Raises:
         UserError: as ``played_shots`` and ``read_shots``.
     """
-    wanted = config.policy.shots
-    if isinstance(wanted, str):
-        return tuple(read_shots(Path(wanted)))
+    setting = config.policy.shots
+    if isinstance(setting, str):
+        return tuple(read_shots(Path(setting)))
     written = _SETTINGS.dump_json(config.environment)
-    return _played_shots(written, wanted, config.policy.format, config.seed) if wanted else ()
+    return _played_shots(written, setting, config.policy.format, config.seed) if setting else ()
 
 
 @lru_cache(maxsize=1)
 def _played_shots(written: bytes, count: int, format: Format, seed: int) -> tuple[Shot, ...]:
     env, most = _environment(written), _SETTINGS.validate_json(written).max_steps
     tasks = list[Task]()
-    for place in range(count * MOST_TRIES):
+    for index in range(count * MOST_TRIES):
         with contained(), suppress(ValueError):  # the split holds fewer
-            tasks += env.tasks("train", 1, place)
+            tasks += env.tasks("train", 1, index)
     return tuple(played_shots(env, tasks, count, max_steps=most, format=format, seed=seed))
 
 
@@ -385,12 +387,12 @@ def conversation(
     """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
     explains the format and the tools; a model from scratch learns both from demonstrations."""
     grammar, known = make_grammar(settings.format, str(tokenizer.chat_template)), _specs(tools)
-    told = settings.is_told and bool(tools)
+    in_prompt = settings.is_told and bool(tools)
     chat = ChatFormat(
         tokenizer,
         preface=settings.preface,
-        instructions=grammar.instructions(known) if told else "",
-        tools=openai_tools(known) if told and grammar.calls == "native" else (),
+        instructions=grammar.instructions(known) if in_prompt else "",
+        tools=openai_tools(known) if in_prompt and grammar.calls == "native" else (),
         context_tokens=context_tokens,
         shots=[shot.messages(grammar, known) for shot in shown],
     )
@@ -407,10 +409,10 @@ def _conversation(
     """
     most = settings.most_tokens(context)
     chat, grammar = conversation(tokenizer, settings, tools, most, shown)
-    taken, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
-    if taken and taken >= room:
+    used, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
+    if used and used >= room:
         raise UserError(
-            f"the instructions and {len(shown)} demonstrations take {taken:,} tokens of every prompt, which may have "
+            f"the instructions and {len(shown)} demonstrations take {used:,} tokens of every prompt, which may have "
             f"{room:,} (the model's context holds {context:,}, policy.max_new_tokens is {settings.max_new_tokens:,}): "
             "lower policy.shots, shorten policy.instructions, or use a model with a longer context"
         )

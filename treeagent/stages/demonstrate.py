@@ -97,17 +97,17 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
 
 async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
     """Try other actions at every state of a demonstration and play each to the end. Equal calls are tried once."""
-    whole = demonstrated(growth.tree)
-    for length in range(len(whole)):
+    demonstration = demonstrated(growth.tree)
+    for length in range(len(demonstration)):
         if growth.tree.error:
             return
-        node = end(growth, whole[:length])
+        node = end(growth, demonstration[:length])
         players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
         try:
             growth.tree.budget.environment_steps += stage.dynamics.move_to(node.state)
             with contained():
-                said = [player.act(rng) for player in players]
-            turns = [player_action(turn, stage.grammar, stage.tools) for turn in said]
+                choices = [player.act(rng) for player in players]
+            turns = [player_action(turn, stage.grammar, stage.tools) for turn in choices]
         except Exception as failure:  # the episode boundary: a failed rollout is data
             growth.tree.error = describe(failure)
             return
@@ -115,7 +115,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
             if growth.tree.error or any(edge.action.call == action.call for edge in node.edges):
                 continue
             node.edges.append(Edge(action, prior=1.0))
-            path = [*whole[:length], node.edges[-1]]
+            path = [*demonstration[:length], node.edges[-1]]
             await take_step(stage.dynamics, growth, path)
             if not growth.tree.error:
                 await _play(stage, growth, path, alternatives.expert, rng)
@@ -140,13 +140,13 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
     waiting = [(tree.root, root)]
     while waiting:
         node, copy = waiting.pop()
-        told = copy.state.messages
+        history = copy.state.messages
         for edge in node.edges:
             if (child := edge.child) is None:
                 break
             action = replace(edge.action, token_ids=chat.encode_action(edge.action.text))
-            said = Message("assistant", action.text, action.token_ids)
-            messages = (*told, said, *child.state.messages[len(told) + 1 :])
+            turn = Message("assistant", action.text, action.token_ids)
+            messages = (*history, turn, *child.state.messages[len(history) + 1 :])
             reading = chat.read(messages)
             if reading.error:  # later edges are alternatives to this one, so they are left out with it
                 break
@@ -182,11 +182,11 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)
         tasks = tasks_at(env, "train", range(count))
-        seed, here = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
+        seed, branching = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
         yield from demonstrate(
-            dynamics, demonstrator, tasks[:here], seed=seed, grammar=grammar, alternatives=alternatives
+            dynamics, demonstrator, tasks[:branching], seed=seed, grammar=grammar, alternatives=alternatives
         )
-        yield from demonstrate(dynamics, demonstrator, tasks[here:], seed=seed, grammar=grammar)
+        yield from demonstrate(dynamics, demonstrator, tasks[branching:], seed=seed, grammar=grammar)
 
 
 def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:

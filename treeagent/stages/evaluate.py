@@ -47,7 +47,7 @@ from treeagent.types import derive_seed
 from treeagent.workers.processes import run_jobs
 
 
-def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]) -> list[Row]:
+def measure(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """Evaluate each wanted pair of checkpoint and mode. Returns one row for each and writes the rows to
     ``run.results``. Batches that are already on disk are not played again.
 
@@ -55,7 +55,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
         UserError: all episodes of a row failed before their first step. The row stays unfinished.
     """
     jobs_by_stage: dict[str, list[BatchJob]] = {}
-    for checkpoint, mode in wanted:
+    for checkpoint, mode in evaluations:
         stage = f"evaluate-{checkpoint.name}-{mode}"
         run.record_checkpoint(stage, checkpoint)
         jobs_by_stage[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
@@ -65,7 +65,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tu
 
 
 def measure_disturbed(
-    config: RunConfig, run: Run, progress: Progress, wanted: Sequence[tuple[Path, Mode]]
+    config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]
 ) -> list[Row]:
     """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
     ``evaluate.suite`` that applies to the environment, on the same tasks. Returns the rows and writes them to
@@ -74,20 +74,20 @@ def measure_disturbed(
     Raises:
         UserError: as ``measure``.
     """
-    plain = measure(config, run, progress, wanted)
+    plain = measure(config, run, progress, evaluations)
     tools = environment(config).tools()
     kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
     jobs_by_stage: dict[str, list[BatchJob]] = {}
     for kind in kinds:
         place = config.environment
         harder = replace(config, environment=replace(place, disturbances=(*place.disturbances, kind)))
-        for checkpoint, mode in wanted:
+        for checkpoint, mode in evaluations:
             stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
             run.record_checkpoint(stage, checkpoint)
             jobs_by_stage[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
     harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
-    named = [kind for kind in kinds for _ in wanted]
-    rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, named, strict=True))]
+    row_kinds = [kind for kind in kinds for _ in evaluations]
+    rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, row_kinds, strict=True))]
     _write(run.suite, rows)
     return rows
 
@@ -107,11 +107,11 @@ def _rows(
         work: the name of this work in the progress output.
     """
     jobs = [job for stage, row in jobs_by_stage.items() if not run.is_done(stage) for job in row]
-    played: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
+    finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
     def add_batch(job: BatchJob, batch: PlayedBatch) -> None:
         """Add a finished batch. The last batch of a row finishes its stage."""
-        done = played[job.name]
+        done = finished[job.name]
         done[job.index] = batch
         if len(done) == len(jobs_by_stage[job.name]):
             run.finish(job.name, _row(job, [done[index] for index in sorted(done)]))
@@ -153,9 +153,9 @@ def _batch_file(run: Run, job: BatchJob) -> Path:
     return run.outcomes / f"{job.name}-{job.index:05d}.json"
 
 
-def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
-    outcomes = [outcome for batch, _ in played for outcome in batch]
-    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
+def _row(job: BatchJob, batches: Sequence[PlayedBatch]) -> Row:
+    outcomes = [outcome for batch, _ in batches for outcome in batch]
+    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in batches))
     if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
         row["token_limit"] = limit
     return row
@@ -177,8 +177,8 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     env = environment(config)
     actors, policy = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    played = env_dynamics(instances(config), config, "evaluate")
-    verified = with_split_steps(scored(played, played, config, weigh=False), config, policy.grammar)
+    real = env_dynamics(instances(config), config, "evaluate")
+    verified = with_split_steps(scored(real, real, config, weigh=False), config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
         hidden = env_dynamics(instances(config), config, "evaluate", reveal_reward=False)

@@ -35,14 +35,14 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
     Returns:
         the problems, and the checks that were not possible, each as a list of sentences.
     """
-    played: dict[Format, Mapping[tuple[str, ...], str]] = {}
+    answers_by_format: dict[Format, Mapping[tuple[str, ...], str]] = {}
     for name in get_args(Format):
         answers = asyncio.run(_answers(env, tasks, make_grammar(name)))
         if not answers:
             return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
-        played[name] = answers
-    wrong = [sentence for name in played for sentence in _differences(env, name, played)]
-    return [*wrong, *_unlisted(env.tools(), played["react"])], []
+        answers_by_format[name] = answers
+    wrong = [sentence for name in answers_by_format for sentence in _differences(env, name, answers_by_format)]
+    return [*wrong, *_unlisted(env.tools(), answers_by_format["react"])], []
 
 
 def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
@@ -58,10 +58,12 @@ def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str])
     ]
 
 
-def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[str, ...], str]]) -> list[str]:
+def _differences(
+    env: Env, name: Format, answers_by_format: Mapping[Format, Mapping[tuple[str, ...], str]]
+) -> list[str]:
     """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
-    refused = {episode: reason for episode, reason in played[name].items() if reason}
-    if refused and len(refused) == len(played[name]):
+    refused = {episode: reason for episode, reason in answers_by_format[name].items() if reason}
+    if refused and len(refused) == len(answers_by_format[name]):
         reason, count = Counter(refused.values()).most_common(1)[0]
         return [
             f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
@@ -69,7 +71,7 @@ def _differences(env: Env, name: Format, played: Mapping[Format, Mapping[tuple[s
         ]
     if env.stochastic:  # equal calls may lead to different states, so different answers are no error
         return []
-    for other, answers in played.items():
+    for other, answers in answers_by_format.items():
         differing = [episode for episode in refused if answers.get(episode) == ""]
         if differing:
             first = differing[0]

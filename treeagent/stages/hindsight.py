@@ -73,8 +73,10 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
             continuations.append((prompt, edges, None))
             behind = prompt[len(start.context_ids) :]
             for solved in _NOTES:
-                if told := [edge for edge in edges if ends[id(edge)][solved]]:
-                    continuations.append((_begun(policy.chat, tree, start, solved) + behind, told, solved))
+                if with_outcome := [edge for edge in edges if ends[id(edge)][solved]]:
+                    continuations.append(
+                        (_prompt_with_outcome(policy.chat, tree, start, solved) + behind, with_outcome, solved)
+                    )
     longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in continuations]
     refused = policy.generator.refusal
     continuations = [
@@ -90,17 +92,17 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
     for (_, edges, known), scored in zip(continuations, scores, strict=True):
         if not isinstance(scored, Failure):
             for edge, sample in zip(edges, scored, strict=True):
-                drawn = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
-                logprobs[id(edge), known] = sum(drawn)
+                sampled = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
+                logprobs[id(edge), known] = sum(sampled)
     for _, edges, known in continuations:
         for edge in edges if known is None else ():
-            found, own = ends[id(edge)], id(edge)
-            if all((own, outcome) in logprobs for outcome in (None, *found)):
-                changes = [count * abs(logprobs[own, each] - logprobs[own, None]) for each, count in found.items()]
+            found, key = ends[id(edge)], id(edge)
+            if all((key, outcome) in logprobs for outcome in (None, *found)):
+                changes = [count * abs(logprobs[key, each] - logprobs[key, None]) for each, count in found.items()]
                 edge.divergence = sum(changes) / found.total()
 
 
-def _begun(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int, ...]:
+def _prompt_with_outcome(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int, ...]:
     """The token ids of the prompt at ``start``, a node where a prompt begins, with the outcome told before the task."""
     messages = as_read(start.state.messages, start.left_out)
     if chat.prompt_ids(messages) != start.context_ids:
@@ -113,6 +115,6 @@ def _begun(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int,
 
 
 def _with_note(messages: Sequence[Message], note: str) -> tuple[Message, ...]:
-    place = next((place for place, message in enumerate(messages) if message.role == "user"), 0)
-    first = messages[place]
-    return (*messages[:place], replace(first, content=f"{note}\n\n{first.content}"), *messages[place + 1 :])
+    index = next((index for index, message in enumerate(messages) if message.role == "user"), 0)
+    first = messages[index]
+    return (*messages[:index], replace(first, content=f"{note}\n\n{first.content}"), *messages[index + 1 :])

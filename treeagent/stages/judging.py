@@ -41,20 +41,20 @@ def judge_tools(config: RewardsConfig, env: Env) -> list[ToolSpec]:
         UserError: the environment cannot go back to the end of an episode, or ``rewards.judge.tools`` names something
             other than a read-only tool of the environment.
     """
-    named = () if config.judge is None else config.judge.tools
-    if named and env.snapshot_kind == "none":
+    names = () if config.judge is None else config.judge.tools
+    if names and env.snapshot_kind == "none":
         raise UserError(
-            f"rewards.judge.tools names {', '.join(named)}, but the environment cannot go back to where an episode "
+            f"rewards.judge.tools names {', '.join(names)}, but the environment cannot go back to where an episode "
             "ended (snapshot_kind 'none'): leave them out"
         )
     known = {tool.name: tool for tool in env.tools() if tool.read_only and not tool.answers}
-    for name in named:
+    for name in names:
         if name not in known:
             found = ", ".join(known) or "none"
             raise UserError(
                 f"rewards.judge.tools names {name!r}, but the read-only tools are {found}: name one of them"
             )
-    return [known[name] for name in named]
+    return [known[name] for name in names]
 
 
 def judge_of(config: RewardsConfig, run: Path, stage: str, env: Env | None = None) -> Judge | None:
@@ -76,9 +76,9 @@ def judge_figures(config: RewardsConfig, run: Path, stage: str) -> tuple[dict[st
         return {}, []
     ledger = Ledger(run / FILE, stage)
     figures = ledger.figures()
-    asked = figures.get("judge/asked", 0.0)
+    ends = figures.get("judge/asked", 0.0)
     return figures, [
-        f"the judge gave no verdict on {number} of {asked:.0f} ends: {reason}" for reason, number in ledger.reasons()
+        f"the judge gave no verdict on {number} of {ends:.0f} ends: {reason}" for reason, number in ledger.reasons()
     ]
 
 
@@ -113,14 +113,14 @@ class Remote(JudgeModel):
             with self._lock:
                 self._fault, self._until = str(error), time.monotonic() + config.timeout
             return [Fault(str(error))] * len(conversations)
-        told: list[Reply | Fault] = []
+        results: list[Reply | Fault] = []
         for each in replies:
             if isinstance(each, Failure):
-                told.append(Fault(each.reason))
+                results.append(Fault(each.reason))
                 continue
             price = each.prompt_tokens * config.prompt_price + each.generated_tokens * config.generated_price
-            told.append(Reply(each.texts[0], each.prompt_tokens, each.generated_tokens, price / 1e6))
-        return told
+            results.append(Reply(each.texts[0], each.prompt_tokens, each.generated_tokens, price / 1e6))
+        return results
 
 
 @lru_cache(maxsize=1)

@@ -61,8 +61,8 @@ is a guess for any other GPU."""
 class ProgressTimer:
     """A ``Progress`` that records when each piece of work advanced."""
 
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+    def __init__(self, inner: Progress) -> None:
+        self._inner = inner
         self.times: dict[str, list[tuple[float, int]]] = {}
         """For each piece of work, pairs (clock in seconds, items done): at its start, at every advance, at its end."""
 
@@ -76,7 +76,7 @@ class ProgressTimer:
     def track(self, name: str, total: int) -> Iterator[Advance]:
         times, done = self.times.setdefault(name, []), 0
         times.append((time.perf_counter(), 0))
-        with self._shown.track(f"measure {name}", total) as shown:
+        with self._inner.track(f"measure {name}", total) as shown:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
                 nonlocal done
@@ -91,8 +91,8 @@ class ProgressTimer:
         """Mean seconds of an optimiser step. The first and the last step are left out, because they include what the
         trainer does before and after all steps."""
         steps = [mark for mark in self.times[name][:-1] if mark[1]][:-1]
-        (begun, first), (ended, last) = steps[0], steps[-1]
-        return (ended - begun) / max(last - first, 1)
+        (start, first), (end, last) = steps[0], steps[-1]
+        return (end - start) / max(last - first, 1)
 
 
 @dataclass(slots=True)
@@ -128,8 +128,8 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
         pairs=replace(config.update.pairs, min_margin=1e-9),
     )
     config = replace(config, update=update)
-    with tempfile.TemporaryDirectory(prefix="treeagent-plan-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="treeagent-plan-") as folder_name:
+        folder = Path(folder_name)
         warm = None if checkpoint is not None else _warm(config, timer, folder)
         start = checkpoint if warm is None else warm.policy
         assert start is not None
@@ -137,30 +137,30 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
             measurement = _Measurement(config, run, timer)
             began = time.perf_counter()
             _search(measurement, start, 1)
-            begun = time.perf_counter() - began
+            elapsed = time.perf_counter() - began
             search, costs = _fit_play_seconds(
                 lambda size: _search(measurement, start, size), min(config.collect.batch, config.collect.tasks)
             )
-            spent = sum(costs, Cost())
+            total = sum(costs, Cost())
             found: dict[Mode, PlayRate] = {}
             for mode in dict.fromkeys(("greedy", *config.evaluate.modes)):
                 found[mode] = _mode(measurement, start, mode)
             value_seconds, base = _value(measurement, start)
             updates = _updates(measurement, kind, base, value_seconds, None if warm is None else warm.rate)
     return Rates(
-        search=_rate(spent.budget, spent.trees, search),
+        search=_rate(total.budget, total.trees, search),
         modes=found,
         updates=updates,
         warm=None if warm is None else warm.rate,
         demonstration_seconds=Affine(0.0, 0.0) if warm is None else warm.seconds,
         demonstration_steps=0.0 if warm is None else warm.steps,
         value_seconds=value_seconds,
-        start_seconds=max(begun - search(1), 0.0),
+        start_seconds=max(elapsed - search(1), 0.0),
     )
 
 
-def _rate(spent: Budget, tasks: int, seconds: Affine) -> PlayRate:
-    return PlayRate(spent.generated_tokens / max(tasks, 1), spent.environment_steps / max(tasks, 1), seconds)
+def _rate(budget: Budget, tasks: int, seconds: Affine) -> PlayRate:
+    return PlayRate(budget.generated_tokens / max(tasks, 1), budget.environment_steps / max(tasks, 1), seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +178,10 @@ def _warm(config: RunConfig, timer: ProgressTimer, folder: Path) -> _WarmStart:
     settings = config.warm_start
     count = min(settings.episodes, _DEMONSTRATIONS)
     most = settings.training.max_steps
-    wanted = _FIRST_STEPS
+    step_count = _FIRST_STEPS
     for name in ("first", "second"):
         training = replace(
-            settings.training, max_steps=wanted, warmup_steps=min(settings.training.warmup_steps, wanted // 4)
+            settings.training, max_steps=step_count, warmup_steps=min(settings.training.warmup_steps, step_count // 4)
         )
         small = replace(
             config,
@@ -198,8 +198,8 @@ def _warm(config: RunConfig, timer: ProgressTimer, folder: Path) -> _WarmStart:
         affordable = min(affordable, most or affordable)
         if name == "second" or affordable <= 2 * _FIRST_STEPS:
             break
-        wanted = affordable
-    steps, update = wanted, facts["update"]
+        step_count = affordable
+    steps, update = step_count, facts["update"]
     points = timer.times["demonstrations"]
     (began, _), (first, _), (last, _), (ended, _) = points[0], points[1], points[-2], points[-1]
     sample = [tree for _, tree in zip(range(64), demonstrations(small), strict=False)]
@@ -271,10 +271,10 @@ def _mode(measurement: _Measurement, policy: Path, mode: Mode) -> PlayRate:
         return [outcome.budget for _, (outcomes, _) in run_jobs(evaluate_batch, jobs, config) for outcome in outcomes]
 
     seconds, budgets = _fit_play_seconds(play, min(config.collect.batch, config.evaluate.tasks, held_out))
-    spent = Budget()
+    total = Budget()
     for budget in budgets:
-        spent.add(budget)
-    return _rate(spent, len(budgets), seconds)
+        total.add(budget)
+    return _rate(total, len(budgets), seconds)
 
 
 def _value(measurement: _Measurement, policy: Path) -> tuple[float, Path]:
@@ -290,9 +290,9 @@ def _value(measurement: _Measurement, policy: Path) -> tuple[float, Path]:
     positions = fitted["train_positions"] + fitted["held_out_positions"]
     trees = list(read_trees(measurement.run.trees))
     rows = [row for tree in trees for row in value_rows(tree, config.update.values)]
-    wanted = min(config.update.value_rows, len(rows) * config.collect.tasks / len(trees))
+    expected_rows = min(config.update.value_rows, len(rows) * config.collect.tasks / len(trees))
     known = positions * len(rows) / max(sum(len(row.value_positions) for row in rows), 1)
-    return seconds * wanted / max(known, 1.0), base
+    return seconds * expected_rows / max(known, 1.0), base
 
 
 def _updates(
@@ -358,15 +358,15 @@ def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> Model
         else AutoConfig.from_pretrained(base_and_adapter(name)[0], trust_remote_code=False)
     )
     with torch.device("meta"):
-        whole = AutoModelForCausalLM.from_config(shape, dtype=shape.dtype or torch.float32)
-        weights = sum(each.numel() for each in whole.parameters())
-        adapted = with_adapter(whole, policy.lora, 0)
+        model = AutoModelForCausalLM.from_config(shape, dtype=shape.dtype or torch.float32)
+        weights = sum(each.numel() for each in model.parameters())
+        adapted = with_adapter(model, policy.lora, 0)
     text = shape.get_text_config()
     inner = text.intermediate_size
     if getattr(text, "num_experts_per_tok", None):
         inner = text.num_experts_per_tok * getattr(text, "moe_intermediate_size", inner)
     heads = text.num_attention_heads
-    number = whole.dtype if policy.dtype == "auto" else cast(torch.dtype, getattr(torch, policy.dtype))
+    number = model.dtype if policy.dtype == "auto" else cast(torch.dtype, getattr(torch, policy.dtype))
     return ModelSize(
         weights=weights,
         trained=sum(each.numel() for each in adapted.parameters() if each.requires_grad),

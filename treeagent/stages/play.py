@@ -167,8 +167,8 @@ async def execute(
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
         left = {id(growth): planned[id(growth)][len(path) :] for growth, path in active}
-        drawn = await _propose(policy, [one for one in active if not left[id(one[0])]])
-        return {growth: actions[0] for growth, actions in left.items() if actions} | drawn
+        proposed = await _propose(policy, [one for one in active if not left[id(one[0])]])
+        return {growth: actions[0] for growth, actions in left.items() if actions} | proposed
 
     return await _episodes(dynamics, growths, choose, step_seconds, [policy])
 
@@ -337,12 +337,12 @@ async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Actio
         return {}
     states = [end(growth, path).state for growth, path in active]
     proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in active])
-    drawn: dict[int, Action] = {}
+    actions: dict[int, Action] = {}
     for (growth, _), proposal in zip(active, proposals, strict=True):
         growth.tree.budget.proposals += 1
         growth.tree.budget.generated_tokens += proposal.generated_tokens
         if proposal.error:
             growth.tree.error = proposal.error
         else:
-            drawn[id(growth)] = proposal.actions[0]
-    return drawn
+            actions[id(growth)] = proposal.actions[0]
+    return actions

@@ -42,8 +42,8 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         RunError: the view was begun with other trees.
     """
     view.record_trees("rescore", source)
-    rules, played = read_rules(config.rewards), _played(config)
-    ends = _ends(config.rewards, source, view, played)
+    rules, real = read_rules(config.rewards), _real_environment(config)
+    ends = _ends(config.rewards, source, view, real)
     jobs = [(name, index) for name in source.collections() for index, _ in enumerate(shards(source.trees, name))]
     require_stored(config.rewards, (tree for name in source.collections() for tree in _read(source, name)))
     with progress.track("rescore", len(jobs)) as advance:
@@ -53,7 +53,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 if not shards(view.trees, name, index):
                     trees = list(read_as(from_record, source.trees, name, index))
                     if ends is not None:
-                        asyncio.run(assess_trees(trees, ends, rules, played, reward_value(config)))
+                        asyncio.run(assess_trees(trees, ends, rules, real, reward_value(config)))
                     again = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     append(view.trees, name, write_trees(view.trees, name, index, again))
                 advance(1)
@@ -61,26 +61,26 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         write_atomic(view.path / FILE, regular(marks).read_bytes())
     sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
     stored = (tree for name in view.collections() for tree in _read(view, name))
-    told = tree_figures(assessed.reading(sums.reading(stored)))
+    tree_metrics = tree_figures(assessed.reading(sums.reading(stored)))
     costs, alarms = judge_figures(config.rewards, view.path, "rescore")
     judging = costs | assessed.figures()
-    figures = told | sums.figures() | judging
+    figures = tree_metrics | sums.figures() | judging
     if not view.is_done("rescore"):
         view.log("rescore", {"step": 0, **figures})
         view.finish("rescore", figures | ({"alarms": alarms + assessed.doubts()} if judging else {}))
     return figures
 
 
-def _ends(config: RewardsConfig, source: Run, view: Run, played: EnvDynamics | None) -> Assessor | None:
+def _ends(config: RewardsConfig, source: Run, view: Run, real: EnvDynamics | None) -> Assessor | None:
     """The assessor of the ends of episodes in ``view``. The view's ledger starts as a copy of the run's ledger, so that
     replies that the run's judge has given are not paid for again."""
     theirs, ours = source.path / LEDGER, view.path / LEDGER
     if config.judge is not None and theirs.is_file() and not ours.exists():
         Ledger(regular(theirs), "rescore").copy_replies(ours)
-    return assessor(config, view.path, "rescore", None if played is None else played.env)
+    return assessor(config, view.path, "rescore", None if real is None else real.env)
 
 
-def _played(config: RunConfig) -> EnvDynamics | None:
+def _real_environment(config: RunConfig) -> EnvDynamics | None:
     """The environment in which the judge's tools are called; None if the judge has no tools.
 
     Raises:
@@ -97,12 +97,12 @@ async def assess_trees(
     trees: Sequence[Tree],
     ends: Assessor,
     rules: Mapping[str, Rule],
-    played: EnvDynamics | None = None,
+    real: EnvDynamics | None = None,
     value: Value | None = None,
 ) -> None:
     """Assess the ends of episodes in trees with ``ends``, and write the resulting reward components in place of those
     of an earlier judge. Rules are evaluated again first. The component ``learned`` is V(s) of the reward model
-    ``value``, or the stored V(s) without one. If the judge calls tools, the episode is replayed in ``played``."""
+    ``value``, or the stored V(s) without one. If the judge calls tools, the episode is replayed in ``real``."""
 
     async def one(tree: Tree, path: Sequence[Edge], node: Node) -> None:
         edge, before = path[-1], tree.root if len(path) == 1 else path[-2].child
@@ -112,11 +112,11 @@ async def assess_trees(
             return node.value if tree.budget.estimates else None
 
         step = stored_step(before, edge)
-        kept = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
-        kept |= ruled(rules, step) if step else {}
+        components = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
+        components |= ruled(rules, step) if step else {}
         learned = stored if value is None else value_of(value, node.state)
-        edge.components = kept | await ends.assess(
-            node.state, kept, learned, None if played is None else _tool_caller(played, tree, path)
+        edge.components = components | await ends.assess(
+            node.state, components, learned, None if real is None else _tool_caller(real, tree, path)
         )
 
     found = [
@@ -128,17 +128,17 @@ async def assess_trees(
     await asyncio.gather(*found)
 
 
-def _tool_caller(played: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> ToolCaller:
+def _tool_caller(real: EnvDynamics, tree: Tree, path: Sequence[Edge]) -> ToolCaller:
     """A function that replays a stored episode and makes the judge's call in its final state."""
 
     async def call_tool(call: ToolCall) -> str:
-        before = here = await played.reset(tree.task)
+        before = state = await real.reset(tree.task)
         for edge in path:
-            before, transition = here, await played.step(here, edge.action)
-            here = transition.state
-            if edge.child is None or here.messages[-1].content != edge.child.state.messages[-1].content:
+            before, transition = state, await real.step(state, edge.action)
+            state = transition.state
+            if edge.child is None or state.messages[-1].content != edge.child.state.messages[-1].content:
                 return "refused: the environment does not repeat this episode"
-        return await read_only_caller(played, before, path[-1].action, here)(call)
+        return await read_only_caller(real, before, path[-1].action, state)(call)
 
     return call_tool
 
@@ -149,10 +149,10 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
     Raises:
         UserError: a component is in no tree.
     """
-    made = {*config.rules, *(ASSESSED if config.assesses else ())}
+    computed = {*config.rules, *(ASSESSED if config.assesses else ())}
     rule = (config.rule,) if "rule" in config.tiers else ()
-    wanted = {name for name in (*config.weights, *config.budgets, *rule) if name not in made}
-    if not wanted:
+    required = {name for name in (*config.weights, *config.budgets, *rule) if name not in computed}
+    if not required:
         return
     seen: set[str] = set()
     for tree in trees:
@@ -161,9 +161,9 @@ def require_stored(config: RewardsConfig, trees: Iterator[Tree]) -> None:
                 seen |= components_of(edge).keys()
         if seen.intersection(TOOL_SCORES):
             seen |= {*TOOL_SCORES}  # calls were scored; a kind of error that never occurred leaves no component
-        if wanted <= seen:
+        if required <= seen:
             return
-    for name in sorted(wanted - seen):
+    for name in sorted(required - seen):
         fix = "collect trees with rewards.tools=true" if name in TOOL_SCORES else f"they have {', '.join(sorted(seen))}"
         raise UserError(
             f"the component {name!r} of rewards.weights, rewards.budgets or rewards.rule is in no stored step: {fix}"

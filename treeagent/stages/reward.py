@@ -107,10 +107,10 @@ def _read(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, _Par
 
 def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAudit:
     low, high = head.reward_range
-    told = [low + (high - low) * _share(score) for score in _scores(checkpoint, head, held_out.ends)]
+    estimates = [low + (high - low) * _share(score) for score in _scores(checkpoint, head, held_out.ends)]
     scored = [
         ScoredEnd(end.task_id, score, end.paid, end.success, end.turns)
-        for end, score in zip(held_out.ends, told, strict=True)
+        for end, score in zip(held_out.ends, estimates, strict=True)
     ]
     pairs = [pair for pair in held_out.pairs if pair.kind == "siblings"]
     better, worse = (scores(checkpoint.model, head, rows) if rows else [] for rows in _sides(pairs))

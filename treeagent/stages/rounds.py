@@ -141,9 +141,9 @@ def finish_round(
     """Log the figures of a round, add them to ``history``, and raise the alarms that follow from the rounds so far."""
     figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
     learnt = run.stages().get(updated.name, {})
-    kept = learnt.get("update", {}).get("best_validation")
-    if kept is not None:
-        figures["validation"] = kept
+    best_validation = learnt.get("update", {}).get("best_validation")
+    if best_validation is not None:
+        figures["validation"] = best_validation
     history.figures.append(figures)
     policies = list(dict.fromkeys((history.start, *history.policies)))
     if (age := mean_age(run, names_to_learn_from(config, run, number), policies)) is not None:
@@ -221,8 +221,8 @@ def part(share: float, count: int) -> int:
 
 def scaled(limits: Limits, factor: float) -> Limits:
     """All limits times ``factor``."""
-    given = {name: value for name, value in asdict(limits).items() if value is not None}
-    return Limits(**{name: type(value)(factor * value) for name, value in given.items()})
+    set_limits = {name: value for name, value in asdict(limits).items() if value is not None}
+    return Limits(**{name: type(value)(factor * value) for name, value in set_limits.items()})
 
 
 def scheduled(config: RunConfig, number: int) -> RunConfig:
@@ -244,8 +244,8 @@ def _varied_name(number: int) -> str:
 def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
     """Refit and audit the world model on the real steps so far. Returns the share of trees to grow in it (``imagined``)
     and the figures of the audit; empty if the settings ask for no imagined trees in this round."""
-    wanted = config.adapt.imagined_in(number)
-    if not wanted:
+    requested = config.adapt.imagined_in(number)
+    if not requested:
         return {}
     stage = f"audit-{number}"
     if not run.is_done(stage):
@@ -256,7 +256,7 @@ def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) 
         found = audit_world(config, run, world)
         figures = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
         errors = {name: getattr(found.overall, name) for name in ("reward_error", "transition_error")}
-        run.finish(stage, {"imagined": min(wanted, found.lambda_cap), **figures, **errors})
+        run.finish(stage, {"imagined": min(requested, found.lambda_cap), **figures, **errors})
     return run.facts(stage)
 
 
@@ -268,9 +268,9 @@ def search_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
 ) -> None:
     config = scheduled(config, number)
-    searched, told = _what_was_searched(run, number)
+    searched, all_searched = _searched_tasks(run, number)
     varied = _variants(config, searched, number)
-    new, again, hard = choose_tasks(told, config.collect.tasks - len(varied), config.adapt.curriculum)
+    new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
@@ -283,7 +283,7 @@ def search_round(
         return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
-    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *told]))
+    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]))
     # Verification leaves many imagined trees with a single path, so equal returns there do not call for more tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
@@ -291,7 +291,7 @@ def search_round(
     _vary(once, run, progress, checkpoint, number, varied, searched)
 
 
-def _what_was_searched(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
+def _searched_tasks(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
     """The figures of the last search of each task before a round, keyed by the task's index in the training split:
     (tasks searched in the environment, all tasks). For a task that was searched in both, the search in the environment
     counts.
@@ -325,12 +325,12 @@ def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) 
         return []
     env = environment(config)
     test = config.evaluate
-    kept = chain(
+    held_out_tasks = chain(
         env.tasks("validation", config.update.validation_tasks), env.tasks("test", test.tasks, test.first_task)
     )
-    held_out = {task.prompt for task in kept}
+    held_out = {task.prompt for task in held_out_tasks}
     offered = {
-        place: [which for which, task in enumerate(variations(config, env, base)) if task.prompt not in held_out]
+        place: [variant for variant, task in enumerate(variations(config, env, base)) if task.prompt not in held_out]
         for place in searched
         for base in env.tasks("train", 1, place)
     }
@@ -349,16 +349,20 @@ def _vary(
     """Search harder variations, and keep the trees of those that prove harder than their task, yet solvable."""
     if not varied or (run.is_done(_varied_name(number)) and shards(run.trees, _varied_name(number))):
         return
-    name, numbers = _all_varied_name(number), iter([which for _, which in varied])
+    name, numbers = _all_varied_name(number), iter([variant for _, variant in varied])
     jobs = batches(config, run, checkpoint, name, [place for place, _ in varied])
     jobs = [replace(job, variants=[next(numbers) for _ in job.tasks]) for job in jobs]
     search_batches(config, run, progress, jobs)
     found = zip(varied, read_trees(run.trees, [name]), strict=True)
-    kept = [(place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))]
-    append(run.trees, _varied_name(number), write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in kept)))
+    selected = [
+        (place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))
+    ]
+    append(
+        run.trees, _varied_name(number), write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in selected))
+    )
     env = environment(config)
-    bases = [task.id for place, _ in kept for task in env.tasks("train", 1, place)]
-    run.finish(_varied_name(number), {"variations": len(varied), "kept": len(kept), "bases": bases})
+    bases = [task.id for place, _ in selected for task in env.tasks("train", 1, place)]
+    run.finish(_varied_name(number), {"variations": len(varied), "kept": len(selected), "bases": bases})
 
 
 def _all_varied_name(number: int) -> str:

@@ -100,7 +100,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started = time.perf_counter()
-    spent, tasks = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
+    cost, tasks = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
     for _ in range(config.collect.resample):
         first = jobs[0].index
         equal = sum(
@@ -110,7 +110,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
-        spent += _search(config, run, progress, jobs)
+        cost += _search(config, run, progress, jobs)
         tasks += equal
     sums, assessed = ComponentSums(), Assessments(config.rewards)
     stored = assessed.reading(sums.reading(read_as(from_record, run.trees, name)))
@@ -119,19 +119,19 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     judging = costs | assessed.figures()
     if judging:
         alarms += assessed.doubts()
-    if spent.failed:
+    if cost.failed:
         broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
         why = visible(f"{broken.task.id}: {broken.error}")
-        told = f"{name}: {spent.failed} of {spent.trees} searches broke off, first that of {why}"
-        progress.warn(told)
-        alarms.append(told)
+        alarm = f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}"
+        progress.warn(alarm)
+        alarms.append(alarm)
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": tasks, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
     facts |= {"judging": judging} if judging else {}
     facts |= {"alarms": alarms} if judging or alarms else {}
-    run.finish(name, facts | spent.metrics(time.perf_counter() - started))
+    run.finish(name, facts | cost.metrics(time.perf_counter() - started))
 
 
 def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
@@ -205,41 +205,41 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     """
     config = job.config
     env = environment(config)
-    actors, whole = load_actors(job.checkpoint, config)
+    actors, policy = load_actors(job.checkpoint, config)
     dynamics = env_dynamics(instances(config), config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
-        wanted = zip(tasks, job.variants, strict=True)
-        tasks = [variations(config, env, task)[number] for task, number in wanted]
+        pairs = zip(tasks, job.variants, strict=True)
+        tasks = [variations(config, env, task)[number] for task, number in pairs]
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
-    meter, told = Meter(whole.generator.usage, dynamics), time.monotonic()
+    meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
 
     def on_batch(trees: Sequence[Tree]) -> None:
-        nonlocal told
-        if time.monotonic() - told >= 1.0:
-            told = time.monotonic()
+        nonlocal last_report
+        if time.monotonic() - last_report >= 1.0:
+            last_report = time.monotonic()
             emit(Event(job.name, index=job.index, cost=meter.read(trees)))
 
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
-    judge_value = reward_value(config, whole) or actors.value
+    judge_value = reward_value(config, policy) or actors.value
     if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
-    judging = partial(scored, played=dynamics, config=config, ends=ends, value=judge_value)
-    turns = with_split_steps(judging(dynamics), config, whole.grammar)
+    judging = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
+    turns = with_split_steps(judging(dynamics), config, policy.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         stepped = turns
         if model is not None:
-            stepped = with_split_steps(judging(Imagination(dynamics, model)), config, whole.grammar)
+            stepped = with_split_steps(judging(Imagination(dynamics, model)), config, policy.grammar)
         # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
         patient = replace(config.search, step_seconds=None) if model is not None else config.search
-        value = leaf_value(actors.value, whole, stepped, replace(config, search=patient))
+        value = leaf_value(actors.value, policy, stepped, replace(config, search=patient))
         search = make_search(actors.sampling, stepped, patient, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
         asyncio.run(verify_all(trees, turns, config.world.verify_steps, config.search.step_seconds))
     elif env.origin == "imagined":
         mark_imagined(trees)
-    whole.forget()
+    policy.forget()
     if job.trees is not None:
         emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
     return meter.read(trees)

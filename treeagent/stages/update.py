@@ -133,11 +133,11 @@ def update(
         RunError: an update was begun with other trees.
     """
     source = trees or run
-    drawn, wanted = source.config.policy.temperature, config.policy.temperature
-    if drawn != wanted and (comparing := [method for method in methods if method in COMPARING]):
+    sampled, temperature = source.config.policy.temperature, config.policy.temperature
+    if sampled != temperature and (comparing := [method for method in methods if method in COMPARING]):
         raise UserError(
-            f"policy.temperature is {wanted:g}, but the trees of {source.path} were sampled at {drawn:g}, with whose "
-            f"log-probabilities {comparing[0]} compares the policy: set policy.temperature={drawn:g}"
+            f"policy.temperature is {temperature:g}, but the trees of {source.path} were sampled at {sampled:g}, with "
+            f"whose log-probabilities {comparing[0]} compares the policy: set policy.temperature={sampled:g}"
         )
     for method in methods:
         run.record_trees(method, source)
@@ -179,8 +179,8 @@ def constrain(
         step = sum(each.startswith("constraints") for each in run.stages())
         run.log("constraints", {"step": step, **figures})
         run.finish(stage, {"costs": costs, "multipliers": stepped})
-    told: dict[str, float] = run.facts(stage)["multipliers"]
-    return told
+    multipliers: dict[str, float] = run.facts(stage)["multipliers"]
+    return multipliers
 
 
 def learn(
@@ -258,7 +258,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
     config, update, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
-    loaded = load_checkpoint(job.checkpoint, device_map=_place(config))
+    loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
@@ -328,15 +328,17 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
         for places, trees in trees_by_task(job.trees, job.names, job.marks):
             yield places, rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
 
-    kept = None
+    selected = None
     if config.update.keep_trees < 1:
         found = chain.from_iterable(zip(places, trees, strict=True) for places, trees in groups())
         spreads = dict(sorted((place, return_spread(tree)) for place, tree in found))
-        kept = set(informative(list(spreads.values()), config.update.keep_trees))
+        selected = set(informative(list(spreads.values()), config.update.keep_trees))
     folder, marks = job.out.parent, 0
     rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
     for places, trees in groups():
-        some = [(place, tree) for place, tree in zip(places, trees, strict=True) if kept is None or place in kept]
+        some = [
+            (place, tree) for place, tree in zip(places, trees, strict=True) if selected is None or place in selected
+        ]
         for place, tree in some:
             refuse_foreign(tree, chat, job)
             read_ends([tree], chat)
@@ -397,12 +399,12 @@ class _InOrder(Generic[Row]):
         return Picked(self._rows, array("q", order.tobytes()))
 
 
-def _place(config: RunConfig) -> str | None:
+def _device_map(config: RunConfig) -> str | None:
     """The device on which the weights of an update are loaded. Processes that train together have one GPU each. With
     FSDP the weights are first loaded off the GPU, since one GPU may not hold them."""
-    place = config.policy.device_map
-    if place in (None, "cpu") or config.update.processes == 1:
-        return place
+    device_map = config.policy.device_map
+    if device_map in (None, "cpu") or config.update.processes == 1:
+        return device_map
     return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
 
@@ -449,9 +451,9 @@ def sample_value_rows(
 
 def sampled(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
     """At most ``update.value_rows`` rows, drawn uniformly by the run's seed."""
-    places = array("q", range(len(rows)))
-    random.Random(derive_seed(config.seed, "value_rows")).shuffle(places)
-    return [rows[place] for place in places[: config.update.value_rows]]
+    indices = array("q", range(len(rows)))
+    random.Random(derive_seed(config.seed, "value_rows")).shuffle(indices)
+    return [rows[index] for index in indices[: config.update.value_rows]]
 
 
 def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, float]) -> Iterator[TokenRow]:
@@ -487,9 +489,9 @@ def informative(spreads: Sequence[float], share: float) -> list[int]:
     Args:
         spreads: ``return_spread`` of every tree.
     """
-    wanted = math.ceil(share * len(spreads))
-    ranked = sorted(range(len(spreads)), key=lambda place: -spreads[place])
-    return sorted(ranked[:wanted])
+    count = math.ceil(share * len(spreads))
+    ranked = sorted(range(len(spreads)), key=lambda index: -spreads[index])
+    return sorted(ranked[:count])
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:

@@ -46,22 +46,22 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         return out
     settings, early = config.warm_start, config.warm_start.early_experience
     with progress.track("demonstrations", settings.episodes) as advance:
-        played = _advancing(demonstrations(config), advance)
-        first = list(islice(played, TOKENIZER_EPISODES))
+        trees = _advancing(demonstrations(config), advance)
+        first = list(islice(trees, TOKENIZER_EPISODES))
         _require_successes(config, first)
         texts = (text for tree in first for text in _texts(config, tree))
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
-        told = _lessons(config, checkpoint, chain(first, played))
+        collected = _demonstration_rows(config, checkpoint, chain(first, trees))
     rows, world, reflected = (
         [row for row in kind if len(row.token_ids) <= settings.max_tokens]
-        for kind in (told.imitation, told.world, told.reflections)
+        for kind in (collected.imitation, collected.world, collected.reflections)
     )
     if not rows or (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
         raise RunError(
-            f"the demonstrations leave {len(rows)} of {len(told.imitation)} rows and {len(world)} world rows within "
-            f"warm_start.max_tokens ({settings.max_tokens}), and {len(reflected)} reflections within "
+            f"the demonstrations leave {len(rows)} of {len(collected.imitation)} rows and {len(world)} world rows "
+            f"within warm_start.max_tokens ({settings.max_tokens}), and {len(reflected)} reflections within "
             f"policy.max_new_tokens ({config.policy.max_new_tokens}) beside: raise these, or set "
             f"warm_start.early_experience.rows, now {early.rows!r}, to what there is"
         )
@@ -81,10 +81,10 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     distinct = len({(row.token_ids, row.value_targets) for row in rows})
     drawn = result.steps * sft.batch_size * sft.accumulation
     successes, successes_kept = (
-        sum(reaches(max(row.value_targets, default=0.0), 1.0) for row in kind) for kind in (told.imitation, rows)
+        sum(reaches(max(row.value_targets, default=0.0), 1.0) for row in kind) for kind in (collected.imitation, rows)
     )
     warnings = row_alarms(
-        taken=len(told.imitation),
+        taken=len(collected.imitation),
         kept=len(rows),
         distinct=distinct,
         drawn=drawn,
@@ -95,14 +95,14 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         warnings.append(short_of_memory("the warm start", "warm_start.training", result.parts))
     for sentence in warnings:
         progress.warn(sentence)
-    ended = [outcome for outcome in told.outcomes if outcome is not None]
+    ended = [outcome for outcome in collected.outcomes if outcome is not None]
     facts = {
-        "demonstrations": len(told.outcomes),
-        "demonstrations_failed": len(told.outcomes) - len(ended),
+        "demonstrations": len(collected.outcomes),
+        "demonstrations_failed": len(collected.outcomes) - len(ended),
         "demonstration_success": sum(reaches(outcome, 1.0) for outcome in ended) / max(len(ended), 1),
-        "environment_steps": told.environment_steps,
+        "environment_steps": collected.environment_steps,
         "rows": len(rows),
-        "left_out": len(told.imitation) - len(rows),
+        "left_out": len(collected.imitation) - len(rows),
         "world_rows": len(world),
         "reflections": len(reflected),
         "update": asdict(result),
@@ -147,10 +147,10 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
 
 def _outcome(demonstration: Tree) -> float | None:
     """The return of a demonstration, in reward units; ``None`` if it took no step or failed before its end."""
-    played = demonstrated(demonstration)
+    path = demonstrated(demonstration)
     # The tree's error does not decide this, because an alternative may have caused it.
-    if played and (last := played[-1].child) is not None and last.ended and not last.unknown:
-        return path_return(played)
+    if path and (last := path[-1].child) is not None and last.ended and not last.unknown:
+        return path_return(path)
     return None
 
 
@@ -181,26 +181,28 @@ class _DemonstrationRows:
     """Environment steps, those of alternatives included."""
 
 
-def _lessons(config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]) -> _DemonstrationRows:
+def _demonstration_rows(
+    config: RunConfig, checkpoint: Checkpoint, demonstrations: Iterable[Tree]
+) -> _DemonstrationRows:
     """Turn demonstrations into rows. They are read one at a time, because their rows are small and their states are
     not."""
     chat, grammar = make_chat(checkpoint, config), demonstration_grammar(config)
-    wanted, told = config.warm_start.early_experience, _DemonstrationRows()
+    early, result = config.warm_start.early_experience, _DemonstrationRows()
     for demonstration in demonstrations:
         tree = tokenise(demonstration, chat)
         path = demonstrated(tree)
         outcome = _outcome(demonstration) if path else None
-        told.outcomes.append(outcome)
-        told.environment_steps += tree.budget.environment_steps
+        result.outcomes.append(outcome)
+        result.environment_steps += tree.budget.environment_steps
         left = range(len(path), -1, -1)
         values = [outcome and outcome * config.search.discount**steps for steps in left]
-        told.imitation += path_rows(tree, path, values)
-        if wanted.wants("world") and tree.budget.simulations > 1:  # otherwise no alternative actions were tried
-            told.world += world_rows(tree)
-        if wanted.wants("reflection"):
+        result.imitation += path_rows(tree, path, values)
+        if early.wants("world") and tree.budget.simulations > 1:  # otherwise no alternative actions were tried
+            result.world += world_rows(tree)
+        if early.wants("reflection"):
             rows = reflection_rows(tree, config.update.imitation.min_return, grammar, chat.encode_action)
-            told.reflections += [row for row in rows if sum(row.mask) <= config.policy.max_new_tokens]
-    return told
+            result.reflections += [row for row in rows if sum(row.mask) <= config.policy.max_new_tokens]
+    return result
 
 
 def _advancing(items: Iterator[Tree], advance: Advance) -> Iterator[Tree]:

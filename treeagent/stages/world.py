@@ -58,21 +58,21 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
         UserError: as ``require_world``.
     """
     require_environment(config, run)
-    out, kept = run.checkpoints / "world", settings_path(run)
-    if not kept.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+    out, settings_file = run.checkpoints / "world", settings_path(run)
+    if not settings_file.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
         run.forget("world")  # the files that are left belong to a fit whose settings are lost
         for folder in _scratch(out):
             shutil.rmtree(folder, ignore_errors=True)
-    elif changed := changed_settings(load_config(kept), config):
+    elif changed := changed_settings(load_config(settings_file), config):
         raise RunError(
             f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
-            f"them, or remove {kept} to fit it anew"
+            f"them, or remove {settings_file} to fit it anew"
         )
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
         require_world(config)
         make_encoder(config, out)
-        write_atomic(kept, dump_config(config).encode())
+        write_atomic(settings_file, dump_config(config).encode())
     return fit(config, run, progress, out)
 
 
@@ -91,10 +91,10 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if run.is_done(out.name):
         return out
     if last is None:
-        played, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
+        trees, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
     else:  # the memory of the last model already holds the demonstrations
-        played, known = [], list(remembered(config, last))
-    others = chain.from_iterable(transitions(tree, config.policy.format) for tree in played)
+        trees, known = [], list(remembered(config, last))
+    others = chain.from_iterable(transitions(tree, config.policy.format) for tree in trees)
     # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
     learnt, held_out = split(chain(experiences(run, own), others), known)
@@ -103,7 +103,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     path = memory_path(out)
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()  # an earlier fit may hold tasks that are held out now
-    demonstrated = sum(tree.budget.environment_steps for tree in played)
+    demonstrated = sum(tree.budget.environment_steps for tree in trees)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
     with closing(open_memory(config, out, create=True)) as memory:
         memory.add(learnt)
@@ -147,8 +147,8 @@ def _train(
     chat = ChatFormat(checkpoint.tokenizer)
 
     def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
-        told = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
-        return [TokenRow(*row) for row in told if len(row.token_ids) <= settings.max_tokens]
+        answers = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
+        return [TokenRow(*row) for row in answers if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
         name = folder.name.removeprefix(".")
@@ -163,20 +163,20 @@ def _train(
             f"none of the {len(learnt)} steps to learn from is a row within world.max_tokens ({settings.max_tokens}): "
             "raise it"
         )
-    given = sum(settings.end_rows if one.terminated else 1 for one in learnt)
+    total = sum(settings.end_rows if one.terminated else 1 for one in learnt)
     with logged(run.log, progress) as on_event:
         steps, rate = fitting.max_steps if last is None else settings.refit_steps, fitting.learning_rate
         facts: dict[str, Any] = {"update": learn(rows, steps, plain, rate)}
         if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
             count = settings.hard_steps * fitting.batch_size * fitting.accumulation // 2
             seed = derive_seed(config.seed, f"{out.name}-hard")
-            drawn = hard_rows(checkpoint.model, ends, count, seed)
-            mixed = [*drawn, *random.Random(seed).choices(rows, k=count)]
+            hard = hard_rows(checkpoint.model, ends, count, seed)
+            mixed = [*hard, *random.Random(seed).choices(rows, k=count)]
             facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
     save_checkpoint(checkpoint, out)
     for folder in (plain, harder):
         shutil.rmtree(folder, ignore_errors=True)
-    return {"rows": len(rows), "left_out": given - len(rows), **facts, **taught}
+    return {"rows": len(rows), "left_out": total - len(rows), **facts, **taught}
 
 
 def _scratch(out: Path) -> tuple[Path, Path]:
@@ -195,14 +195,14 @@ def _taught(
     writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
         explanations = explain(learnt, writer, wording(config), path, settings.model, advance)
-    asked = len(explanations.reasons) + explanations.unexplained
-    if asked and not explanations.reasons:
+    total = len(explanations.reasons) + explanations.unexplained
+    if total and not explanations.reasons:
         raise RunError(
-            f"world.teacher explained none of {asked} steps, the first for this reason: {explanations.error}"
+            f"world.teacher explained none of {total} steps, the first for this reason: {explanations.error}"
         )
     if explanations.unexplained:
         progress.warn(
-            f"world.teacher left {explanations.unexplained} of {asked} steps unexplained, which are reasoned by rule, "
+            f"world.teacher left {explanations.unexplained} of {total} steps unexplained, which are reasoned by rule, "
             f"the first for this reason: {explanations.error}"
         )
     used = writer.chat.usage
