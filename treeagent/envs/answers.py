@@ -108,15 +108,15 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
 def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict[str, float]:
     """Return the reward components in the ``info`` of a step; raise ``EnvBroken`` if the environment does not declare a
     component's name, or if a value is not a finite number."""
-    given = info.get("components", {})
-    if not isinstance(given, Mapping):
-        raise EnvBroken(f"info['components'] is {given!r:.200}: give numbers by their names")
-    for name, value in given.items():
+    components = info.get("components", {})
+    if not isinstance(components, Mapping):
+        raise EnvBroken(f"info['components'] is {components!r:.200}: give numbers by their names")
+    for name, value in components.items():
         if name not in known:
             raise EnvBroken(f"info['components'] names {name!r}: declare it in Env.components, which are {known}")
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise EnvBroken(f"component {name!r} of a step is {value!r:.80}: give a finite number, or leave it out")
-    return {name: float(value) for name, value in given.items()}
+    return {name: float(value) for name, value in components.items()}
 
 
 def checked_process(info: Mapping[str, object]) -> float:

@@ -88,9 +88,9 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
             f"cannot use {folder} for approvals: {error.strerror}: set environment.approve.folder"
         ) from error
     request = Request(*(storable(text) for text in asdict(request).values()))
-    asked = folder / f"{request.id}{_ASK}"
-    if _answer(folder, request.id) is None and not asked.exists():
-        write_atomic(asked, orjson.dumps(asdict(request)))
+    path = folder / f"{request.id}{_ASK}"
+    if _answer(folder, request.id) is None and not path.exists():
+        write_atomic(path, orjson.dumps(asdict(request)))
     ends = time.monotonic() + seconds
     while (found := _answer(folder, request.id)) is None:
         if time.monotonic() >= ends:
@@ -99,8 +99,8 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
             time.sleep(_POLL)
     if found.yes:
         return None
-    said = f"{found.who} said no" if found.who else "it was not approved"
-    return f"{said}: {found.note}" if found.note else said
+    refusal = f"{found.who} said no" if found.who else "it was not approved"
+    return f"{refusal}: {found.note}" if found.note else refusal
 
 
 def waiting(folder: Path) -> Iterator[Request]:
@@ -114,18 +114,18 @@ def waiting(folder: Path) -> Iterator[Request]:
             yield request
 
 
-def answer(folder: Path, request_id: str, said: Answer) -> bool:
+def answer(folder: Path, request_id: str, reply: Answer) -> bool:
     """Answer a request. Returns False if it already has an answer, which then stays."""
     path = folder / f"{request_id}{_ANSWER}"
-    whole = folder / f".{request_id}.{threading.get_native_id()}.tmp"
-    when = said.when or datetime.now(UTC).isoformat(timespec="seconds")
-    write_atomic(whole, orjson.dumps(asdict(said) | {"when": when}))
+    temporary = folder / f".{request_id}.{threading.get_native_id()}.tmp"
+    when = reply.when or datetime.now(UTC).isoformat(timespec="seconds")
+    write_atomic(temporary, orjson.dumps(asdict(reply) | {"when": when}))
     try:
-        os.link(whole, path)  # unlike a rename, this fails if there is an answer already
+        os.link(temporary, path)  # unlike a rename, this fails if there is an answer already
     except FileExistsError:
         return False
     finally:
-        whole.unlink()
+        temporary.unlink()
     return True
 
 

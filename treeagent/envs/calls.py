@@ -138,16 +138,16 @@ def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
 
 def fits(value: object, schema: object) -> bool:
     """Whether an argument has the JSON type that its schema requires."""
-    wanted = type_of(schema)
-    types = _TYPES.get(wanted, ())
+    type_name = type_of(schema)
+    types = _TYPES.get(type_name, ())
     # In Python True is an int, but in JSON it is not a number.
-    return not types or (isinstance(value, types) and (not isinstance(value, bool) or wanted == "boolean"))
+    return not types or (isinstance(value, types) and (not isinstance(value, bool) or type_name == "boolean"))
 
 
 def type_of(schema: object) -> str:
     """Return the JSON type that a schema requires; empty if it requires none or allows several."""
-    wanted = schema.get("type") if isinstance(schema, Mapping) else None
-    return wanted if isinstance(wanted, str) else ""
+    type_name = schema.get("type") if isinstance(schema, Mapping) else None
+    return type_name if isinstance(type_name, str) else ""
 
 
 def arguments_of(tool: ToolSpec) -> tuple[Mapping[str, object], Sequence[str]]:

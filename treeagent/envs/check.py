@@ -222,8 +222,8 @@ class _Check:
     equal: int = 0
     ends: Ends = Ends()
 
-    def expect(self, kept: bool, violation: str) -> None:
-        if not kept:
+    def expect(self, condition: bool, violation: str) -> None:
+        if not condition:
             self.violations.append(violation)
 
     def first_observation(self) -> None:
@@ -232,8 +232,8 @@ class _Check:
         same = first == self.reset() or self.env.snapshot_kind == "none"
         self.expect(same, "two resets with one seed give different first observations")
         for answer in _answers(self.task):
-            shown = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}")
-            self.expect(not shown, f"the answer {answer!r} stands in the prompt or the first observation")
+            is_shown = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", f"{self.task.prompt}\n{first}")
+            self.expect(not is_shown, f"the answer {answer!r} stands in the prompt or the first observation")
 
     def bad_calls(self) -> None:
         calls: list[Call] = [BAD_TOOL]
@@ -260,20 +260,20 @@ class _Check:
                 self.repeat_call(ToolCall(tool.name, {}), 1)
         for call in self.finishes:
             self.repeat_call(call, 1)
-        for said in ("", self.task.prompt, first):
-            answers: list[Call] = [filled for tool in tools if (filled := _trivial_call(tool, said)) is not None]
-            for call in answers or ([said] if self.env.legal_actions() is None else []):
+        for text in ("", self.task.prompt, first):
+            answers: list[Call] = [filled for tool in tools if (filled := _trivial_call(tool, text)) is not None]
+            for call in answers or ([text] if self.env.legal_actions() is None else []):
                 self.repeat_call(call, _REPEATS)
 
     def repeat_call(self, call: Call, times: int) -> None:
         """Make one call up to ``times`` times and report a success. With ``times`` of 1, a call may solve the task
         unless it also ends the episode."""
         self.reset()
-        for given in range(1, times + 1):
+        for repeated in range(1, times + 1):
             _, _, terminated, truncated, _ = checked_step(self.env.step(call))
             if self.solved() and (terminated or times > 1):
                 self.violations.append(
-                    f"the verifier calls an episode of nothing but {call!r} a success, given {given} times"
+                    f"the verifier calls an episode of nothing but {call!r} a success, given {repeated} times"
                 )
                 return
             if terminated or truncated:
@@ -451,12 +451,12 @@ def _answers(task: Task) -> Iterator[str]:
                 yield str(each)
 
 
-def _trivial_call(tool: ToolSpec, said: str) -> ToolCall | None:
-    """Return a call of ``tool`` with ``said`` for each required text and an empty value, such as 0, for each other
+def _trivial_call(tool: ToolSpec, text: str) -> ToolCall | None:
+    """Return a call of ``tool`` with ``text`` for each required text and an empty value, such as 0, for each other
     required argument; None if it requires no argument."""
     schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    arguments = {name: empty.get(type_of(schemas.get(name)), said) for name in required}
+    arguments = {name: empty.get(type_of(schemas.get(name)), text) for name in required}
     return ToolCall(tool.name, arguments) if arguments else None
 
 

@@ -27,18 +27,20 @@ class DrawnTasks:
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         """Return tasks as ``Env.tasks`` does; raise ``UserError`` if the split seems to have fewer."""
-        wanted, end, misses = self._tasks[split], start + count, 0
-        while len(wanted) < end:
+        found, end, misses = self._tasks[split], start + count, 0
+        while len(found) < end:
             seed = next(self._seeds)
             rows = list(self._draw(seed))
             text = "/".join(rows)
-            drawn = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
-            misses = 0 if drawn == split and text not in self._seen else misses + 1
+            drawn_split = SPLITS[blake2b(text.encode(), digest_size=8).digest()[0] % len(SPLITS)]
+            misses = 0 if drawn_split == split and text not in self._seen else misses + 1
             if misses > _MISSES:
-                raise UserError(f"{split} has about {len(wanted)} {self._name} tasks, not {end}: raise option size")
+                raise UserError(f"{split} has about {len(found)} {self._name} tasks, not {end}: raise option size")
             if text not in self._seen:
                 self._seen.add(text)
-                known = self._tasks[drawn]
+                known = self._tasks[drawn_split]
                 prompt = self._prompt if isinstance(self._prompt, str) else self._prompt(rows)
-                known.append(Task(f"{self._name}-{drawn}-{len(known)}", prompt, drawn, seed, {self._key: rows}))
-        return wanted[start:end]
+                known.append(
+                    Task(f"{self._name}-{drawn_split}-{len(known)}", prompt, drawn_split, seed, {self._key: rows})
+                )
+        return found[start:end]

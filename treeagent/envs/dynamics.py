@@ -119,9 +119,9 @@ class EnvDynamics:
         """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
         in environment steps. Not available with a pool."""
         assert self._pool is None, "nobody knows which instance of a pool a state is on"
-        here, fork = self._position(state), self._fork(self.env)
-        with _forget_state_on_error(fork, here.episode):
-            return _move_to(fork, here)
+        position, fork = self._position(state), self._fork(self.env)
+        with _forget_state_on_error(fork, position.episode):
+            return _move_to(fork, position)
 
     async def reset(self, task: Task) -> State:
         episode = _Episode(None if self._pool is None else self._pool.assign_instance())
@@ -129,27 +129,27 @@ class EnvDynamics:
 
     async def step(self, state: State, action: Action) -> Transition:
         """Take one step from ``state``. The task must not be over."""
-        here = self._position(state)
+        position = self._position(state)
         if action.error:
-            return self._malformed(here, state, action, 0)
-        return await self._on_instance(here.episode, lambda fork: self._take_step(fork, here, state, action))
+            return self._malformed(position, state, action, 0)
+        return await self._on_instance(position.episode, lambda fork: self._take_step(fork, position, state, action))
 
     async def ask_and_step(
         self, state: State, action: Action, question: Callable[[Env], Answer]
     ) -> tuple[Answer, Transition]:
         """Call ``question`` with the environment in ``state``, then take the step. Returns both results."""
-        here = self._position(state)
+        position = self._position(state)
 
         def both(fork: Forkable) -> tuple[Answer, Transition]:
-            with _forget_state_on_error(fork, here.episode):
-                replayed = _move_to(fork, here)
+            with _forget_state_on_error(fork, position.episode):
+                replayed = _move_to(fork, position)
                 answer = question(fork.env)
             if action.error:
-                return answer, self._malformed(here, state, action, replayed)
-            transition = self._take_step(fork, here, state, action)
+                return answer, self._malformed(position, state, action, replayed)
+            transition = self._take_step(fork, position, state, action)
             return answer, replace(transition, cost=transition.cost + replayed)
 
-        return await self._on_instance(here.episode, both)
+        return await self._on_instance(position.episode, both)
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
         if self._pool is None:
@@ -168,26 +168,26 @@ class EnvDynamics:
             episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
             opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
             key, episode.last = _key(env.state_key(), 0), fork.mark()
-            place, legal = _Position(episode.last, episode), self._legal_actions(env)
-            return State(task, (Message("user", opening),), key, place, legal_actions=legal)
+            position, legal = _Position(episode.last, episode), self._legal_actions(env)
+            return State(task, (Message("user", opening),), key, position, legal_actions=legal)
 
-    def _malformed(self, here: _Position, state: State, action: Action, replayed: int) -> Transition:
+    def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
         used = _used(state)
         key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
         return Transition(
-            self._after(state, action, f"Invalid action: {action.error}", key, here, state.legal_actions),
+            self._after(state, action, f"Invalid action: {action.error}", key, position, state.legal_actions),
             reward=0.0 if self._reveal_reward else None,
             truncated=used >= self._max_steps,
-            origin=here.episode.origin,
+            origin=position.episode.origin,
             invalid=True,
-            cost=_cost(here, replayed),
+            cost=_cost(position, replayed),
         )
 
-    def _take_step(self, fork: Forkable, here: _Position, state: State, action: Action) -> Transition:
-        env, episode, used, replayed = fork.env, here.episode, _used(state), 0
+    def _take_step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
+        env, episode, used, replayed = fork.env, position.episode, _used(state), 0
         try:
             with _forget_state_on_error(fork, episode):
-                replayed = _move_to(fork, here)
+                replayed = _move_to(fork, position)
                 observation, env_reward, terminated, truncated, info = fork.step(action.call)
                 # A verifier can be expensive, so it is called at the end only.
                 verdict = checked_verdict(env.verify()) if terminated else None
@@ -198,12 +198,12 @@ class EnvDynamics:
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
-                self._after(state, action, f"Unanswered: {reason}", None, here),
+                self._after(state, action, f"Unanswered: {reason}", None, position),
                 reward=None,
                 truncated=True,
                 origin=episode.origin,
                 invalid=True,
-                cost=_cost(here, replayed),
+                cost=_cost(position, replayed),
                 error=reason,
             )
         episode.last = mark
@@ -211,14 +211,14 @@ class EnvDynamics:
         unverified = 0.0 if episode.has_verifier else env_reward
         reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, _Position(mark, episode, here.paid + reward), legal),
+            self._after(state, action, observation, key, _Position(mark, episode, position.paid + reward), legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
             truncated=truncated,
             origin=episode.origin,
             invalid="tool_error" in info,
-            cost=_cost(here, replayed),
+            cost=_cost(position, replayed),
             components={name: each for name, each in components.items() if self._reveal_reward or name in self._costs},
         )
 
@@ -236,17 +236,17 @@ class EnvDynamics:
         action: Action,
         observation: str,
         key: str | None,
-        place: _Position,
+        position: _Position,
         legal: tuple[str, ...] | None = None,
     ) -> State:
-        said = Message("assistant", action.text, action.token_ids)
-        messages = (*state.messages, said, Message("user", observation))
-        return State(state.task, messages, key, place, legal_actions=legal)
+        turn = Message("assistant", action.text, action.token_ids)
+        messages = (*state.messages, turn, Message("user", observation))
+        return State(state.task, messages, key, position, legal_actions=legal)
 
 
 def _key(answer: object, used: int) -> str | None:
-    place = checked_key(answer)
-    return None if place is None else f"{used} {place}"
+    env_key = checked_key(answer)
+    return None if env_key is None else f"{used} {env_key}"
 
 
 @contextlib.contextmanager
@@ -263,17 +263,17 @@ def _forget_state_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
         raise
 
 
-def _move_to(fork: Forkable, here: _Position) -> int:
+def _move_to(fork: Forkable, position: _Position) -> int:
     """Bring the environment to a state of a tree. Returns the cost in environment steps that is charged to the tree."""
-    fork.goto(here.mark)
-    last, here.episode.last = here.episode.last, here.mark
-    return 0 if fork.env.snapshot_kind == "exact" or last == here.mark else len(here.mark.actions)
+    fork.goto(position.mark)
+    last, position.episode.last = position.episode.last, position.mark
+    return 0 if fork.env.snapshot_kind == "exact" or last == position.mark else len(position.mark.actions)
 
 
-def _cost(here: _Position, replayed: int) -> int:
+def _cost(position: _Position, replayed: int) -> int:
     """Return the cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if it is
     imagined."""
-    return 0 if here.episode.origin == "imagined" else 1 + replayed
+    return 0 if position.episode.origin == "imagined" else 1 + replayed
 
 
 def _used(state: State) -> int:

@@ -163,15 +163,15 @@ class Forkable:
         If the environment has tools and a text names one of them, the environment gets a ``ToolCall``
         (``calls.as_call``). Marks keep the action as given. Raises ``EnvBroken`` as ``checked_step`` does.
         """
-        here = self._current_mark()
+        mark = self._current_mark()
         self.forget_state()
         result = checked_step(self.env.step(self._call(action)))
         self._state_seed = derive_seed(self._state_seed, repr(action))
         parent = None
         if self._replayable:
-            parent = here if self._stored_snapshot(here) is not None else here.parent
+            parent = mark if self._stored_snapshot(mark) is not None else mark.parent
         self._current = Mark(
-            here.task, (*here.actions, action), (*here.hashes, _hash(result[0])), self._state_seed, parent
+            mark.task, (*mark.actions, action), (*mark.hashes, _hash(result[0])), self._state_seed, parent
         )
         return result
 
@@ -189,10 +189,10 @@ class Forkable:
         Raises:
             RuntimeError: a stochastic environment's snapshots do not fit into their budget.
         """
-        here = self._current_mark()
-        if self.env.snapshot_kind == "exact" and self._stored_snapshot(here) is None:
-            self._store_snapshot(here)
-        return here
+        current = self._current_mark()
+        if self.env.snapshot_kind == "exact" and self._stored_snapshot(current) is None:
+            self._store_snapshot(current)
+        return current
 
     def goto(self, mark: Mark) -> None:
         """Return to the state of ``mark``.

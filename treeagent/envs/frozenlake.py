@@ -83,9 +83,9 @@ class FrozenLakeDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        way = shortest_way(self._env.game) or [rng.choice(list(_ACTIONS))]
-        others = [name for name in _ACTIONS if name != way[0]]
-        return " ".join(way), rng.choice(others) if rng.random() < self._noise else way[0]
+        moves = shortest_way(self._env.game) or [rng.choice(list(_ACTIONS))]
+        others = [name for name in _ACTIONS if name != moves[0]]
+        return " ".join(moves), rng.choice(others) if rng.random() < self._noise else moves[0]
 
 
 def shortest_way(game: Game) -> list[str]:
@@ -93,15 +93,15 @@ def shortest_way(game: Game) -> list[str]:
     lake = game.unwrapped
     ways: dict[int, list[str]] = {int(lake.s): []}
     queue = list(ways)
-    for here in queue:
+    for square in queue:
         for name, action in _ACTIONS.items():
-            outcomes = lake.P[here][action]
-            _, there, reward, over = outcomes[len(outcomes) // 2]  # the intended one; the slips are on either side
+            outcomes = lake.P[square][action]
+            _, neighbour, reward, over = outcomes[len(outcomes) // 2]  # the intended one; the slips are on either side
             if reward:
-                return [*ways[here], name]
-            if not over and there not in ways:
-                ways[there] = [*ways[here], name]
-                queue.append(there)
+                return [*ways[square], name]
+            if not over and neighbour not in ways:
+                ways[neighbour] = [*ways[square], name]
+                queue.append(neighbour)
     return []
 
 

@@ -76,17 +76,17 @@ def imported(name: str, what: str) -> Any:
         raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
 
 
-def _class_made(found: object) -> type | None:
+def _returned_class(found: object) -> type | None:
     """Return the class of the environments that ``found`` makes: ``found`` itself, or the annotated return type of a
     Python function; None if that is not an environment. Nothing is called to find out, because a settings file can
     name any function, such as ``os:system``."""
-    made = found
+    returned = found
     if inspect.isfunction(found):
-        made = found.__annotations__.get("return")
-        if isinstance(made, str):  # an annotation in quotes
-            made = getattr(sys.modules.get(found.__module__), made, None)
+        returned = found.__annotations__.get("return")
+        if isinstance(returned, str):  # an annotation in quotes
+            returned = getattr(sys.modules.get(found.__module__), returned, None)
     methods = (name for name, each in vars(Env).items() if inspect.isfunction(each) and not name.startswith("_"))
-    return made if inspect.isclass(made) and all(hasattr(made, name) for name in methods) else None
+    return returned if inspect.isclass(returned) and all(hasattr(returned, name) for name in methods) else None
 
 
 def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
@@ -98,16 +98,16 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     Raises:
         UserError: there is no such environment, it does not take these options, or the result is not an environment.
     """
-    made: Callable[..., Any] = env_class(name)
-    kind = _class_made(made)
+    factory: Callable[..., Any] = env_class(name)
+    kind = _returned_class(factory)
     if kind is None:
         raise UserError(
             f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function whose return type is one"
         )
     settings = dict(options or {})
-    options_type = getattr(made, "options_type", None)
+    options_type = getattr(factory, "options_type", None)
     try:
-        make = partial(made, options_type(**settings)) if options_type is not None else partial(made, **settings)
+        make = partial(factory, options_type(**settings)) if options_type is not None else partial(factory, **settings)
         env: Env = WaitingEnv(make) if is_async(kind) else make()
     except ValidationError as error:
         first = error.errors()[0]
@@ -119,8 +119,8 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         raise UserError(f"environment {name!r} {what}: {first['msg']}{known}") from error
     except TypeError as error:
         raise UserError(f"environment {name!r} refuses options {settings!r}: {error}") from error
-    wanted = (member for member in vars(Env) if not member.startswith("_"))
-    lacking = [member for member in wanted if not hasattr(env, member)]
+    required = (member for member in vars(Env) if not member.startswith("_"))
+    lacking = [member for member in required if not hasattr(env, member)]
     if lacking:
         raise UserError(
             f"{name!r} is no environment: it lacks {', '.join(lacking)}; name a subclass of treeagent.envs.Env, or a "

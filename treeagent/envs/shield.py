@@ -146,8 +146,8 @@ class ShieldedEnv(Env):
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
-        place, episode = snapshot
-        self._env.restore(place, reseed=reseed)
+        inner_snapshot, episode = snapshot
+        self._env.restore(inner_snapshot, reseed=reseed)
         self._episode = episode
 
     def state_key(self) -> str | None:
@@ -193,9 +193,9 @@ class ShieldedEnv(Env):
         if not any(pattern.search(text) for pattern in self._needs_approval for text in texts):
             return None
         episode = self._episode
-        place = self._env.state_key() or history_key(episode.calls)
+        state_key = self._env.state_key() or history_key(episode.calls)
         task = ("", "") if episode.task is None else (episode.task.id, episode.task.prompt)
-        request = Request(*task, place, episode.observation, format_call(call))
+        request = Request(*task, state_key, episode.observation, format_call(call))
         return ask(Path(self._approve.folder), request, self._approve.seconds)
 
     def _refuse(self, reason: str) -> StepResult:
@@ -209,8 +209,8 @@ class ShieldedEnv(Env):
         """Return an observation as the agent reads it, cut if it is too long, and count its bytes."""
         content, limit = observation.encode(), self._observation_bytes
         if limit is not None and len(content) > limit:
-            kept = content[:limit].decode(errors="ignore")
-            observation = f"{kept}\n[{len(content) - len(kept.encode())} more bytes cut]"
+            text = content[:limit].decode(errors="ignore")
+            observation = f"{text}\n[{len(content) - len(text.encode())} more bytes cut]"
         self._episode = replace(self._episode, read=self._episode.read + len(observation.encode()))
         if self._needs_approval:
             self._episode = replace(self._episode, observation=observation)

@@ -155,27 +155,27 @@ class SokobanDemonstrator:
         self._env, self._noise = env, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        way = shortest_way(self._env.visit)
-        if not way:
+        moves_left = shortest_way(self._env.visit)
+        if not moves_left:
             return "stuck", rng.choice(list(_MOVES))
-        moves = list(way[: self._env.options.moves_per_action])
+        moves = list(moves_left[: self._env.options.moves_per_action])
         if rng.random() < self._noise:
             moves[-1] = rng.choice([move for move in _MOVES if move != moves[-1]])
-        return " ".join(way), " ".join(moves)
+        return " ".join(moves_left), " ".join(moves)
 
 
 def moved(place: Place, move: str) -> Place:
     """Return the position after one move; the same position if a wall or a second box is in the way."""
     room, boxes = place.room, place.boxes
-    there = _neighbour(place.player, move)
-    if there not in room.floor:
+    square = _neighbour(place.player, move)
+    if square not in room.floor:
         return place
-    if there in boxes:
-        behind = _neighbour(there, move)
+    if square in boxes:
+        behind = _neighbour(square, move)
         if behind not in room.floor or behind in boxes:
             return place
-        boxes = boxes - {there} | {behind}
-    return Place(room, there, boxes)
+        boxes = boxes - {square} | {behind}
+    return Place(room, square, boxes)
 
 
 def drawn(place: Place) -> str:
@@ -218,16 +218,16 @@ def shortest_way(place: Place) -> tuple[str, ...] | None:
     for _ in range(_PATIENCE):
         if not queue:
             return None
-        _, _, here = heapq.heappop(queue)
-        if here.done:
-            return ways[here]
+        _, _, current = heapq.heappop(queue)
+        if current.done:
+            return ways[current]
         for move in _MOVES:
-            there, way = moved(here, move), (*ways[here], move)
-            shorter = there not in ways or len(way) < len(ways[there])
-            if shorter and there.boxes <= pushes.keys():
-                ways[there] = way
-                bound = len(way) + sum(pushes[box] for box in there.boxes)
-                heapq.heappush(queue, (bound, next(order), there))
+            neighbour, moves = moved(current, move), (*ways[current], move)
+            shorter = neighbour not in ways or len(moves) < len(ways[neighbour])
+            if shorter and neighbour.boxes <= pushes.keys():
+                ways[neighbour] = moves
+                bound = len(moves) + sum(pushes[box] for box in neighbour.boxes)
+                heapq.heappush(queue, (bound, next(order), neighbour))
     return None
 
 
@@ -236,11 +236,11 @@ def _pushes_to_go(room: Room) -> Mapping[Square, int]:
     """Return, for each square from which a single box can be pushed to a target, the fewest pushes needed."""
     pushes = dict.fromkeys(room.targets, 0)
     queue = list(pushes)
-    for here in queue:
+    for square in queue:
         for move in _MOVES:
-            before = _neighbour(here, move)
+            before = _neighbour(square, move)
             if before in room.floor and _neighbour(before, move) in room.floor and before not in pushes:
-                pushes[before] = pushes[here] + 1
+                pushes[before] = pushes[square] + 1
                 queue.append(before)
     return pushes
 
@@ -278,7 +278,7 @@ def _largest_part(floor: frozenset[Square]) -> frozenset[Square]:
         while edge:
             part |= edge
             left -= edge
-            edge = {_neighbour(here, move) for here in edge for move in _MOVES} & left
+            edge = {_neighbour(square, move) for square in edge for move in _MOVES} & left
         largest = max(largest, frozenset(part), key=len)
     return largest
 

@@ -158,13 +158,13 @@ class GymnasiumEnv(Env):
         self.reset(options={"task": task})
         for _ in range(_PROBES):
             try:
-                place = self.snapshot()
+                snapshot = self.snapshot()
             except (pickle.PicklingError, TypeError, AttributeError):  # pickle's errors for an unsupported object
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
-            played = [self.step(name) for name in names]
-            self.restore(place)
-            if [self.step(name) for name in names] != played:
+            results = [self.step(name) for name in names]
+            self.restore(snapshot)
+            if [self.step(name) for name in names] != results:
                 return False
             if not self.legal_actions():
                 self.reset(options={"task": task})
@@ -180,7 +180,7 @@ from_gymnasium = GymnasiumEnv
 def _name(action: str | ToolCall) -> str:
     """Return the name of the requested action; empty if a tool call is not valid."""
     if isinstance(action, ToolCall):
-        asked = action.arguments.get("action")
-        fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(asked, str)
-        action = str(asked) if fits else ""
+        name = action.arguments.get("action")
+        fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(name, str)
+        action = str(name) if fits else ""
     return action.strip().lower()

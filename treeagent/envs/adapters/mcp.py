@@ -68,12 +68,12 @@ class McpEnv(Env):
         """Whether a call may have changed the server's state."""
         offered = self._started().tools
         names = [each.name for each in offered]
-        wanted = names if tools is None else tools
-        chosen = [each for each in offered if each.name in wanted]
+        requested = names if tools is None else tools
+        chosen = [each for each in offered if each.name in requested]
         self._tools = (*map(_spec, chosen), ANSWER)
-        if ANSWER.name in wanted or not set(wanted) <= set(names):
-            asked, has = f"{list(wanted)!r:.500}", f"{names!r:.500}"
-            fault = f"tools are {asked}: name tools of the server, which has {has}, but not 'answer'"
+        if ANSWER.name in requested or not set(requested) <= set(names):
+            listed, has = f"{list(requested)!r:.500}", f"{names!r:.500}"
+            fault = f"tools are {listed}: name tools of the server, which has {has}, but not 'answer'"
         elif fault := _unfit(self._tools):
             fault = f"the MCP server {self._command} {fault}: name others of its tools in tools="
         if fault:
@@ -201,8 +201,8 @@ class _Server:
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         self._pipes.allow_requests()
-        asked = CallToolRequest(params=CallToolRequestParams(name=call.name, arguments=dict(call.arguments)))
-        return self._portal.call(self._client.session.send_request, asked, CallToolResult, seconds)
+        request = CallToolRequest(params=CallToolRequestParams(name=call.name, arguments=dict(call.arguments)))
+        return self._portal.call(self._client.session.send_request, request, CallToolResult, seconds)
 
     def close(self) -> None:
         """End the session, which ends the server."""

@@ -27,8 +27,8 @@ def observed_text(observation: Observed) -> str:
     ``metadata``."""
     if isinstance(observation.get("text"), str):
         return str(observation["text"])
-    apart = ("done", "reward", "metadata")
-    return json.dumps({key: each for key, each in observation.items() if key not in apart}, sort_keys=True)
+    envelope = ("done", "reward", "metadata")
+    return json.dumps({key: each for key, each in observation.items() if key not in envelope}, sort_keys=True)
 
 
 class OpenEnvEnv(Env):
@@ -85,7 +85,7 @@ class OpenEnvEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         task = task_to_play(self, seed, options)
-        self._last = self._asked("reset", seed=task.seed)
+        self._last = self._request("reset", seed=task.seed)
         return self._render(self._last.observation), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -93,7 +93,7 @@ class OpenEnvEnv(Env):
         if self._here().done:
             return over, 0.0, True, False, {"tool_error": over}
         try:
-            observation, reward, done = self._last = self._asked("step", dict(self._act(action)))
+            observation, reward, done = self._last = self._request("step", dict(self._act(action)))
         except _Misfit as misfit:
             return str(misfit), 0.0, False, False, {"tool_error": str(misfit)}
         truncated = bool(observation.get("truncated", False))
@@ -116,11 +116,11 @@ class OpenEnvEnv(Env):
 
     def snapshot(self) -> object:
         last, released = self._here(), [self._released.pop() for _ in range(len(self._released))]
-        answer = self._asked("step", {"verb": "snapshot", "released": released})
-        place = _Place(answer.observation["snapshot"], last, self._client)
+        answer = self._request("step", {"verb": "snapshot", "released": released})
+        result = _Place(answer.observation["snapshot"], last, self._client)
         # Only recorded here: garbage collection may happen in the middle of another request.
-        weakref.finalize(place, self._released.append, place.number).atexit = False
-        return place
+        weakref.finalize(result, self._released.append, result.number).atexit = False
+        return result
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         """Restore a snapshot as ``Env.restore`` does.
@@ -131,7 +131,7 @@ class OpenEnvEnv(Env):
         assert isinstance(snapshot, _Place)
         if snapshot.client is not self._client:
             raise SnapshotLost(f"the snapshot of {self._name} is of another session with the server")
-        answer = self._asked("step", {"verb": "restore", "snapshot": snapshot.number, "reseed": reseed})
+        answer = self._request("step", {"verb": "restore", "snapshot": snapshot.number, "reseed": reseed})
         if answer.observation.get("tool_error"):
             raise SnapshotLost(str(answer.observation["tool_error"]))
         self._last = snapshot.last
@@ -161,14 +161,14 @@ class OpenEnvEnv(Env):
             raise ValueError("no episode has begun: call reset first")
         return self._last
 
-    def _asked(self, method: str, *arguments: object, **named: object) -> "_Answer":
+    def _request(self, method: str, *arguments: object, **keywords: object) -> "_Answer":
         """Send a request and return the server's answer.
 
         Raises:
             _Misfit: the server does not accept the form of the action.
         """
         try:
-            answer = getattr(self._started(), method)(*arguments, **named)
+            answer = getattr(self._started(), method)(*arguments, **keywords)
         except TimeoutError:
             self.close()
             raise EnvTimeout(f"{method} of {self._name} took longer than {self._seconds:g} seconds") from None

@@ -15,14 +15,14 @@ class AlfworldDemonstrator:
     With probability ``noise`` it gives another admissible command, and continues from the state that this leads to.
 
     Args:
-        place: returns the current spec, the game, and the commands so far that had an effect.
+        position: returns the current spec, the game, and the commands so far that had an effect.
     """
 
-    def __init__(self, place: Callable[[], tuple[GameSpec, Game, tuple[str, ...]]], noise: float) -> None:
-        self._place, self._noise = place, probability(noise)
+    def __init__(self, position: Callable[[], tuple[GameSpec, Game, tuple[str, ...]]], noise: float) -> None:
+        self._position, self._noise = position, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        spec, game, history = self._place()
+        spec, game, history = self._position()
         commands = game.commands(history)
         thought, meant = _meant(spec, game, history, commands)
         others = [command for command in commands if command != meant]

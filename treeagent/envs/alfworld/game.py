@@ -75,8 +75,8 @@ class Game:
         action = self.at(history).moves.get(words)
         if action is None:
             return "Nothing happens.", history
-        there = (*history, words)
-        return self._render(action.feedback_rule, action.mapping, self.at(there).facts), there
+        extended = (*history, words)
+        return self._render(action.feedback_rule, action.mapping, self.at(extended).facts), extended
 
     def commands(self, history: tuple[str, ...]) -> list[str]:
         """Return the admissible commands, sorted; empty if the task is done."""
@@ -121,12 +121,12 @@ class Game:
         effects = (self._atom * action.effects)()
         library.apply_operator(action.id, effects)
         facts = _apply_effects(place.facts, [each.get_fact(self._state.name2type) for each in effects])
-        there = self._current_place(facts, place.inspected)
+        following = self._current_place(facts, place.inspected)
         receptacle = command.removeprefix("go to ").removeprefix("open ")
         # A receptacle that is still closed does not show its contents.
-        if receptacle == command or receptacle in place.inspected or f"open {receptacle}" in there.moves:
-            return there
-        return replace(there, inspected=(*place.inspected, receptacle))
+        if receptacle == command or receptacle in place.inspected or f"open {receptacle}" in following.moves:
+            return following
+        return replace(following, inspected=(*place.inspected, receptacle))
 
     def _current_place(self, facts: Facts, inspected: tuple[str, ...]) -> Place:
         """Return the current state of Fast Downward as a ``Place``."""

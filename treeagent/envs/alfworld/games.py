@@ -56,7 +56,7 @@ def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
     """Draw game ``index`` of a split. Splits share no floor plan: one sixth of the plans are for test, one sixth for
     validation, the others for training."""
     rng = random.Random(f"alfworld {split} {index}")
-    plans = [plan for place, plan in enumerate(_plans()) if _SPLITS[min(place % 6, 2)] == split]
+    plans = [plan for number, plan in enumerate(_plans()) if _SPLITS[min(number % 6, 2)] == split]
     while True:
         plan, kind = rng.choice(plans), rng.choice(options.kinds)
         choices = _choices(plan, kind)
@@ -101,8 +101,8 @@ def game_data(source: GameSpec | str) -> Mapping[str, Any]:
 def _problem(spec: GameSpec) -> str:
     tables = _alfworld("constants")
     counts = _receptacles(spec.plan, spec.alike)
-    named = {_id(kind, number + 1): kind for kind, count in counts.items() for number in range(count)}
-    receptacles = dict(sorted(named.items()))
+    kind_of = {_id(kind, number + 1): kind for kind, count in counts.items() for number in range(count)}
+    receptacles = dict(sorted(kind_of.items()))
     placed = _placed(spec, receptacles)
     rooms = {name: f"loc_bar_{number}" for number, name in enumerate(receptacles, start=1)}
     types = sorted({kind for _, kind, _ in placed})
@@ -129,8 +129,8 @@ def _problem(spec: GameSpec) -> str:
     listed = "\n".join(f"{' '.join(names)} - {kind}" for kind, names in objects.items())
     facts = "\n".join(init)
     goal = _alfworld("goal_library").gdict[spec.kind]["pddl"].replace("#", "-")
-    wanted = goal.format(obj=spec.target, recep=spec.goal, toggle=spec.goal)
-    return f"(define (problem generated) (:domain alfred)\n(:objects\n{listed})\n(:init\n{facts})\n{wanted}"
+    goal_text = goal.format(obj=spec.target, recep=spec.goal, toggle=spec.goal)
+    return f"(define (problem generated) (:domain alfred)\n(:objects\n{listed})\n(:init\n{facts})\n{goal_text}"
 
 
 def _placed(spec: GameSpec, receptacles: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -153,18 +153,20 @@ def _choices(plan: int, kind: Kind) -> list[tuple[str, str]]:
     """Return the pairs (target, goal) that a floor plan allows. The target must also fit into another receptacle, where
     it can be at the start."""
     uses = _alfworld("constants").VAL_ACTION_OBJECTS
-    there = sorted(_receptacles(plan, 1))
+    receptacles = sorted(_receptacles(plan, 1))
     lamps = [each for each in _objects(plan) if each in uses["Toggleable"]]
-    homes = {each: [where for where in there if each in _holds(where)] for each in _objects(plan) if each not in lamps}
+    homes = {
+        each: [where for where in receptacles if each in _holds(where)] for each in _objects(plan) if each not in lamps
+    }
     if kind == "look_at_obj_in_light":
-        stand = any(where in there for where in _LAMP_STANDS)
-        return [(each, lamp) for each in homes for lamp in lamps if homes[each] and stand]
+        has_lamp_stand = any(where in receptacles for where in _LAMP_STANDS)
+        return [(each, lamp) for each in homes for lamp in lamps if homes[each] and has_lamp_stand]
     pairs = [(each, where) for each in homes for where in homes[each] if len(homes[each]) > 1]
     if kind not in STATIONS:
         return pairs
     verb, station = STATIONS[kind]
     able = uses[f"{verb.title()}able"]
-    return [(each, where) for each, where in pairs if each in able and station in there and where != station]
+    return [(each, where) for each, where in pairs if each in able and station in receptacles and where != station]
 
 
 def _holds(receptacle: str) -> set[str]:
@@ -224,8 +226,8 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
     for path in paths:
         data = {} if "movable" in str(path) or "Sliced" in str(path) else json.loads(path.read_text())
         if data.get("solvable"):
-            asked = _ASKED.search(data["grammar"])
-            prompt = asked.group() if asked else "Do what is asked for."
+            request = _ASKED.search(data["grammar"])
+            prompt = request.group() if request else "Do what is asked for."
             tasks.append(Task(f"alfworld-{path.parent.relative_to(folder)}", prompt, split, data={"game": str(path)}))
     return tasks
 

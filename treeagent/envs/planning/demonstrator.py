@@ -22,14 +22,14 @@ class PlanningDemonstrator:
     With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes another possible action.
 
     Args:
-        place: returns the current problem, its planner and the state.
+        position: returns the current problem, its planner and the state.
     """
 
-    def __init__(self, place: Callable[[], tuple[Problem, Planner, State]], noise: float) -> None:
-        self._place, self._noise = place, probability(noise)
+    def __init__(self, position: Callable[[], tuple[Problem, Planner, State]], noise: float) -> None:
+        self._position, self._noise = position, probability(noise)
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        problem, planner, state = self._place()
+        problem, planner, state = self._position()
         plan = planner.plan(state)
         thought = "stuck" if plan is None else _next_goal(problem, state, plan) if plan else "done"
         meant = plan[0] if plan else FINISH
@@ -48,8 +48,8 @@ def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
         states.append(problem.steps[name].after(states[-1]))
     case = next(case for case in problem.goal if case.holds(states[-1]))
     since: dict[str, int] = {}
-    for fact, wanted in [*((fact, True) for fact in case.yes), *((fact, False) for fact in case.no)]:
-        wrong = [number for number, each in enumerate(states) if (fact in each) != wanted]
+    for fact, truth in [*((fact, True) for fact in case.yes), *((fact, False) for fact in case.no)]:
+        wrong = [number for number, each in enumerate(states) if (fact in each) != truth]
         if wrong:
-            since[sentence(fact) if wanted else f"not {sentence(fact)}"] = wrong[-1]
+            since[sentence(fact) if truth else f"not {sentence(fact)}"] = wrong[-1]
     return min(since, key=lambda goal: (since[goal], goal))

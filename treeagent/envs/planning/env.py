@@ -74,8 +74,8 @@ class PlanningEnv(VisitEnv[Place]):
         sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
 
         def draw(seed: int) -> list[str]:
-            drawn = random.Random(f"size {seed}").randint(least, greatest)
-            return DRAW[name](drawn, random.Random(f"{name} {sizes} {seed}"))
+            random_size = random.Random(f"size {seed}").randint(least, greatest)
+            return DRAW[name](random_size, random.Random(f"{name} {sizes} {seed}"))
 
         self._drawn = DrawnTasks(
             f"{name}{sizes}", lambda lines: prompt_of(problem_of(self._domain, lines), self._hidden), "problem", draw
@@ -90,28 +90,28 @@ class PlanningEnv(VisitEnv[Place]):
         return self._shown(), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
-        place, problem = self.visit, self.problem
+        visit, problem = self.visit, self.problem
         request = action if isinstance(action, ToolCall) else ToolCall(_ACT.name, {"command": action})
-        call = "the task is finished" if place.finished else read_call(request, (_ACT,))
+        call = "the task is finished" if visit.finished else read_call(request, (_ACT,))
         if isinstance(call, str):
-            return call, 0.0, place.finished, False, {"tool_error": call}
+            return call, 0.0, visit.finished, False, {"tool_error": call}
         name = " ".join(str(call.arguments["command"]).lower().split())
         if name == FINISH:
-            self.visit = Place(place.state, finished=True)
+            self.visit = Place(visit.state, finished=True)
             return "finished", self.verify(), True, False, {}
         step = problem.steps.get(name)
-        if step is None or not holds(step.when, place.state):
+        if step is None or not holds(step.when, visit.state):
             refusal = self._refusal(name)
             return refusal, 0.0, False, False, {"tool_error": refusal}
-        self.visit = Place(step.after(place.state))
-        return self._shown(place.state), 0.0, False, False, {}
+        self.visit = Place(step.after(visit.state))
+        return self._shown(visit.state), 0.0, False, False, {}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
 
     def legal_actions(self) -> list[str]:
-        place = self.visit
-        return [] if place.finished else [*self.problem.possible(place.state), FINISH]
+        visit = self.visit
+        return [] if visit.finished else [*self.problem.possible(visit.state), FINISH]
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if self._files is None:
@@ -123,12 +123,12 @@ class PlanningEnv(VisitEnv[Place]):
 
     def verify(self) -> float:
         """Return 1 if the agent has finished and the goal holds, otherwise 0."""
-        place = self.visit
-        return float(place.finished and holds(self.problem.goal, place.state))
+        visit = self.visit
+        return float(visit.finished and holds(self.problem.goal, visit.state))
 
     def state_key(self) -> str:
-        place = self.visit
-        return f"{self.task.id} {sorted(place.state)}{' finished' * place.finished}"
+        visit = self.visit
+        return f"{self.task.id} {sorted(visit.state)}{' finished' * visit.finished}"
 
     def demonstrator(self, noise: float) -> PlanningDemonstrator:
         return PlanningDemonstrator(lambda: (*self._loaded(_problem_in(self.task)), self.visit.state), noise)
@@ -162,8 +162,8 @@ class PlanningEnv(VisitEnv[Place]):
             text = sentences(state, self._hidden) or "nothing to see"
         else:
             gone = sentences(before - state, self._hidden)
-            told = [sentences(state - before, self._hidden), f"no longer: {gone}" if gone else ""]
-            text = "; ".join(filter(None, told)) or "nothing to see"
+            parts = [sentences(state - before, self._hidden), f"no longer: {gone}" if gone else ""]
+            text = "; ".join(filter(None, parts)) or "nothing to see"
         return f"{text}\nCommands: {'; '.join(self.legal_actions())}" if self.options.show_commands else text
 
     def _refusal(self, name: str) -> str:

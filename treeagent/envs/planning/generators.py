@@ -70,7 +70,7 @@ def draw_logistics(size: int, rng: random.Random) -> list[str]:
     places = ["office1", "airport1", "office2", "airport2"]
     boxes = [f"box{number + 1}" for number in range(size)]
     ways = [("road", "office1", "airport1"), ("road", "office2", "airport2"), ("air", "airport1", "airport2")]
-    init: list[Fact] = [*ways, *((kind, there, here) for kind, here, there in ways)]
+    init: list[Fact] = [*ways, *((kind, end_place, start_place) for kind, start_place, end_place in ways)]
     init += [("at", "truck1", rng.choice(places[:2])), ("at", "truck2", rng.choice(places[2:]))]
     init += [("at", "plane", rng.choice(places[1::2]))]
     goal = list[Fact]()
@@ -89,16 +89,16 @@ def draw_tireworld(size: int, rng: random.Random) -> list[str]:
     sides = [rng.randint(1, 3) for _ in range(size)]
     names = [f"p{number + 1}" for number in range(size + 1 + sum(sides))]
     rng.shuffle(names)
-    way, others = names[: size + 1], iter(names[size + 1 :])
-    roads, spares = list(pairwise(way)), set(way[1:-1])
+    route, others = names[: size + 1], iter(names[size + 1 :])
+    roads, spares = list(pairwise(route)), set(route[1:-1])
     for number, length in enumerate(sides):
         side = [next(others) for _ in range(length)]
-        stops = [way[number], *side, way[rng.randint(number + 1, size)]]
+        stops = [route[number], *side, route[rng.randint(number + 1, size)]]
         roads += pairwise(stops)
         spares |= {*side} - {rng.choice(side)}
     rng.shuffle(roads)
-    init = [("vehicle-at", way[0]), *(("road", *road) for road in roads), *(("spare-in", name) for name in spares)]
-    return _lines(dict.fromkeys(sorted(names), "place"), sorted(init), [("vehicle-at", way[-1])])
+    init = [("vehicle-at", route[0]), *(("road", *road) for road in roads), *(("spare-in", name) for name in spares)]
+    return _lines(dict.fromkeys(sorted(names), "place"), sorted(init), [("vehicle-at", route[-1])])
 
 
 DRAW: Mapping[str, Callable[[int, random.Random], list[str]]] = {
@@ -118,13 +118,13 @@ def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
     """Draw random towers. Returns a fact for each block, on another block or on the table, and the topmost blocks."""
     found, tops = list[Fact](), list[str]()
     for name in rng.sample(names, len(names)):
-        place = rng.randrange(len(tops) + 1)
-        if place == len(tops):
+        index = rng.randrange(len(tops) + 1)
+        if index == len(tops):
             found.append(("ontable", name))
             tops.append(name)
         else:
-            found.append(("on", name, tops[place]))
-            tops[place] = name
+            found.append(("on", name, tops[index]))
+            tops[index] = name
     return found, tops
 
 

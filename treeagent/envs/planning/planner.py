@@ -31,10 +31,10 @@ class Planner:
         20,000 expanded states."""
         if state not in self._plans:
             self._plans[state] = left = self._search(state)
-            there = state
+            current = state
             while left:
-                there, left = self._problem.steps[left[0]].after(there), left[1:]
-                self._plans.setdefault(there, left)
+                current, left = self._problem.steps[left[0]].after(current), left[1:]
+                self._plans.setdefault(current, left)
         return self._plans[state]
 
     def _search(self, start: State) -> tuple[str, ...] | None:
@@ -124,13 +124,13 @@ class _Relaxed:
         return len(self._used(goal, by))
 
     def _used(self, goal: Sequence[int], by: Sequence[int]) -> set[int]:
-        steps, wanted, seen = set[int](), list(goal), set[int]()
-        while wanted:
-            fact = wanted.pop()
+        steps, pending, seen = set[int](), list(goal), set[int]()
+        while pending:
+            fact = pending.pop()
             if fact not in seen and by[fact] >= 0:
                 seen.add(fact)
                 steps.add(self._rules[by[fact]].step)
-                wanted += self._rules[by[fact]].needs
+                pending += self._rules[by[fact]].needs
         return steps
 
     def _all(self, facts: State) -> tuple[int, ...]:

@@ -264,12 +264,12 @@ class Problem:
         """Ground the effects, and merge those with the same condition into one ``Change``."""
         found: dict[Condition, tuple[set[Fact], set[Fact]]] = {}
         for effect in effects:
-            for more in self._bindings(effect.variables):
-                here = {**names, **more}
-                when = _ALWAYS if effect.when == TRUE else tuple(self._cases(effect.when, here))
+            for values in self._bindings(effect.variables):
+                binding = {**names, **values}
+                when = _ALWAYS if effect.when == TRUE else tuple(self._cases(effect.when, binding))
                 if when:
                     adds, deletes = found.setdefault(when, (set(), set()))
-                    (adds if effect.value else deletes).add(_filled(effect.fact, here))
+                    (adds if effect.value else deletes).add(_filled(effect.fact, binding))
         always = {when: _ALWAYS if when == _ALWAYS else when for when in found}
         return tuple(Change(always[when], frozenset(adds), frozenset(gone)) for when, (adds, gone) in found.items())
 
@@ -277,25 +277,25 @@ class Problem:
         for values in product(*(self._of_type.get(each.type, ()) for each in variables)):
             yield dict(zip((each.name for each in variables), values, strict=True))
 
-    def _cases(self, formula: Formula, names: Mapping[str, str], wanted: bool = True) -> list[Case]:
-        """Return the cases in which a formula has the truth value ``wanted``; empty if it cannot. Facts that never
+    def _cases(self, formula: Formula, names: Mapping[str, str], truth: bool = True) -> list[Case]:
+        """Return the cases in which a formula has the truth value ``truth``; empty if it cannot. Facts that never
         change and equalities are evaluated here."""
         match formula:
             case Not(part):
-                return self._cases(part, names, not wanted)
+                return self._cases(part, names, not truth)
             case Equal(left, right):
-                return list(_ALWAYS) if (names.get(left, left) == names.get(right, right)) == wanted else []
+                return list(_ALWAYS) if (names.get(left, left) == names.get(right, right)) == truth else []
             case Holds(fact):
                 filled = _filled(fact, names)
                 if filled[0] not in self.domain.fluents:
-                    return list(_ALWAYS) if (filled in self.known) == wanted else []
+                    return list(_ALWAYS) if (filled in self.known) == truth else []
                 one, none = frozenset([filled]), frozenset[Fact]()
-                return [Case(one, none) if wanted else Case(none, one)]
+                return [Case(one, none) if truth else Case(none, one)]
             case Join(parts, every):
-                return _joined((self._cases(part, names, wanted) for part in parts), every == wanted)
+                return _joined((self._cases(part, names, truth) for part in parts), every == truth)
             case Quantified(variables, part, every):
-                each = (self._cases(part, {**names, **more}, wanted) for more in self._bindings(variables))
-                return _joined(each, every == wanted)
+                each = (self._cases(part, {**names, **values}, truth) for values in self._bindings(variables))
+                return _joined(each, every == truth)
 
 
 def _joined(parts: Iterable[list[Case]], every: bool) -> list[Case]:
@@ -304,8 +304,8 @@ def _joined(parts: Iterable[list[Case]], every: bool) -> list[Case]:
         return list(dict.fromkeys(case for part in parts for case in part))
     cases = list(_ALWAYS)
     for part in parts:
-        both = (Case(one.yes | other.yes, one.no | other.no) for one in cases for other in part)
-        cases = list(dict.fromkeys(case for case in both if not case.yes & case.no))
+        combined = (Case(one.yes | other.yes, one.no | other.no) for one in cases for other in part)
+        cases = list(dict.fromkeys(case for case in combined if not case.yes & case.no))
         if len(cases) > _MOST_CASES:
             raise UserError(f"a condition has more than {_MOST_CASES} alternatives: split the action or the goal")
     return cases
@@ -326,7 +326,7 @@ def _filled(fact: Fact, names: Mapping[str, str]) -> Fact:
 def _matched(pattern: Fact, fact: Fact, names: dict[str, str], variables: Mapping[str, str]) -> dict[str, str] | None:
     """Extend ``names`` by the objects that make ``pattern`` equal to ``fact``; ``None`` if it cannot match."""
     found = dict(names)
-    for wanted, given in zip(pattern[1:], fact[1:], strict=True):
-        if (found.setdefault(wanted, given) if wanted in variables else wanted) != given:
+    for term, value in zip(pattern[1:], fact[1:], strict=True):
+        if (found.setdefault(term, value) if term in variables else term) != value:
             return None
     return found

@@ -90,8 +90,8 @@ def _filter() -> bytes:
     number, architecture, first_argument = 0, 4, 16  # offsets in the kernel's struct seccomp_data
     check_clock = [(load, 0, 0, first_argument), (jump_at_least, 1, 0, _CLOCKS)]
     # A jump is the number of instructions to skip. The jumps of the listed calls lead to the actions at the end.
-    to_clock = {call: len(_CALLS) + len(_CLOCK_CALLS) - place for place, call in enumerate(_CLOCK_CALLS, len(_CALLS))}
-    to_allow = {call: len(_CALLS) + len(_CLOCK_CALLS) + 2 - place for place, call in enumerate(_CALLS)}
+    to_clock = {call: len(_CALLS) + len(_CLOCK_CALLS) - index for index, call in enumerate(_CLOCK_CALLS, len(_CALLS))}
+    to_allow = {call: len(_CALLS) + len(_CLOCK_CALLS) + 2 - index for index, call in enumerate(_CALLS)}
     program = [
         (load, 0, 0, architecture),
         (jump_equal, 1, 0, _X86_64),

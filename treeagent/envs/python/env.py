@@ -79,10 +79,10 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
         return PythonDemonstrator(self, noise)
 
     def _shown(self, run: Run) -> str:
-        said, most = run.output.strip(), self.options.shown
-        if len(said) > most:
-            said = f"{said[:most]} and {len(said) - most} more characters"
-        return "\n".join(filter(None, (said, f"error: {run.error}" if run.error else ""))) or "no output"
+        output, most = run.output.strip(), self.options.shown
+        if len(output) > most:
+            output = f"{output[:most]} and {len(output) - most} more characters"
+        return "\n".join(filter(None, (output, f"error: {run.error}" if run.error else ""))) or "no output"
 
 
 def _compared(returned: Sequence[object], exercise: Exercise) -> str:
@@ -94,11 +94,11 @@ def _compared(returned: Sequence[object], exercise: Exercise) -> str:
     return "; ".join(wrong) or "all examples pass"
 
 
-def _same(found: Any, wanted: Any) -> bool:
+def _same(found: Any, expected: Any) -> bool:
     """Compare two JSON values. Unlike ``==``, True does not equal 1."""
-    if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_same, found, wanted))
-    return type(found) is type(wanted) and bool(found == wanted)
+    if isinstance(expected, list):
+        return isinstance(found, list) and len(found) == len(expected) and all(map(_same, found, expected))
+    return type(found) is type(expected) and bool(found == expected)
 
 
 _SLIPS = ((">", "<"), ("<", ">"), ("==", "!="), ("!=", "=="), ("*", "+"), ("+", "-"), ("max", "min"), ("min", "max"))

@@ -99,8 +99,8 @@ def draw_task(split: Split, index: int, difficulty: int) -> Task:
     condition, change = divmod(rest, len(changes))
     words, gold = _exercise(conditions[condition], changes[change], _FOLDS[fold])
     examples, tests = _cases(gold, number)
-    shown = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
-    prompt = f"Write f(xs): {words}. For example, {shown}."
+    listed = "; ".join(f"f({argument}) is {value}" for argument, value in examples)
+    prompt = f"Write f(xs): {words}. For example, {listed}."
     key = Exercise(gold, examples, tests)
     return Task(f"python{difficulty}-{split}-{index}", prompt, split, number, to_jsonable_python(key))
 

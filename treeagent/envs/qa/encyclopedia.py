@@ -249,9 +249,9 @@ def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[st
 
 
 def _another(names: Sequence[str], name: str, rng: random.Random) -> str:
-    while (drawn := rng.choice(names)) == name:
+    while (other := rng.choice(names)) == name:
         pass
-    return drawn
+    return other
 
 
 def _article(entity: Entity, rng: random.Random) -> str:

@@ -80,9 +80,9 @@ class QaEnv(ToolEnv[Question, Visit]):
         if not isinstance(count, int) or not 1 <= count <= _MOST_PASSAGES:
             raise CallRefused(f"k of search must be between 1 and {_MOST_PASSAGES}")
         found = self._index.search(query, count)
-        shown = "\n".join(f"{each.title}: {each.text}" for each in found) or "nothing found"
-        self.visit = replace(self.visit, queries=(*self.visit.queries, query), read=shown)
-        return shown
+        listing = "\n".join(f"{each.title}: {each.text}" for each in found) or "nothing found"
+        self.visit = replace(self.visit, queries=(*self.visit.queries, query), read=listing)
+        return listing
 
     def tools(self) -> Sequence[ToolSpec]:
         return _TOOLS
@@ -119,10 +119,10 @@ class QaDemonstrator:
         question, visit = self._env.key, self._env.visit
         hops = [hop for hop in question.hops if hop.query not in visit.queries]
         done = question.hops[: len(question.hops) - len(hops)]
-        said = [f"{done[-1].asks} {done[-1].finds}"] if done and done[-1].asks else []
-        said += [f"need {hops[0].asks}"] if hops and hops[0].asks else []
+        thoughts = [f"{done[-1].asks} {done[-1].finds}"] if done and done[-1].asks else []
+        thoughts += [f"need {hops[0].asks}"] if hops and hops[0].asks else []
         meant = f"search[{hops[0].query}]" if hops else f"answer[{question.answers[0]}]"
-        return " . ".join(said), self._slip(meant, rng) if rng.random() < self._noise else meant
+        return " . ".join(thoughts), self._slip(meant, rng) if rng.random() < self._noise else meant
 
     def _slip(self, meant: str, rng: random.Random) -> str:
         question, visit = self._env.key, self._env.visit

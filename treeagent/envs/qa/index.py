@@ -47,12 +47,12 @@ class Index:
     def search(self, query: str, count: int) -> list[Passage]:
         """Return the ``count`` best passages that share a word with ``query``, best first; ties by insertion order."""
         words = list(dict.fromkeys(_WORD.findall(query.lower())))
-        told = [word for word in words if word not in _STOP_WORDS] or words
-        if not told:
+        terms = [word for word in words if word not in _STOP_WORDS] or words
+        if not terms:
             return []
         rows = self._connection.execute(
             f"SELECT id, title, text FROM passage WHERE passage MATCH ? ORDER BY {_RANK}, rowid LIMIT ?",
-            (" OR ".join(f'"{word}"' for word in told[:_MOST_WORDS]), count),
+            (" OR ".join(f'"{word}"' for word in terms[:_MOST_WORDS]), count),
         )
         return [Passage(*row) for row in rows]
 

@@ -36,5 +36,5 @@ def normalised(text: str) -> str:
 
 def right(question: Question, answer: str) -> bool:
     """Whether the normalised answer equals one of the normalised accepted answers. An empty answer is wrong."""
-    said = normalised(answer)
-    return said != "" and said in map(normalised, question.answers)
+    normalised_answer = normalised(answer)
+    return normalised_answer != "" and normalised_answer in map(normalised, question.answers)

@@ -108,16 +108,16 @@ def generate(count: int, seed: int, difficulty: Difficulty) -> Catalogue:
         hidden_pools[department.name] = attributes[: difficulty.hidden_pool]
         shown_pools[department.name] = attributes[difficulty.hidden_pool :]
     families: list[list[Product]] = []
-    made = 0
-    while made < count:
-        round_number, place = divmod(len(families), len(types))
-        department, type_ = types[place]
-        size = min(difficulty.family, count - made)
+    count_made = 0
+    while count_made < count:
+        round_number, index = divmod(len(families), len(types))
+        department, type_ = types[index]
+        size = min(difficulty.family, count - count_made)
         # Rotating the pool gives families of the same type different titles until the pool is used up.
         pool = shown_pools[department.name]
         turned = [*pool[round_number % len(pool) :], *pool[: round_number % len(pool)]]
         families.append(_family(rng, department, type_, turned, hidden_pools[department.name], difficulty, size))
-        made += size
+        count_made += size
     ids = [f"B{number:04d}" for number in range(count)]
     rng.shuffle(ids)
     rng.shuffle(families)
@@ -164,13 +164,13 @@ def _family(
     price = _price(rng)
     family = [product(shown, hidden, options, price)]
     while len(family) < size:
-        drawn = rng.choices(tuple(_DIFFERENCES), tuple(_DIFFERENCES.values()), k=2)
+        differences = rng.choices(tuple(_DIFFERENCES), tuple(_DIFFERENCES.values()), k=2)
         family.append(
             product(
-                _swap(rng, shown, shown_pool) if "title" in drawn else shown,
-                _swap(rng, hidden, hidden_pool) if "hidden" in drawn else hidden,
-                _change_offer(rng, options, department) if "option" in drawn else options,
-                _price(rng) if "price" in drawn else price,
+                _swap(rng, shown, shown_pool) if "title" in differences else shown,
+                _swap(rng, hidden, hidden_pool) if "hidden" in differences else hidden,
+                _change_offer(rng, options, department) if "option" in differences else options,
+                _price(rng) if "price" in differences else price,
             )
         )
     return family
@@ -199,6 +199,6 @@ def _change_offer(rng: random.Random, options: OptionGroups, department: Departm
     changed = rng.randrange(len(options))
     group, offered = options[changed]
     every = dict(department.options)[group]
-    kept = set(_swap(rng, offered, every))
-    values = tuple(value for value in every if value in kept)
+    swapped = set(_swap(rng, offered, every))
+    values = tuple(value for value in every if value in swapped)
     return (*options[:changed], (group, values), *options[changed + 1 :])

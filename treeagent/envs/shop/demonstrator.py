@@ -44,13 +44,13 @@ class ShopDemonstrator:
         page = {label: self._product(each) for label, each in session.listed(self._options).items()}
         # The ranking puts the title with most words of the query first. A title with fewer cannot be the target.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
-        said: list[str] = []
+        judgements: list[str] = []
         for label, product in page.items():
             verdict = _verdict(goal, session, product, best)
-            said.append(f"{label} {verdict}")
+            judgements.append(f"{label} {verdict}")
             if verdict == "fits":
-                return " . ".join(said), f"click[{self._slip(label, page, rng) if errs else label}]"
-        thought = " . ".join(said)
+                return " . ".join(judgements), f"click[{self._slip(label, page, rng) if errs else label}]"
+        thought = " . ".join(judgements)
         if session.query != _query(goal) and not errs:
             return thought, f"search[{_query(goal)}]"
         if session.last_page(self._options):
@@ -72,19 +72,19 @@ class ShopDemonstrator:
         chosen = dict(session.chosen)
         checks = [(attribute, attribute in product.attributes) for attribute in goal.attributes]
         checks += [(value, product.group_of(value) is not None) for value in goal.options]
-        said: list[str] = []
+        judgements: list[str] = []
         leaves = "click[buy now]" if errs else "click[< prev]"
         for what, holds in checks:
-            said.append(f"{what} {'yes' if holds else 'no'}")
+            judgements.append(f"{what} {'yes' if holds else 'no'}")
             if not holds:
-                return " . ".join(said), leaves
-        said.append(_price(goal, product))
+                return " . ".join(judgements), leaves
+        judgements.append(_price(goal, product))
         if product.price > goal.price_limit:
-            return " . ".join(said), leaves
+            return " . ".join(judgements), leaves
         missing = [value for value in goal.options if value not in chosen.values()]
         if not missing:
             return "all chosen", "click[buy now]"
-        thought = f"{missing[0]} not chosen" if chosen else " . ".join(said)
+        thought = f"{missing[0]} not chosen" if chosen else " . ".join(judgements)
         if not errs:
             return thought, f"click[{missing[0]}]"
         offered = dict(product.options)[product.group_of(missing[0]) or ""]

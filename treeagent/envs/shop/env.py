@@ -138,8 +138,8 @@ class ShopEnv(ToolEnv[Goal, Session]):
                 product = self._product(session)
                 if group := product.group_of(target):
                     chosen = {**dict(session.chosen), group: target}
-                    kept = tuple((name, chosen[name]) for name, _ in product.options if name in chosen)
-                    return replace(session, chosen=kept)
+                    still_chosen = tuple((name, chosen[name]) for name, _ in product.options if name in chosen)
+                    return replace(session, chosen=still_chosen)
         raise CallRefused(f"no {target} on this page")
 
     def _shown(self, before: Session, session: Session) -> str:
@@ -155,5 +155,5 @@ class ShopEnv(ToolEnv[Goal, Session]):
                 return product_page(self._product(session), distinct=self.options.webshop_products is None)
         if not session.results:
             return "no results"
-        shown = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
-        return results_page(shown, more=not session.last_page(self.options))
+        products = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
+        return results_page(products, more=not session.last_page(self.options))

@@ -46,33 +46,33 @@ class GeneratedGoals:
         Raises:
             UserError: the split seems to have fewer.
         """
-        drawn, misses = self._drawn[split], 0
-        while len(drawn) < start + count:
+        goals, misses = self._drawn[split], 0
+        while len(goals) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)
             requirements = _requirements(goal)
             if _belongs(goal, split) and requirements not in self._seen:
                 self._seen.add(requirements)
-                drawn.append((goal, instruction))
+                goals.append((goal, instruction))
                 misses = 0
                 continue
             misses += 1
             if misses > 5000:
                 raise UserError(
                     f"{split} goals {start} to {start + count} are asked for, but this store has about "
-                    f"{len(drawn)}: raise its option products (environment.options.products)"
+                    f"{len(goals)}: raise its option products (environment.options.products)"
                 )
-        return drawn[start : start + count]
+        return goals[start : start + count]
 
     def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
         """Return harder goals: with one more attribute, one more option or a lower price limit. The product still meets
         them, and their requirements belong to the same split."""
         product = self._catalogue.products[goal.product_id]
-        asked = {product.group_of(value) for value in goal.options}
+        groups = {product.group_of(value) for value in goal.options}
         # Options in the order of the page, as in drawn goals, so that equal requirements have the same hash.
         order = [value for _, values in product.options for value in values]
         attributes = [(*goal.attributes, each) for each in product.attributes if each not in goal.attributes]
-        values = [value for value in order if product.group_of(value) not in asked]
-        harder = [replace(goal, attributes=wanted) for wanted in attributes]
+        values = [value for value in order if product.group_of(value) not in groups]
+        harder = [replace(goal, attributes=required) for required in attributes]
         harder += [replace(goal, options=tuple(sorted((*goal.options, each), key=order.index))) for each in values]
         if product.price <= goal.price_limit - 10:
             harder.append(replace(goal, price_limit=goal.price_limit - 10))
@@ -112,13 +112,13 @@ def _belongs(goal: Goal, split: Split) -> bool:
 
 
 def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
-    wanted = f"{' '.join(goal.attributes)} {goal.type}"
-    article = "an" if wanted[0] in "aeiou" else "a"
+    phrase = f"{' '.join(goal.attributes)} {goal.type}"
+    article = "an" if phrase[0] in "aeiou" else "a"
     choices = " , ".join(f"{product.group_of(value)} {value}" for value in goal.options)
     return rng.choice(
         (
-            f"find {article} {wanted} , {choices} , under ${goal.price_limit:.0f}",
-            f"i want {article} {wanted} under ${goal.price_limit:.0f} , {choices}",
-            f"buy {article} {wanted} with {choices} , price under ${goal.price_limit:.0f}",
+            f"find {article} {phrase} , {choices} , under ${goal.price_limit:.0f}",
+            f"i want {article} {phrase} under ${goal.price_limit:.0f} , {choices}",
+            f"buy {article} {phrase} with {choices} , price under ${goal.price_limit:.0f}",
         )
     )

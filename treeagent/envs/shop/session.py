@@ -47,7 +47,7 @@ class Session:
     def listed(self, options: ShopOptions) -> dict[str, str]:
         """Return the ids on the current page of results, by label."""
         ids = self.results[self.number * options.page_size : (self.number + 1) * options.page_size]
-        return {str(place) if options.labels == "number" else each: each for place, each in enumerate(ids, start=1)}
+        return {str(index) if options.labels == "number" else each: each for index, each in enumerate(ids, start=1)}
 
     def last_page(self, options: ShopOptions) -> bool:
         return (self.number + 1) * options.page_size >= len(self.results)

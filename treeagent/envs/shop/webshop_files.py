@@ -137,18 +137,18 @@ def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals
     for entry in _read(path, TypeAdapter(list[_ProductEntry]))[: options.products]:
         # WebShop drops these entries, too.
         if entry.asin != "nan" and len(entry.asin) <= 10:
-            told = about.get(entry.asin, _AttributeEntry())
-            products.setdefault(entry.asin, _product(entry, told.attributes, options.catalogue_seed))
-    asked: list[_Asked] = []
+            attribute_entry = about.get(entry.asin, _AttributeEntry())
+            products.setdefault(entry.asin, _product(entry, attribute_entry.attributes, options.catalogue_seed))
+    requests: list[_Asked] = []
     if options.webshop_instructions is not None:
         instructions = _read(options.webshop_instructions, TypeAdapter(dict[str, list[_HumanEntry]]))
         for product in products.values():
-            asked += _human(product, instructions.get(product.id, ()))
+            requests += _human(product, instructions.get(product.id, ()))
     else:
         for product in products.values():
-            asked += _synthetic(product, about.get(product.id, _AttributeEntry()))
+            requests += _synthetic(product, about.get(product.id, _AttributeEntry()))
     rng = random.Random(f"limits {options.catalogue_seed}")
-    goals = [_goal(*each, rng) for each in asked]
+    goals = [_goal(*each, rng) for each in requests]
     if not goals:
         raise UserError(
             f"there is no instruction for a product of {path}: set webshop_instructions (items_human_ins.json) or "

@@ -191,9 +191,9 @@ class Database:
             self._connection.create_function(name, 2, partial(_stripped, strip), deterministic=True)
         for statement in schema.statements():
             self._connection.execute(f"CREATE TABLE {statement}")
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             words = [rng.choice(theme.categories[each]) for each in schema.categories]
-            values = (name, *words, *(column[place] for column in numbers))
+            values = (name, *words, *(column[index] for column in numbers))
             self._connection.execute(f"INSERT INTO {schema.table} VALUES ({','.join('?' * len(values))})", values)
         for _ in range(2 * rows):
             # At least two names have no events, so that questions can ask for rows without a match.
@@ -285,27 +285,27 @@ def _expansion(sql: str) -> int:
     return len(sql) * math.prod(max(1, each) for each in mentions)
 
 
-def same_result(found: Rows, wanted: Rows, *, ordered: bool) -> bool:
+def same_result(found: Rows, expected: Rows, *, ordered: bool) -> bool:
     """Whether two results are equal. Numbers may differ by a millionth, relative to the wanted number if its absolute
     value is above 1. Rows may be in any order unless ``ordered``."""
-    if len(found) != len(wanted):
+    if len(found) != len(expected):
         return False
     if ordered:
-        return all(map(_same_row, found, wanted))
+        return all(map(_same_row, found, expected))
     left = list(found)
-    for row in wanted:
-        match = next((place for place, other in enumerate(left) if _same_row(other, row)), None)
+    for row in expected:
+        match = next((index for index, other in enumerate(left) if _same_row(other, row)), None)
         if match is None:
             return False
         del left[match]
     return True
 
 
-def _same_row(found: Sequence[Value], wanted: Sequence[Value]) -> bool:
-    return len(found) == len(wanted) and all(map(_same_value, found, wanted))
+def _same_row(found: Sequence[Value], expected: Sequence[Value]) -> bool:
+    return len(found) == len(expected) and all(map(_same_value, found, expected))
 
 
-def _same_value(found: Value, wanted: Value) -> bool:
-    if isinstance(found, int | float) and isinstance(wanted, int | float):
-        return abs(found - wanted) <= 1e-6 * max(1.0, abs(wanted))
-    return type(found) is type(wanted) and found == wanted
+def _same_value(found: Value, expected: Value) -> bool:
+    if isinstance(found, int | float) and isinstance(expected, int | float):
+        return abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+    return type(found) is type(expected) and found == expected

@@ -79,8 +79,8 @@ class SqlEnv(ToolEnv[Question, Visit]):
 
     def _shown(self, names: Sequence[str], rows: Rows) -> str:
         lines = [" | ".join(map(_word, names)), *(" | ".join(map(_word, row)) for row in rows[: self.options.shown])]
-        more = len(rows) - self.options.shown
-        return "\n".join((*lines, f"and {more} more rows") if more > 0 else lines)
+        hidden_rows = len(rows) - self.options.shown
+        return "\n".join((*lines, f"and {hidden_rows} more rows") if hidden_rows > 0 else lines)
 
 
 def _word(value: object) -> str:
@@ -102,8 +102,8 @@ class SqlDemonstrator:
         errs = rng.random() < self._noise
         if not visit.read_schema and not errs:
             return "which tables are there", "schema[]"
-        said = self._slip(rng) if errs else question.gold
-        return question.plan, f"{'answer' if visit.tried == question.gold else 'query'}[{said}]"
+        query = self._slip(rng) if errs else question.gold
+        return question.plan, f"{'answer' if visit.tried == question.gold else 'query'}[{query}]"
 
     def _slip(self, rng: random.Random) -> str:
         schema, gold = self._env.key.schema, self._env.key.gold

@@ -98,12 +98,12 @@ def spec_of(task: Task) -> GameSpec:
     return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
 
-def cache_folder(given: str | None) -> Path:
+def cache_folder(folder: str | None) -> Path:
     """Return the folder for compiled games. Each version of TextWorld and of ``_FORMAT`` has its own."""
     from textworld.version import __version__
 
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "treeagent" / "textworld"
-    return Path(given or shared).expanduser() / f"{__version__}-{_FORMAT}"
+    return Path(folder or shared).expanduser() / f"{__version__}-{_FORMAT}"
 
 
 def compiled(spec: GameSpec, cache: Path) -> Path:
@@ -126,10 +126,10 @@ def compiled(spec: GameSpec, cache: Path) -> Path:
             f"the cache of TextWorld games {cache} cannot be written ({error.strerror}): set environment option cache"
         ) from error
     with scratch as path:
-        made = Path(path) / "game"
-        _compile(spec, made)
+        game = Path(path) / "game"
+        _compile(spec, game)
         try:
-            made.rename(folder)
+            game.rename(folder)
         except OSError:
             if not folder.is_dir():  # if it exists, another process was faster
                 raise

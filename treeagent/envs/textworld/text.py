@@ -65,8 +65,8 @@ def _room(game: Any, room: Any) -> str:
     for direction in sorted(room.exits):
         door = room.doors.get(direction)
         exits.append(direction if door is None else f"{direction} by {_state(door.id)} {game.infos[door.id].name}")
-    here = f"Here: {'; '.join(things)}. " if things else ""
-    return f"{here}Exits: {', '.join(exits) or 'none'}."
+    contents = f"Here: {'; '.join(things)}. " if things else ""
+    return f"{contents}Exits: {', '.join(exits) or 'none'}."
 
 
 def _state(this: str) -> str:

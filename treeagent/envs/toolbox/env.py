@@ -47,16 +47,16 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
             return "answered"
         if call.name == ADD:
             values = str(call.arguments["x"]), str(call.arguments["y"])
-            said = str(sum(map(int, values)))
+            result = str(sum(map(int, values)))
         elif values[0] in key.tables[call.name]:
-            said = key.tables[call.name][values[0]]
+            result = key.tables[call.name][values[0]]
         else:
             [argument] = arguments_of(next(tool for tool in TOOLS if tool.name == call.name))[1]
             raise CallRefused(f"no {argument} {values[0]}")
-        made: Call = (call.name, values)
-        if made not in self.visit.made:
-            self.visit = replace(self.visit, made=(*self.visit.made, made))
-        return said
+        made_call: Call = (call.name, values)
+        if made_call not in self.visit.made:
+            self.visit = replace(self.visit, made=(*self.visit.made, made_call))
+        return result
 
     def tools(self) -> Sequence[ToolSpec]:
         return TOOLS
@@ -64,12 +64,12 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         options = self.options
         kind = f"toolbox{options.least_calls}-{options.most_calls}-{options.people}"
-        drawn = []
+        found = []
         for index in range(start, start + count):
             name = f"{kind}-{split}-{index}"
             key, words = draw(random.Random(derive_seed(name)), options)
-            drawn.append(Task(name, words, split, index, to_jsonable_python(key)))
-        return drawn
+            found.append(Task(name, words, split, index, to_jsonable_python(key)))
+        return found
 
     def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
         """Return a task with the same world and a longer pipeline, as ``longer`` makes it."""

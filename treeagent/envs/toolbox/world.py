@@ -114,8 +114,8 @@ def longer(rng: random.Random, key: Key) -> Key:
     """Return the same world with a longer question. If the prompt states the answer, it no longer does. Otherwise a
     further call takes the old answer as its argument. No table takes a number, so a number is added to the result of
     another lookup, which needs two more calls."""
-    given = next((gives for name, (_, gives) in _READS.items() if name == key.question[0]), "number")
-    onward = [name for name, (taken, _) in _READS.items() if taken == given]
+    value_kind = next((gives for name, (_, gives) in _READS.items() if name == key.question[0]), "number")
+    onward = [name for name, (argument_kind, _) in _READS.items() if argument_kind == value_kind]
     if key.noted:
         return Key(key.tables, key.question)
     if onward:
@@ -124,8 +124,8 @@ def longer(rng: random.Random, key: Key) -> Key:
 
 
 def prompt(key: Key) -> str:
-    asked = f"What is {_words(key.question)}?"
-    return f"{_words(key.question)} is {key.answer}. {asked}" if key.noted else asked
+    question = f"What is {_words(key.question)}?"
+    return f"{_words(key.question)} is {key.answer}. {question}" if key.noted else question
 
 
 def _words(question: Question) -> str:
@@ -141,7 +141,7 @@ def _tables(rng: random.Random, count: int) -> dict[str, dict[str, str]]:
     rooms = rng.sample(_ROOMS, len(teams))
     numbers = iter(rng.sample(range(10, 100), count + 2 * len(teams)))
     return {
-        "team_of": {name: teams[place % len(teams)] for place, name in enumerate(names)},
+        "team_of": {name: teams[index % len(teams)] for index, name in enumerate(names)},
         "badge_of": {name: str(next(numbers)) for name in names},
         "lead_of": {team: rng.choice(names) for team in teams},
         "room_of": dict(zip(teams, rooms, strict=True)),
@@ -159,7 +159,7 @@ def _pipeline(
     if calls >= 3 and gives in ("", "number") and rng.random() < 1 / 3:
         first = rng.randint(1, calls - 2)
         return [ADD, *(_pipeline(rng, tables, each, "number") for each in (first, calls - 1 - first))]
-    fitting = [name for name, (_, given) in _READS.items() if gives in ("", given)]
+    fitting = [name for name, (_, value_kind) in _READS.items() if gives in ("", value_kind)]
     name = rng.choice(fitting)
     if calls == 1:
         return [name, rng.choice(sorted(tables[name]))]
