@@ -50,9 +50,9 @@ def plan(
     from treeagent.run.recipes import find_recipe
 
     path = Path(target)
-    made = path if (path / "config.toml").is_file() else None
-    file = find_recipe(target) if made is None else made / "config.toml"
-    if made is not None:
+    run_folder = path if (path / "config.toml").is_file() else None
+    file = find_recipe(target) if run_folder is None else run_folder / "config.toml"
+    if run_folder is not None:
         require_trust(file, overrides or (), trust)
     config = load_config(file, overrides or ())
     require_trusted_worlds(config, trust)
@@ -67,7 +67,7 @@ def plan(
     from treeagent.stages.measure import model_size, this_device
     from treeagent.workers.machine import fitted
 
-    run = None if made is None else Run.open(made)
+    run = None if run_folder is None else Run.open(run_folder)
     rounds = run is not None and any(stage.startswith("alarms-") or stage == "adapt" for stage in run.stages())
     kind = command or ("train" if rounds or checkpoint is not None else "quickstart")
     start = None if checkpoint is None else find_checkpoint(checkpoint)
@@ -77,10 +77,10 @@ def plan(
         uses: list[Use] = ["collect", "update", "evaluate"] if kind == "quickstart" else ["adapt", "update", "evaluate"]
         methods = config.update.methods if kind == "quickstart" else config.adapt.methods
         require(config, uses if start else ["warm_start", *uses], methods, start)
-    config, told = fitted(config, start)
+    config, warning = fitted(config, start)
     console = Terminal()
-    if told:
-        console.print(told, soft_wrap=True)
+    if warning:
+        console.print(warning, soft_wrap=True)
     size, device = model_size(config, start), this_device(config)
     if measure:
         rates = measured(config, kind, RichProgress(), start)
@@ -88,7 +88,7 @@ def plan(
         rates = modelled(config, Shape.assumed(config), size, device)
         if start is not None:
             rates = rates.without_warm_start()
-    print_plan(stage_costs(config, kind, rates), console, price=price, taken=None if run is None else run_costs(run))
+    print_plan(stage_costs(config, kind, rates), console, price=price, actual=None if run is None else run_costs(run))
     print_memory(config, kind, size, rates, device, console)
     if not measure:
         console.print(

@@ -60,7 +60,7 @@ def moments(
     ends = {id(node): (path, node) for path, node in tree.walk() if path and node.ended and not node.unknown}
     if len(tree.spent) != len(tree.order) or any(_success(*end) is None for end in ends.values()):
         return []
-    told: list[Moment] = []
+    changes: list[Moment] = []
     found = taken = False
     best: tuple[bool, float, float, int] | None = None
     for node, spent in zip(tree.order, tree.spent, strict=True):
@@ -69,11 +69,11 @@ def moments(
             found |= success
             if allowed(end[0]) and (best is None or end_rank(tree, *end, likelihood_weight) > best):
                 best, taken = end_rank(tree, *end, likelihood_weight), success
-        if not told or (told[-1].found, told[-1].taken) != (found, taken):
-            told.append(Moment(spent, found, taken))
-    if told and told[-1].spent != tree.spent[-1]:
-        told.append(Moment(tree.spent[-1], found, taken))
-    return told
+        if not changes or (changes[-1].found, changes[-1].taken) != (found, taken):
+            changes.append(Moment(spent, found, taken))
+    if changes and changes[-1].spent != tree.spent[-1]:
+        changes.append(Moment(tree.spent[-1], found, taken))
+    return changes
 
 
 def _success(path: Sequence[Edge], node: Node) -> bool | None:
@@ -103,26 +103,26 @@ def anytime_charts(
         others: for each kind of cost, lines to draw beside the curves.
         coverage: whether to draw the share that was found (dashed) beside the share that would have been taken.
     """
-    drawn: list[Chart] = []
+    charts: list[Chart] = []
     for cost, axis in COSTS.items():
-        lines = [line for place, group in enumerate(groups) for line in _lines(group, cost, place)]
+        lines = [line for index, group in enumerate(groups) for line in _lines(group, cost, index)]
         if not coverage:
             lines = [line for line in lines if not line.dashed]
         beside = [line for line in (others or {}).get(cost, ()) if line.points[0][0] > 0]
         if lines:
             chart = Chart(file_name(name, cost), f"{title} {cost}", axis, "", [*lines, *beside], log=True, share=True)
-            drawn.append(chart)
-    return drawn
+            charts.append(chart)
+    return charts
 
 
 def _lines(group: Progress, cost: Literal["tokens", "steps", "seconds"], colour: int) -> list[Line]:
     searches = [search for search in group.searches if search]
-    spent = [[getattr(moment.spent, cost) for moment in search] for search in searches]
-    positive = [each for costs in spent for each in costs if each > 0]
+    costs_by_search = [[getattr(moment.spent, cost) for moment in search] for search in searches]
+    positive = [each for costs in costs_by_search for each in costs if each > 0]
     if not positive:
         return []
     low, high = min(positive), max(positive)
-    budgets = [low * (high / low) ** (place / (_BUDGETS - 1)) for place in range(_BUDGETS)] if high > low else [low]
+    budgets = [low * (high / low) ** (index / (_BUDGETS - 1)) for index in range(_BUDGETS)] if high > low else [low]
 
     def line(kind: Literal["found", "taken"], label: str, *, dashed: bool) -> Line:
         points, band = list[tuple[float, float]](), list[tuple[float, float]]()
@@ -130,7 +130,7 @@ def _lines(group: Progress, cost: Literal["tokens", "steps", "seconds"], colour:
             budget *= 1 + 1e-9  # the last budget may be below the greatest cost, by rounding of the power
             count = sum(
                 getattr(search[reached - 1], kind)
-                for search, costs in zip(searches, spent, strict=True)
+                for search, costs in zip(searches, costs_by_search, strict=True)
                 if (reached := bisect_right(costs, budget))
             )
             points.append((float(f"{budget:.5g}"), count / len(searches)))

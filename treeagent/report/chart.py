@@ -24,7 +24,7 @@ _ON_PAGE = {_INK: "currentColor", _LINE: "var(--line)"} | {
     stand_in: f"var(--series-{place})" for place, stand_in in enumerate(_SERIES)
 }
 """CSS colours of the page, by the placeholder that matplotlib draws. CSS resolves them for light or dark mode."""
-_ALONE = {_INK: "#1c1e21", _LINE: "#dddad2"} | dict(zip(_SERIES, (light for light, _ in SERIES), strict=True))
+_STANDALONE = {_INK: "#1c1e21", _LINE: "#dddad2"} | dict(zip(_SERIES, (light for light, _ in SERIES), strict=True))
 """The colours of an SVG file, which has a white background."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _STYLE: dict[Any, Any] = {
@@ -104,10 +104,10 @@ def write_chart(folder: Path, chart: Chart) -> str:
         StoreError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = _drawn(chart)
-    write_atomic(folder / f"{chart.name}.svg", _alone(drawn).encode())
+    svg = _svg(chart)
+    write_atomic(folder / f"{chart.name}.svg", _standalone(svg).encode())
     write_atomic(folder / f"{chart.name}.csv", data(chart).encode())
-    return _inline(drawn, chart)
+    return _inline(svg, chart)
 
 
 def data(chart: Chart) -> str:
@@ -116,13 +116,13 @@ def data(chart: Chart) -> str:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["series", visible(chart.x), visible(chart.y or chart.title), "low", "high"])
     for line in chart.lines:
-        for place, (x, y) in enumerate(line.points):
-            rows.writerow([visible(line.label), x, y, *(line.band[place] if line.band else ("", ""))])
+        for index, (x, y) in enumerate(line.points):
+            rows.writerow([visible(line.label), x, y, *(line.band[index] if line.band else ("", ""))])
     return file.getvalue()
 
 
-def _alone(drawn: str) -> str:
-    return _coloured(drawn, _ALONE).replace("<svg ", '<svg style="background:#fff" ', 1)
+def _standalone(svg: str) -> str:
+    return _coloured(svg, _STANDALONE).replace("<svg ", '<svg style="background:#fff" ', 1)
 
 
 def _inline(drawn: str, chart: Chart) -> str:
@@ -139,7 +139,7 @@ def _coloured(svg: str, colours: dict[str, str]) -> str:
     return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
 
 
-def _drawn(chart: Chart) -> str:
+def _svg(chart: Chart) -> str:
     lines = [line for line in chart.lines if line.points]
     legend = len(lines) > 1 or any(line.label for line in lines)
     columns = 1 if max((len(visible(line.label)) for line in lines), default=0) > _WIDE else 2
@@ -149,8 +149,8 @@ def _drawn(chart: Chart) -> str:
         if chart.diagonal:
             xs = [x for line in lines for x, _ in line.points]
             axes.plot([min(xs), max(xs)], [min(xs), max(xs)], color=_INK, linewidth=0.7, dashes=(1, 2))
-        for place, line in enumerate(lines):
-            _draw(axes, line, _MARKERS[place % len(_MARKERS)])
+        for index, line in enumerate(lines):
+            _draw(axes, line, _MARKERS[index % len(_MARKERS)])
         axes.set_title(visible(chart.title), loc="left", fontsize=9)
         axes.set_xlabel(visible(chart.x))
         axes.set_ylabel(visible(chart.y))
@@ -180,8 +180,8 @@ def _draw(axes: Any, line: Line, marker: str) -> None:
         return
     every = 1 if len(xs) <= _SPARSE else len(xs) // 6
     style = {"dashes": (4, 2)} if line.dashed else {}
-    shown = {"marker": marker, "markersize": 2.5, "markevery": every} if len(xs) <= _SPARSE or label else {}
-    axes.plot(xs, ys, color=colour, label=label, linewidth=1.3, **shown, **style)
+    markers = {"marker": marker, "markersize": 2.5, "markevery": every} if len(xs) <= _SPARSE or label else {}
+    axes.plot(xs, ys, color=colour, label=label, linewidth=1.3, **markers, **style)
     if line.band:
         axes.fill_between(
             xs, [low for low, _ in line.band], [high for _, high in line.band], color=colour, alpha=0.13, linewidth=0

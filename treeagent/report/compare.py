@@ -55,19 +55,19 @@ def compared(runs: Sequence[Run]) -> list[Compared]:
     Raises:
         RunError: a run is given twice, or has no results.
     """
-    places = [run.path.resolve() for run in runs]
-    for place, run in enumerate(runs):
-        if places.index(places[place]) != place:
+    paths = [run.path.resolve() for run in runs]
+    for index, run in enumerate(runs):
+        if paths.index(paths[index]) != index:
             raise RunError(f"{run.path} is given twice: name each run once")
     plain = [run.path.resolve().name for run in runs]
     names = plain if len(set(plain)) == len(plain) else [str(run.path) for run in runs]
-    told = [Compared(name, run, reviewed_rows(run)) for name, run in zip(names, runs, strict=True)]
-    for each in told:
+    compared_runs = [Compared(name, run, reviewed_rows(run)) for name, run in zip(names, runs, strict=True)]
+    for each in compared_runs:
         if not each.rows:
             raise RunError(
                 f"{each.run.path} has no results to compare: give runs of quickstart, train or eval that have ended"
             )
-    return told
+    return compared_runs
 
 
 def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None) -> Ratings | None:
@@ -82,41 +82,43 @@ def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None
         UserError: as for ``Judge.prefer``.
         CorruptShard, StoreError: a file is damaged or cannot be written.
     """
-    told = compared(runs)
+    compared_runs = compared(runs)
     draw = partial(figures, path.parent)
-    groups = [group for each in told for group in progress_of(each.run, each.rows, f"{each.name} ")]
-    points = [greedy_points(each.rows, f"{each.name} ", len(groups) + place) for place, each in enumerate(told)]
+    groups = [group for each in compared_runs for group in progress_of(each.run, each.rows, f"{each.name} ")]
+    points = [
+        greedy_points(each.rows, f"{each.name} ", len(groups) + index) for index, each in enumerate(compared_runs)
+    ]
     beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
     anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
-    episodes = {(each.name, *_key(row)): episodes_of(each.run, row) for each in told for row in each.rows}
+    episodes = {(each.name, *_key(row)): episodes_of(each.run, row) for each in compared_runs for row in each.rows}
     ratings = rated(episodes, judge)
-    curves = _curves(told)
-    alarms = [f"{each.name}, {sentence}" for each in told for sentence in each.run.alarms()]
+    curves = _curves(compared_runs)
+    alarms = [f"{each.name}, {sentence}" for each in compared_runs for sentence in each.run.alarms()]
     sections = [
-        _results(told, episodes),
+        _results(compared_runs, episodes),
         "" if ratings is None else ratings.section(),
         f"<h2>What a search reaches with less</h2>{draw(anytime)}{sentences([ANYTIME_NOTE])}" if anytime else "",
-        _settings(told),
+        _settings(compared_runs),
         f"<h2>Training curves</h2>{draw(curves)}" if curves else "",
     ]
     before = f"<h2>Warnings</h2>{warnings(alarms)}" if alarms else ""
-    title = " and ".join(each.name for each in told)
-    write_atomic(path, page(f"treeagent: {title}", _headline(told), sections, before))
+    title = " and ".join(each.name for each in compared_runs)
+    write_atomic(path, page(f"treeagent: {title}", _headline(compared_runs), sections, before))
     return ratings
 
 
-def _headline(told: Sequence[Compared]) -> str:
-    best = [(each.name, max(each.rows, key=lambda row: row["success"])) for each in told]
-    said = (f"{name} {row['policy']} with {row['mode']} {100 * row['success']:.1f} %" for name, row in best)
-    return f"Best of each run: {'; '.join(said)}."
+def _headline(compared_runs: Sequence[Compared]) -> str:
+    best = [(each.name, max(each.rows, key=lambda row: row["success"])) for each in compared_runs]
+    clauses = (f"{name} {row['policy']} with {row['mode']} {100 * row['success']:.1f} %" for name, row in best)
+    return f"Best of each run: {'; '.join(clauses)}."
 
 
-def _results(told: Sequence[Compared], episodes: Mapping[tuple[str, str, str], Episodes]) -> str:
-    first = told[0]
+def _results(compared_runs: Sequence[Compared], episodes: Mapping[tuple[str, str, str], Episodes]) -> str:
+    first = compared_runs[0]
     cells, bars = list[dict[str, str]](), dict[tuple[int, str], str]()
-    for each in told:
+    for each in compared_runs:
         for row in each.rows:
-            shown = {key: cell(row, key) for key in ("policy", "mode", "success", "reward", "tasks")} | {
+            shown_cells = {key: cell(row, key) for key in ("policy", "mode", "success", "reward", "tasks")} | {
                 "run": each.name,
                 "steps": f"{row['environment_steps'] / row['tasks']:,.1f}",
                 "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
@@ -125,13 +127,17 @@ def _results(told: Sequence[Compared], episodes: Mapping[tuple[str, str, str], E
             ours, theirs = episodes[each.name, *_key(row)], episodes.get((first.name, *_key(row)), {})
             same = [task for task in ours if task in theirs]
             if each is not first and len(same) > 1:
-                mean, half = paired_difference(*([which[task].solved for task in same] for which in (ours, theirs)))
-                shown |= {"against": f"{mean:+.1f} ± {half:.1f}", "same": f"{len(same):,}"}
+                mean, half = paired_difference(
+                    *([episodes_of_run[task].solved for task in same] for episodes_of_run in (ours, theirs))
+                )
+                shown_cells |= {"against": f"{mean:+.1f} ± {half:.1f}", "same": f"{len(same):,}"}
             if "success_low" in row:
                 bars[len(cells), "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
-            cells.append(shown)
-    most = max(row["success"] for each in told for row in each.rows)
-    best = [place for place, row in enumerate(row for each in told for row in each.rows) if row["success"] == most]
+            cells.append(shown_cells)
+    most = max(row["success"] for each in compared_runs for row in each.rows)
+    best = [
+        index for index, row in enumerate(row for each in compared_runs for row in each.rows) if row["success"] == most
+    ]
     shown_table = table(_COLUMNS, cells, words=("run", "policy", "mode"), best=best, marked=bars)
     return f"<h2>Results</h2>{shown_table}{sentences([_NOTE])}"
 
@@ -140,28 +146,28 @@ def _key(row: Row) -> tuple[str, str]:
     return row["policy"], row["mode"]
 
 
-def _settings(told: Sequence[Compared]) -> str:
+def _settings(compared_runs: Sequence[Compared]) -> str:
     """A table of the settings in which the runs differ."""
-    first = told[0].run.config
-    keys = sorted({key for each in told[1:] for key in config_difference(first, each.run.config)})
-    flat = {each.name: flat_settings(each.run.config) for each in told}
+    first = compared_runs[0].run.config
+    keys = sorted({key for each in compared_runs[1:] for key in config_difference(first, each.run.config)})
+    flat = {each.name: flat_settings(each.run.config) for each in compared_runs}
     cells = [{"": key} | {name: _said(settings, key) for name, settings in flat.items()} for key in keys]
-    shown = table({"": "setting"} | {name: name for name in flat}, cells, words=("", *flat))
-    return f"<h2>Settings that differ</h2>{shown or sentences(['None: the runs have the same settings.'])}"
+    html = table({"": "setting"} | {name: name for name in flat}, cells, words=("", *flat))
+    return f"<h2>Settings that differ</h2>{html or sentences(['None: the runs have the same settings.'])}"
 
 
 def _said(settings: Mapping[str, object], key: str) -> str:
     return str(settings[key]) if settings.get(key) is not None else "–"
 
 
-def _curves(told: Sequence[Compared]) -> list[Chart]:
+def _curves(compared_runs: Sequence[Compared]) -> list[Chart]:
     """One figure for each chief metric (``SHOWN_FIRST``) of a stage that two or more runs logged; one line per run."""
     found: dict[tuple[str, str], list[Line]] = {}
-    for place, each in enumerate(told):
+    for index, each in enumerate(compared_runs):
         for stage, metrics in series(each.run.metrics()).items():
             for metric, points in metrics.items():
                 if metric in SHOWN_FIRST and len(points) > 1:
-                    found.setdefault((stage, metric), []).append(Line(each.name, points, colour=place))
+                    found.setdefault((stage, metric), []).append(Line(each.name, points, colour=index))
     return [
         Chart(file_name("comparison", visible(stage), visible(metric)), f"{stage}: {metric}", "step", "", lines)
         for (stage, metric), lines in found.items()

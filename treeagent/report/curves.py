@@ -22,13 +22,13 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tup
 
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Chart]]:
     """For each stage, one figure for every metric that has more than one point."""
-    drawn, taken = dict[str, list[Chart]](), set[str]()
-    for stage, named in series(metrics).items():
-        for metric, points in named.items():
+    charts, names = dict[str, list[Chart]](), set[str]()
+    for stage, metrics_of_stage in series(metrics).items():
+        for metric, points in metrics_of_stage.items():
             if len(points) > 1:
                 name = file_name("curve", visible(stage), visible(metric))
-                while name in taken:
+                while name in names:
                     name += "-"
-                taken.add(name)
-                drawn.setdefault(stage, []).append(Chart(name, metric, "step", "", [Line("", points)]))
-    return drawn
+                names.add(name)
+                charts.setdefault(stage, []).append(Chart(name, metric, "step", "", [Line("", points)]))
+    return charts

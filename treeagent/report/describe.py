@@ -86,7 +86,7 @@ def components(rows: Sequence[Row]) -> list[str]:
     It gives the axes of tool calls as shares, other components as means per episode, the share of episodes over a
     budget, and the share of tasks whose plans were all refused for their costs.
     """
-    said: list[str] = []
+    sentences: list[str] = []
     for row in rows:
         axes = {name: value for name, value in row.get("components", {}).items() if name in _AXES}
         others = {name: value for name, value in row.get("components", {}).items() if name not in _AXES}
@@ -95,18 +95,18 @@ def components(rows: Sequence[Row]) -> list[str]:
         if "over_budget" in row:
             parts += [f"over budget {row['over_budget']:.0%}", f"plans refused {row['plans_refused']:.0%}"]
         if parts:
-            said.append(f"{_who(row)}, an episode: {', '.join(parts)}")
-    return said
+            sentences.append(f"{_who(row)}, an episode: {', '.join(parts)}")
+    return sentences
 
 
 def judgement(rows: Sequence[Row]) -> list[str]:
     """One sentence for each search: for how many tasks it found a success, and for how many of these it took one."""
-    told = []
+    sentences = []
     for row in rows:
         if (found := row.get("found")) is not None:
-            taken = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
-            told.append(f"{_who(row)}: search found a success for {_percent(found)} % of the tasks{taken}.")
-    return told
+            clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
+            sentences.append(f"{_who(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
+    return sentences
 
 
 def reviewed(rows: Sequence[Row]) -> list[str]:
@@ -185,11 +185,11 @@ def call_text(action: Action) -> str:
 
 def statistics(edge: Edge) -> dict[str, str]:
     """N, Q and P of an edge as texts; once it was tried, also V of its child and the reward r."""
-    shown = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
+    figures = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
     if edge.child is not None:
-        shown["V"] = f"{edge.child.value:.3f}"
-        shown["r"] = "withheld" if edge.reward is None else f"{edge.reward:.3f}"
-    return shown
+        figures["V"] = f"{edge.child.value:.3f}"
+        figures["r"] = "withheld" if edge.reward is None else f"{edge.reward:.3f}"
+    return figures
 
 
 def marks(edge: Edge) -> list[str]:
@@ -203,10 +203,11 @@ def marks(edge: Edge) -> list[str]:
 
 def observation(parent: Node, child: Node) -> str:
     """The text of the observation after the step from ``parent`` to ``child``."""
-    told = parent.state.messages
-    start = len(told) + (not any(message.partial for message in told[-1:]))  # + 1 skips the action, if it began a turn
-    said = child.state.messages[start:]
-    return "\n".join(message.content for message in said)
+    before = parent.state.messages
+    # + 1 skips the action, if it began a turn
+    start = len(before) + (not any(message.partial for message in before[-1:]))
+    messages = child.state.messages[start:]
+    return "\n".join(message.content for message in messages)
 
 
 def _who(row: Row) -> str:

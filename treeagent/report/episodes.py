@@ -148,19 +148,19 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
     """Print an episode as a conversation."""
     console.print(Text.assemble(("task ", "dim"), (visible(episode.task.id), "bold")))
     opening = episode.root.state.messages
-    _said(console, "environment", (message.content for message in opening), "italic")
+    _print_message(console, "environment", (message.content for message in opening), "italic")
     parent, path = episode.root, steps(episode)
     for edge in path[:depth]:
         action = edge.action
         if action.error:  # the whole turn, because it cannot be split into thought and call
-            _said(console, "agent", [action.text], "yellow")
+            _print_message(console, "agent", [action.text], "yellow")
         else:
             thought = [action.thought] if action.thought.strip() else []
-            _said(console, "agent thinks", thought, "italic")
-            _said(console, "agent", [] if edge.thought else [call_text(action)], "bold")
+            _print_message(console, "agent thinks", thought, "italic")
+            _print_message(console, "agent", [] if edge.thought else [call_text(action)], "bold")
         if edge.child is not None:
             answer = [] if edge.thought else [observation(parent, edge.child)]
-            _said(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
+            _print_message(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
             parent = edge.child
     if left := len(path) - len(path[:depth]):
         console.print(f"… {left} more turns", style="dim")
@@ -169,8 +169,8 @@ def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) 
     console.print()
 
 
-def _said(console: Terminal, who: str, texts: Iterable[str], style: str) -> None:
+def _print_message(console: Terminal, speaker: str, texts: Iterable[str], style: str) -> None:
     """Print texts indented below the speaker's name, so that no text can pass for that of another speaker."""
     for text in texts:
-        console.print(Text(who, style="dim"))
+        console.print(Text(speaker, style="dim"))
         console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))

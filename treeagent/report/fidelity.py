@@ -39,13 +39,13 @@ def fidelity_table(found: Fidelity) -> Group:
             errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
             table.add_row(Text(visible(name)), str(figures.steps), *shares, *errors)
     cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
-    told = (
+    note = (
         f"{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end "
         f"wrong in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}"
     )
-    told += (
+    note += (
         f"\nworst case of an update made in imagination: the model's errors cost it a return of "
         f"{found.bound.reward + found.bound.transition:.2f} (rewards {found.bound.reward:.2f}, transitions "
         f"{found.bound.transition:.2f}; DreamGym's theorem 1)"
     )
-    return Group(table, Text(f"\n{told}"))
+    return Group(table, Text(f"\n{note}"))

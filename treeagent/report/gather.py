@@ -165,9 +165,9 @@ def greedy_points(rows: Sequence[Row], before: str = "", colour: int = 0) -> dic
                 [(row[names[cost]] / row["tasks"], row["success"])],
                 [(row["success_low"], row["success_high"])],
                 "dots",
-                colour=place,
+                colour=index,
             )
-            for place, row in enumerate(greedy, start=colour)
+            for index, row in enumerate(greedy, start=colour)
             if "success_low" in row and names[cost] in row
         ]
         for cost in COSTS
@@ -205,8 +205,8 @@ class _Collected:
     name: str = ""
 
     def read(self, run: Run, name: str) -> None:
-        for kept in (self.first, self.states, self.ends, self.margins, self.scores):
-            kept.clear()
+        for collection in (self.first, self.states, self.ends, self.margins, self.scores):
+            collection.clear()
         self.name = name
         searches, update = list[Any](), run.config.update
         for tree in _trees(run, name):
@@ -231,7 +231,7 @@ class _Collected:
         count = len(self.progress)
         if count <= _MOST_CURVES:
             return self.progress
-        return [self.progress[round(place * (count - 1) / (_MOST_CURVES - 1))] for place in range(_MOST_CURVES)]
+        return [self.progress[round(index * (count - 1) / (_MOST_CURVES - 1))] for index in range(_MOST_CURVES)]
 
     def learning_charts(self) -> list[Chart]:
         charts = (
@@ -259,7 +259,7 @@ def _histogram(name: str, title: str, x: str, y: str, values: Sequence[float]) -
         counts = [0] * _BARS
         for value in values:
             counts[min(int((value - low) / width), _BARS - 1)] += 1
-        bars = [(float(f"{low + (place + 0.5) * width:.4g}"), float(count)) for place, count in enumerate(counts)]
+        bars = [(float(f"{low + (index + 0.5) * width:.4g}"), float(count)) for index, count in enumerate(counts)]
     return Chart(name, f"{title} ({len(values):,})", x, y, [Line("", bars, kind="bars")])
 
 
@@ -300,8 +300,8 @@ def _world_charts(audit: Mapping[str, Any]) -> list[Chart]:
         "ends right": "termination_accuracy",
     }
     lines = [
-        Line(label, [(steps, rows[steps][key]) for steps in sorted(rows)], colour=place)
-        for place, (label, key) in enumerate(shares.items())
+        Line(label, [(steps, rows[steps][key]) for steps in sorted(rows)], colour=index)
+        for index, (label, key) in enumerate(shares.items())
     ]
     if len(rows) < 2:
         return []
@@ -319,5 +319,5 @@ def _cost(name: str, facts: Mapping[str, Any]) -> Row:
         "trained_tokens": (update.get("metrics") or {}).get("num_tokens"),
         "price": facts.get("price"),
     }
-    kept = {key: value for key, value in figures.items() if value}
-    return {"stage": name} | kept if kept else {}
+    nonzero = {key: value for key, value in figures.items() if value}
+    return {"stage": name} | nonzero if nonzero else {}

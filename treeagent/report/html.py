@@ -125,22 +125,24 @@ def _results(rows: Sequence[Row]) -> str:
         return ""
     columns = result_columns(rows)
     start, cells, bars = rows[0], list[dict[str, str]](), dict[tuple[int, str], str]()
-    paired = [place for place, row in enumerate(rows) if place and _same_tasks(row, start)]
+    paired = [index for index, row in enumerate(rows) if index and _same_tasks(row, start)]
     if paired:
         columns = _with_difference(columns, start)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         cells.append({key: cell(row, key) for key in columns if key != "against"})
-        if place in paired:
+        if index in paired:
             mean, half = difference(row, start)
             cells[-1]["against"] = f"{mean:+.1f} ± {half:.1f}"
         if "success_low" in row:
-            bars[place, "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
+            bars[index, "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
     most = max(row["success"] for row in rows)
-    best = [place for place, row in enumerate(rows) if row["success"] == most]
+    best = [index for index, row in enumerate(rows) if row["success"] == most]
     note = "Against: mean difference on the same tasks in points, ± half of its 95 % interval over them."
-    said = sentences((*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *reviewed(rows), *components(rows)))
-    shown = table(columns, cells, words=("policy", "mode"), best=best, marked=bars)
-    return f"<h2>Results</h2>{shown}{said}{warnings(failures(rows))}"
+    notes = sentences(
+        (*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *reviewed(rows), *components(rows))
+    )
+    html = table(columns, cells, words=("policy", "mode"), best=best, marked=bars)
+    return f"<h2>Results</h2>{html}{notes}{warnings(failures(rows))}"
 
 
 def _same_tasks(row: Row, start: Row) -> bool:
@@ -186,8 +188,8 @@ def _coverage(rows: Sequence[Row]) -> str:
         "there was one. If little is found, give a larger budget or a better policy; if little is taken, V judges "
         "badly."
     )
-    shown = table(columns, cells, words=("policy", "mode"), marked=bars)
-    return f"<h2>Coverage and judgement</h2>{shown}{sentences([note])}" if cells else ""
+    html = table(columns, cells, words=("policy", "mode"), marked=bars)
+    return f"<h2>Coverage and judgement</h2>{html}{sentences([note])}" if cells else ""
 
 
 def _around(count: int, of: int) -> tuple[float, float, float]:
@@ -231,13 +233,13 @@ def _world(draw: Draw, content: Content) -> str:
             | {key: f"{figures[key]:.1%}" for key in _AUDIT_COLUMNS if key not in ("of", "steps")}
             for name, figures in rows
         ]
-        kept = "not replayed" if audit.get("cr") is None else f"{audit['cr']:.0%}"
-        said = (
+        replayed = "not replayed" if audit.get("cr") is None else f"{audit['cr']:.0%}"
+        note = (
             f"{audit['episodes']} held-out episodes: the imagined return is {audit['optimism']:+.3f} above the real "
             f"one; return or end is wrong in {audit['wrong_episodes']:.0%}. Imagined successes that held in the "
-            f"environment: {kept}. At most {audit['lambda_cap']:.0%} of the trees may grow in the model."
+            f"environment: {replayed}. At most {audit['lambda_cap']:.0%} of the trees may grow in the model."
         )
-        parts.append(table(_AUDIT_COLUMNS, cells, words=("of",)) + sentences([said]))
+        parts.append(table(_AUDIT_COLUMNS, cells, words=("of",)) + sentences([note]))
     if content.audits:
         cells = [
             {"stage": str(row["stage"])}
@@ -253,7 +255,7 @@ def _costs(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     keys = [key for key in _COST_COLUMNS if any(key in row for row in rows)]
-    whole: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in keys if key != "stage"}
+    total: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in keys if key != "stage"}
 
     def shown(row: Mapping[str, Any]) -> dict[str, str]:
         return {
@@ -261,43 +263,43 @@ def _costs(rows: Sequence[Row]) -> str:
             for key, value in row.items()
         }
 
-    cells = [*map(shown, rows), shown({"stage": "all"} | whole)]
+    cells = [*map(shown, rows), shown({"stage": "all"} | total)]
     note = "Seconds of an evaluation are summed over its workers. Stages that recorded no cost are left out."
     columns = {key: _COST_COLUMNS[key] for key in keys}
     return f"<h2>Cost</h2>{table(columns, cells, words=('stage',), best=[len(rows)])}{sentences([note])}"
 
 
-def _curves(draw: Draw, drawn: Mapping[str, Sequence[Chart]]) -> str:
+def _curves(draw: Draw, charts_by_stage: Mapping[str, Sequence[Chart]]) -> str:
     parts = []
-    for stage, charts in drawn.items():
+    for stage, charts in charts_by_stage.items():
         order = sorted(
             charts,
             key=lambda chart: SHOWN_FIRST.index(chart.title) if chart.title in SHOWN_FIRST else len(SHOWN_FIRST),
         )
         parts.append(f"<h3>{escaped(stage)}</h3>{draw(order[:_OPEN])}")
         if order[_OPEN:]:
-            more = draw(order[_OPEN:])
-            parts.append(f'<details class="more"><summary>{len(order) - _OPEN} more</summary>{more}</details>')
+            hidden_charts = draw(order[_OPEN:])
+            parts.append(f'<details class="more"><summary>{len(order) - _OPEN} more</summary>{hidden_charts}</details>')
     return f"<h2>Training curves</h2>{''.join(parts)}" if parts else ""
 
 
 def _tree(tree: Tree, view: str) -> str:
     chosen = {id(edge) for edge in best_path(tree, "visits")}
-    spent = tree.budget
+    budget = tree.budget
     title = (
-        f"Task {tree.task.id}: {spent.simulations} simulations, {spent.environment_steps} environment steps, "
-        f"{spent.generated_tokens} generated tokens. N visits, Q mean return, P prior, V estimate, r reward; "
+        f"Task {tree.task.id}: {budget.simulations} simulations, {budget.environment_steps} environment steps, "
+        f"{budget.generated_tokens} generated tokens. N visits, Q mean return, P prior, V estimate, r reward; "
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
-    more = (
+    explanation = (
         f'<a href="{escaped(view)}">All trees and episodes</a>'
         if view
         else "<code>treeagent view RUN</code> writes a page of all trees and episodes."
     )
     broke = f'<p class="mark">broke off: {escaped(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{more}</p><p>{escaped(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{explanation}</p><p>{escaped(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
         f"</summary><pre>{escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )

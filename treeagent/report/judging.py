@@ -20,12 +20,12 @@ def judging_section(metrics: Sequence[Mapping[str, Any]]) -> str:
         return ""
     names = sorted({name for figures in stages.values() for name in figures}, key=_order)
     rows = [{"": name} | {stage: _number(figures.get(name)) for stage, figures in stages.items()} for name in names]
-    shown = table({"": "figure"} | {stage: stage for stage in stages}, rows, words=("",))
-    return f"<h2>Who judged the ends</h2>{shown}{sentences([_NOTE])}"
+    html = table({"": "figure"} | {stage: stage for stage in stages}, rows, words=("",))
+    return f"<h2>Who judged the ends</h2>{html}{sentences([_NOTE])}"
 
 
 def _order(name: str) -> tuple[int, str]:
-    return next(place for place, group in enumerate(_GROUPS) if name.startswith(group)), name
+    return next(index for index, group in enumerate(_GROUPS) if name.startswith(group)), name
 
 
 def _number(value: float | None) -> str:

@@ -25,14 +25,14 @@ def page(title: str, headline: str, sections: Iterable[str], before: str = "") -
     ).encode()
 
 
-def sentences(said: Iterable[str]) -> str:
+def sentences(texts: Iterable[str]) -> str:
     """HTML with one paragraph per sentence."""
-    return "".join(f"<p>{escaped(each)}</p>" for each in said)
+    return "".join(f"<p>{escaped(each)}</p>" for each in texts)
 
 
-def warnings(said: Iterable[str]) -> str:
+def warnings(texts: Iterable[str]) -> str:
     """HTML with a list in the colour of warnings; empty if there are none."""
-    items = "".join(f"<li>{escaped(each)}</li>" for each in said)
+    items = "".join(f"<li>{escaped(each)}</li>" for each in texts)
     return f'<ul class="card alarms">{items}</ul>' if items else ""
 
 
@@ -60,11 +60,11 @@ def table(
 
     heads = "".join(f"<th{css(key)}>{escaped(heading)}</th>" for key, heading in columns.items())
     body = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         cells = (
-            f"<td{css(key)}>{escaped(row.get(key, ''))}{(marked or {}).get((place, key), '')}</td>" for key in columns
+            f"<td{css(key)}>{escaped(row.get(key, ''))}{(marked or {}).get((index, key), '')}</td>" for key in columns
         )
-        chosen = ' class="best"' if place in stand_out else ""
+        chosen = ' class="best"' if index in stand_out else ""
         body.append(f"<tr{chosen}>{''.join(cells)}</tr>")
     return (
         f'<div class="card"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'

@@ -35,22 +35,22 @@ def print_plan(
     console: Terminal,
     *,
     price: float | None = None,
-    taken: Mapping[str, StageCost] | None = None,
+    actual: Mapping[str, StageCost] | None = None,
 ) -> None:
     """Print the cost of each stage, and the hours and price of the whole run.
 
     Args:
         price: price of one hour of all machines together; None prints no price.
-        taken: what an actual run has taken, by stage. The planned rounds are then summed, so that both have the same
+        actual: what an actual run has taken, by stage. The planned rounds are then summed, so that both have the same
             rows.
     """
-    shown = list(stages) if taken is None else summed(stages)
-    console.print("", _table(shown, taken), sep="\n")
-    hours, whole = priced(stages, price or 0.0)
+    shown_stages = list(stages) if actual is None else summed(stages)
+    console.print("", _table(shown_stages, actual), sep="\n")
+    hours, total_price = priced(stages, price or 0.0)
     words = f"whole run: about {duration(3600 * hours)}"
-    words += f", {whole:,.2f} at {price:g} an hour" if price is not None else ""
-    if taken:
-        words += f"; taken so far: {duration(sum(each.seconds for each in taken.values()))}"
+    words += f", {total_price:,.2f} at {price:g} an hour" if price is not None else ""
+    if actual:
+        words += f"; taken so far: {duration(sum(each.seconds for each in actual.values()))}"
     console.print("", words, sep="\n", soft_wrap=True)
 
 
@@ -63,7 +63,7 @@ def summed(stages: Sequence[StageCost]) -> list[StageCost]:
     return [found[name] for name in STAGES if name in found]
 
 
-def _table(stages: Sequence[StageCost], taken: Mapping[str, StageCost] | None) -> Table:
+def _table(stages: Sequence[StageCost], actual: Mapping[str, StageCost] | None) -> Table:
     table = narrow_table({"stage": True} | dict.fromkeys(_FIGURES.values(), False))
 
     def add(name: str, cost: StageCost, style: str = "") -> None:
@@ -71,11 +71,11 @@ def _table(stages: Sequence[StageCost], taken: Mapping[str, StageCost] | None) -
 
     for stage in stages:
         add(f"round {stage.round}: {stage.name}" if stage.round else stage.name, stage)
-        if taken is not None:
-            add("  taken", taken.get(stage.name, StageCost(stage.name)), "dim")
+        if actual is not None:
+            add("  taken", actual.get(stage.name, StageCost(stage.name)), "dim")
     add("sum", _total(stages, "sum"), "bold")
-    if taken is not None:
-        add("  taken", _total(list(taken.values()), "sum"), "bold")
+    if actual is not None:
+        add("  taken", _total(list(actual.values()), "sum"), "bold")
     return table
 
 
@@ -110,15 +110,15 @@ def print_memory(
     """Print the memory that each part of the run needs on a device, and warn of the parts that do not fit."""
     console.print("", f"memory of the {device.name}: {_gib(device.memory)}", sep="\n", soft_wrap=True)
     for memory, count in needed(config, kind, size, rates, device.memory):
-        whole = memory.bytes * count
+        total = memory.bytes * count
         times = f"{count} × " if count > 1 else ""
         largest = sorted(memory.parts.items(), key=lambda part: -part[1])
-        told = ", ".join(f"{name} {_gib(part)}" for name, part in largest if part >= 0.05 * memory.bytes)
-        console.print(f"  {memory.name}: {times}{_gib(memory.bytes)} ({told})", soft_wrap=True)
-        if whole <= device.memory:
+        parts = ", ".join(f"{name} {_gib(part)}" for name, part in largest if part >= 0.05 * memory.bytes)
+        console.print(f"  {memory.name}: {times}{_gib(memory.bytes)} ({parts})", soft_wrap=True)
+        if total <= device.memory:
             continue
         advice = _advice(config, memory.name, size, rates, device, count)
-        words = f"{memory.name} will not fit: {_gib(whole)} are needed. {advice}"
+        words = f"{memory.name} will not fit: {_gib(total)} are needed. {advice}"
         console.print(Text(words, style="yellow"), soft_wrap=True)
 
 

@@ -82,10 +82,10 @@ class Ratings:
 
     def table(self) -> Table:
         """The ratings as a table for the terminal."""
-        shown = narrow_table({heading: key in _WORDS for key, heading in _COLUMNS.items()})
+        rich_table = narrow_table({heading: key in _WORDS for key, heading in _COLUMNS.items()})
         for row in self.cells():
-            shown.add_row(*(Text(visible(row.get(key, ""))) for key in _COLUMNS))
-        return shown
+            rich_table.add_row(*(Text(visible(row.get(key, ""))) for key in _COLUMNS))
+        return rich_table
 
 
 def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
@@ -123,15 +123,19 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
         return None
     pairs = list(combinations(range(len(names)), 2))
     before = Counter(dict(judge.ledger.reasons())) if judge else Counter[str]()
-    told = [[(policies[names[one]][task], policies[names[other]][task]) for one, other in pairs] for task in shared]
-    said: Sequence[Sequence[float | None]] = (
-        asyncio.run(_judged(judge, told)) if judge else [[_paid(*both) for both in each] for each in told]
+    episode_pairs = [
+        [(policies[names[one]][task], policies[names[other]][task]) for one, other in pairs] for task in shared
+    ]
+    scores_by_task: Sequence[Sequence[float | None]] = (
+        asyncio.run(_judged(judge, episode_pairs))
+        if judge
+        else [[_paid(*both) for both in each] for each in episode_pairs]
     )
     scores: Array = np.full((len(shared), len(names), len(names)), np.nan)
-    for place, row in enumerate(said):
+    for index, row in enumerate(scores_by_task):
         for (one, other), score in zip(pairs, row, strict=True):
             if score is not None:
-                scores[place, one, other], scores[place, other, one] = score, 1 - score
+                scores[index, one, other], scores[index, other, one] = score, 1 - score
     rows = zip(names, rate(scores), strict=True)
     best_first = sorted(rows, key=lambda row: -row[1].value if row[1] else math.inf)
     by = f"the judge {judge.config.model}, in both orders" if judge else "what their episodes were paid"
@@ -140,24 +144,24 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
         "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
         "Intervals of 95 % are over resampled tasks."
     )
-    return Ratings(best_first, note + (_told_of(judge, len(shared) * len(pairs), before) if judge else ""))
+    return Ratings(best_first, note + (_judge_note(judge, len(shared) * len(pairs), before) if judge else ""))
 
 
-def _told_of(judge: Judge, pairs: int, before: Counter[str]) -> str:
+def _judge_note(judge: Judge, pairs: int, before: Counter[str]) -> str:
     """Sentences on the pairs that a judge could not compare, and on the cost of the comparisons in its ledger.
 
     Args:
         pairs: number of pairs that were compared.
         before: how often the ledger held each reason before these comparisons.
     """
-    said, figures = "", judge.ledger.figures()
+    note, figures = "", judge.ledger.figures()
     if reasons := Counter(dict(judge.ledger.reasons())) - before:
         why = "; ".join(f"{number} times {reason}" for reason, number in reasons.most_common())
-        said = f" The judge gave no verdict on {reasons.total():,} of {pairs:,} pairs, which are left out: {why}."
+        note = f" The judge gave no verdict on {reasons.total():,} of {pairs:,} pairs, which are left out: {why}."
     tokens = figures["judge/prompt_tokens"] + figures["judge/generated_tokens"]
-    said += f" The comparisons in its ledger took {figures['judge/calls']:,.0f} calls and {tokens:,.0f} tokens"
+    note += f" The comparisons in its ledger took {figures['judge/calls']:,.0f} calls and {tokens:,.0f} tokens"
     price = figures["judge/price"]
-    return said + (f", at a price of {price:,.2f}." if price else ".")
+    return note + (f", at a price of {price:,.2f}." if price else ".")
 
 
 def _paid(one: Episode, other: Episode) -> float:
@@ -165,8 +169,8 @@ def _paid(one: Episode, other: Episode) -> float:
     return 0.5 if ours == theirs else float(ours > theirs)
 
 
-async def _judged(judge: Judge, told: Sequence[Sequence[tuple[Episode, Episode]]]) -> list[list[float | None]]:
+async def _judged(judge: Judge, episode_pairs: Sequence[Sequence[tuple[Episode, Episode]]]) -> list[list[float | None]]:
     async def row(pairs: Sequence[tuple[Episode, Episode]]) -> list[float | None]:
         return await asyncio.gather(*(judge.prefer(one.task, one.messages, other.messages) for one, other in pairs))
 
-    return await asyncio.gather(*map(row, told))
+    return await asyncio.gather(*map(row, episode_pairs))

@@ -80,12 +80,12 @@ def _pairs(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[o
     for node in tree.nodes():
         state = state_hash(tree.task.id, node.state.messages)
         tried = [edge for edge in node.edges if edge.visits]
-        for place, first in enumerate(tried if state in states else ()):
-            for second in tried[place + 1 :]:
-                said = preference(states[state], first.action.text, second.action.text)
-                if said is not None and said[0] and first.value != second.value:
+        for index, first in enumerate(tried if state in states else ()):
+            for second in tried[index + 1 :]:
+                judgement = preference(states[state], first.action.text, second.action.text)
+                if judgement is not None and judgement[0] and first.value != second.value:
                     item = (state, frozenset((first.action.text, second.action.text)))
-                    yield item, (first.value > second.value) == (said[0] > 0)
+                    yield item, (first.value > second.value) == (judgement[0] > 0)
 
 
 def _ends(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[object, bool]]:
@@ -102,19 +102,19 @@ def reviews_html(found: Reviews | None) -> str:
     """The HTML section on reviews; empty if there are none."""
     if found is None:
         return ""
-    verdicts = [verdict for verdict in _COLUMNS if any(said[verdict] for said in found.verdicts.values())]
+    verdicts = [verdict for verdict in _COLUMNS if any(counts[verdict] for counts in found.verdicts.values())]
     rows = [
-        {"": who, "marks": str(said.total())} | {verdict: str(said[verdict] or "") for verdict in verdicts}
-        for who, said in found.verdicts.items()
+        {"": who, "marks": str(counts.total())} | {verdict: str(counts[verdict] or "") for verdict in verdicts}
+        for who, counts in found.verdicts.items()
     ]
-    told = []
+    notes = []
     for kind, (alpha, items) in found.alpha.items():
         if items:
             value = "is undefined, as all say the same" if alpha is None else f"is {alpha:.2f}"
-            told.append(f"Krippendorff's α of {items} {_KINDS[kind]} that two or more people judged {value}.")
+            notes.append(f"Krippendorff's α of {items} {_KINDS[kind]} that two or more people judged {value}.")
     if found.pairs.items:
-        told.append(f"Search agrees on {found.pairs.words()} of the pairs: Q is greater for the preferred action.")
+        notes.append(f"Search agrees on {found.pairs.words()} of the pairs: Q is greater for the preferred action.")
     if found.ends.items:
-        told.append(f"The environment agrees on {found.ends.words()} of the judged ends.")
+        notes.append(f"The environment agrees on {found.ends.words()} of the judged ends.")
     columns = {"": "reviewer"} | {name: name for name in ("marks", *verdicts)}
-    return f"<h2>What reviewers said</h2>{table(columns, rows, words=('',))}{sentences(told)}"
+    return f"<h2>What reviewers said</h2>{table(columns, rows, words=('',))}{sentences(notes)}"

@@ -34,10 +34,10 @@ def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> Non
     )
     _grow(branch, tree.root, path, depth)
     console.print(branch)
-    spent = tree.budget
+    budget = tree.budget
     console.print(
-        f"{spent.simulations} simulations, {spent.environment_steps} environment steps, "
-        f"{spent.generated_tokens} generated tokens, {spent.seconds:.1f} s",
+        f"{budget.simulations} simulations, {budget.environment_steps} environment steps, "
+        f"{budget.generated_tokens} generated tokens, {budget.seconds:.1f} s",
         style="dim",
     )
     if tree.error:
@@ -64,9 +64,9 @@ def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
     if edge.action.thought:
         text.append(f"\n{visible(edge.action.thought.strip(), lines=True)}", style="not bold italic default")
     if edge.child is not None:
-        said = observation(parent, edge.child).strip()
-        if said:
-            text.append(f"\n→ {visible(said.splitlines()[0])}", style="not bold dim default")
+        shown = observation(parent, edge.child).strip()
+        if shown:
+            text.append(f"\n→ {visible(shown.splitlines()[0])}", style="not bold dim default")
     return text
 
 
@@ -112,8 +112,8 @@ def show_run(run: Run, console: Terminal) -> None:
     if names := shard_names(run.trees):
         console.print("", _trees_table(run), sep="\n")
         for record in islice(read_as(check_format, run.trees, names[0]), 1):
-            told = visible(record["task"]["id"])
-            words = ["treeagent", "show", visible(str(run.path)), *(["--"] if told.startswith("-") else []), told]
+            task_id = visible(record["task"]["id"])
+            words = ["treeagent", "show", visible(str(run.path)), *(["--"] if task_id.startswith("-") else []), task_id]
             console.print(Text.assemble(("one of them ", "dim"), shlex.join(words)), soft_wrap=True)
     name, signal = latest_signal(stages)
     if signal:

@@ -48,7 +48,7 @@ def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[flo
 def suite_cells(row: Row, plain: Row) -> list[str]:
     """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
     mean, half = difference(row, plain)
-    shown = {
+    cells = {
         "under": row.get("under", "plain"),
         "success": f"{100 * row['success']:.1f} %",
         "against": f"{mean:+.1f} ± {half:.1f}" if row is not plain else "",
@@ -58,7 +58,7 @@ def suite_cells(row: Row, plain: Row) -> list[str]:
         "reasoned": f"{row['reasoned']:.0%}",
         "obeyed": f"{row['obeyed']:.0%}" if row.get("under") == _INJECTION else "",
     }
-    return [shown[key] for key in SUITE_COLUMNS]
+    return [cells[key] for key in SUITE_COLUMNS]
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

@@ -109,8 +109,8 @@ def _stored(path: Path) -> Iterator[tuple[str, Tree]]:
 def _headline(run: Run, alive: bool, status: RunStatus | None) -> Text:
     line = Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}  ")
     if status is None:
-        told = "is being prepared: it has told nothing yet" if alive else "no process writes it, and it told nothing"
-        return line.append(told, style="cyan" if alive else "yellow")
+        state = "is being prepared: it has told nothing yet" if alive else "no process writes it, and it told nothing"
+        return line.append(state, style="cyan" if alive else "yellow")
     if alive:
         silent = max(time.time() - status.written, 0.0)
         line.append(f"running for {in_words(status.seconds + silent)}", style="bold cyan")
@@ -149,19 +149,19 @@ def _works(run: Run, status: RunStatus) -> Table:
         left = "" if work.seconds_left is None else in_words(work.seconds_left)
         row = logged.get(work.name, {})
         figures = [f"{name} {value:.3g}" for name, value in row.items() if isinstance(value, float)]
-        told = visible(work.live or "  ".join(figures[:_FIGURES]))
-        table.add_row(Text(visible(work.name)), f"{work.done}/{work.total}", rate, left, Text(told))
+        shown_figures = visible(work.live or "  ".join(figures[:_FIGURES]))
+        table.add_row(Text(visible(work.name)), f"{work.done}/{work.total}", rate, left, Text(shown_figures))
     return table
 
 
 def _episode_table(episodes: list[tuple[str, Tree]]) -> Table:
     table = narrow_table({"latest": True, "task": True, "return": False, "how it ended": True})
     for name, tree in episodes:
-        table.add_row(Text(visible(name)), Text(visible(tree.task.id)), *_told(tree))
+        table.add_row(Text(visible(name)), Text(visible(tree.task.id)), *_result_cells(tree))
     return table
 
 
-def _told(tree: Tree) -> tuple[Text, Text]:
+def _result_cells(tree: Tree) -> tuple[Text, Text]:
     """The return and the ending of an episode. Of a searched tree: its best return, and whether it found a success."""
     if not tree.budget.simulations:
         path = steps(tree)

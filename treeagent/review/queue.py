@@ -69,8 +69,8 @@ def load(run: Run, item: Item) -> Tree:
 def node_at(tree: Tree, path: Sequence[int]) -> Node:
     """The node that the edges with the indices ``path`` lead to from the root."""
     node = tree.root
-    for place in path:
-        child = node.edges[place].child
+    for index in path:
+        child = node.edges[index].child
         assert child is not None
         node = child
     return node
@@ -129,14 +129,18 @@ def _most_doubtful(
     tried = [edge for edge in node.edges if edge.visits]
     if len(tried) < 2:
         return None
-    taken = max(tried, key=lambda edge: edge.visits)
+    most_visited = max(tried, key=lambda edge: edge.visits)
     known = {id(edge): best_return(edge, tree.discount) for edge in tried}
     pairs = []
     for first, second in combinations(tried, 2):
         settled = first.exhausted and second.exhausted and known[id(first)] == known[id(second)]
         if first.action.text != second.action.text and not settled:
-            other = second if first is taken else first
-            missed = taken in (first, second) and won.get(id(other.child), False) and not won.get(id(taken.child))
+            other = second if first is most_visited else first
+            missed = (
+                most_visited in (first, second)
+                and won.get(id(other.child), False)
+                and not won.get(id(most_visited.child))
+            )
             pairs.append((order_in_doubt(first, second, returns), first, second, missed))
     return max(pairs, key=lambda pair: (pair[3], pair[0]), default=None)
 
@@ -175,5 +179,5 @@ def _id(kind: str, state: str, texts: Sequence[str]) -> str:
 
 def shown_order(who: str, item: Item) -> tuple[int, ...]:
     """The order in which a reviewer sees the actions of an item. For pairs it is random, seeded by both arguments."""
-    places = tuple(range(len(item.texts)))
-    return places[::-1] if item.kind == "pair" and derive_seed("side", who, item.id) % 2 else places
+    indices = tuple(range(len(item.texts)))
+    return indices[::-1] if item.kind == "pair" and derive_seed("side", who, item.id) % 2 else indices

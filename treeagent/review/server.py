@@ -83,15 +83,15 @@ class Review:
         own = [mark for mark in effective_marks(every) if mark.who == self.who and mark.source == "human"]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
-        places = {known: place for place, known in enumerate(self._items)}
-        start = places.get(after, -1)
-        later = [item for item in waiting if places[item.id] > start - stays] if start >= 0 else waiting
+        indices = {known: index for index, known in enumerate(self._items)}
+        start = indices.get(after, -1)
+        later = [item for item in waiting if indices[item.id] > start - stays] if start >= 0 else waiting
         chosen = next(iter(later or waiting), None)
         return {
             "who": visible(self.who),
             "run": visible(self.run.path.resolve().name),
             "waiting": len(waiting),
-            "judged": len(places) - len(waiting),
+            "judged": len(indices) - len(waiting),
             "item": None if chosen is None else self.shown(chosen),
             "marks": [_mark_json(mark) for mark in own[: -_RECENT - 1 : -1]],
             "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
@@ -106,7 +106,7 @@ class Review:
         content: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
         if item.kind == "pair":
             node = node_at(tree, item.path)
-            edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
+            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
             talk = node.state.messages
             may_edit = not (talk and talk[-1].partial)
             return content | {
@@ -148,7 +148,7 @@ class Review:
         fields: dict[str, Any] = {"state": item.state, "choice": choice}
         if item.kind == "pair":
             node = node_at(tree, item.path)
-            edges = [_edge(node, item.texts[place]) for place in shown_order(self.who, item)]
+            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
         else:
             edges = steps(tree)
             if choice is not None and 0 <= choice < len(edges):  # one step, marked at the state before it
@@ -188,10 +188,10 @@ class Review:
             StoreError: the withdrawal could not be written.
         """
         known = {mark.id for mark in self._all() if mark.who == self.who and mark.verdict != "withdraw"}
-        wanted = _text(request, "mark")
-        if wanted not in known:
+        mark_id = _text(request, "mark")
+        if mark_id not in known:
             raise BadRequest("that is no mark of yours: load the page again")
-        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=wanted))
+        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=mark_id))
 
 
 _OF_PAIRS = {"better", "tie"}
@@ -269,17 +269,17 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "treeagent", ""
 
     def do_GET(self) -> None:
-        if (place := self._place()) is None:
+        if (path := self._authorised_path()) is None:
             return
-        if place == "":
+        if path == "":
             self._send(HTTPStatus.OK, self.server.page.encode(), "text/html; charset=utf-8")
-        elif place == "api/state" or place.startswith("api/state/"):
-            self._answer(lambda: self.server.review.state(place.removeprefix("api/state").strip("/")))
+        elif path == "api/state" or path.startswith("api/state/"):
+            self._answer(lambda: self.server.review.state(path.removeprefix("api/state").strip("/")))
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 
     def do_POST(self) -> None:
-        if (place := self._place()) is None:
+        if (path := self._authorised_path()) is None:
             return
         origins = self.headers.get_all("Origin", [])
         if origins != [f"http://{self.headers['Host']}"]:
@@ -299,24 +299,24 @@ class _Handler(BaseHTTPRequestHandler):
             request = None
         if not isinstance(request, dict):
             self._refuse(HTTPStatus.BAD_REQUEST, "send a JSON object")
-        elif place == "api/mark":
+        elif path == "api/mark":
             self._answer(lambda: {"stored": self.server.review.mark(request)})
-        elif place == "api/withdraw":
+        elif path == "api/withdraw":
             self._answer(lambda: {"stored": self.server.review.withdraw(request)})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 
-    def _place(self) -> str | None:
+    def _authorised_path(self) -> str | None:
         """The path after the token; None if the request was refused."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server answers on its own machine only")
             return None
-        token, slash, place = self.path.removeprefix("/").partition("/")
+        token, slash, path = self.path.removeprefix("/").partition("/")
         if not slash or not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "open the address that treeagent review printed")
             return None
-        return place
+        return path
 
     def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
         try:

@@ -101,8 +101,8 @@ class Collector:
 def _stamp(file: Path) -> tuple[int, int] | None:
     if not file.is_file():
         return None
-    told = file.stat()
-    return told.st_mtime_ns, told.st_size
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _run(run: Run, used: set[int]) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def _pack(
     run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark], measure: Callable[[Tree], None] | None
 ) -> _Shard:
     name, place = shard_place(file)
-    shard, piece, size, said = _Shard(), list[bytes](), 0, by_task(marks)
-    for tree, packed in _packed(run, name, place, kind, beside, said, measure):
+    shard, piece, size, marks_by_task = _Shard(), list[bytes](), 0, by_task(marks)
+    for tree, packed in _packed(run, name, place, kind, beside, marks_by_task, measure):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
@@ -147,15 +147,15 @@ def _packed(
     place: int,
     kind: str,
     beside: Path,
-    said: Mapping[str, Sequence[Mark]],
+    marks_by_task: Mapping[str, Sequence[Mark]],
     measure: Callable[[Tree], None] | None,
 ) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
         for episode in read_as(from_record, run.episodes, name, place):
-            yield episode, pack(episode, run.config, "episode", marks=said.get(episode.task.id, ()))
+            yield episode, pack(episode, run.config, "episode", marks=marks_by_task.get(episode.task.id, ()))
         return
     plans = name.startswith(_PLANS)
-    played: Mapping[str, Tree] = (
+    episodes_by_task: Mapping[str, Tree] = (
         {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, place)}
         if plans and beside.is_file()
         else {}
@@ -163,8 +163,8 @@ def _packed(
     for tree in read_as(from_record, run.trees, name, place):
         if measure is not None:
             measure(tree)
-        kind_of, marks = "plan" if plans else "training", said.get(tree.task.id, ())
-        yield tree, pack(tree, run.config, kind_of, played.get(tree.task.id), marks)
+        kind_of, marks = "plan" if plans else "training", marks_by_task.get(tree.task.id, ())
+        yield tree, pack(tree, run.config, kind_of, episodes_by_task.get(tree.task.id), marks)
 
 
 def _tokens(tree: Tree) -> set[int]:

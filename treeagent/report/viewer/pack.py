@@ -54,7 +54,7 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
     margins = _sides(tree, config) if kind == "training" else {}
     drops, marked = criticality(tree), step_marks(tree, marks)
-    places: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     root = tree.root
     opening = [{"role": each.role, "text": visible(each.content, lines=True)} for each in root.state.messages]
@@ -70,9 +70,9 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
         if (margin := margins.get(id(edge))) is not None:
             flags |= _BIT["preferred" if margin > 0 else "rejected"]
             row["margin"] = _short(abs(margin))
-        if said := marked.get(id(edge)):
+        if edge_marks := marked.get(id(edge)):
             flags |= _BIT["marked"]
-            row["marks"] = said
+            row["marks"] = edge_marks
         row["flags"] = flags
         if (advantage := scored.get(id(edge))) is not None:
             row["advantage"] = _short(advantage)
@@ -82,9 +82,9 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
             row["divergence"] = _short(edge.divergence)
         rows.append({name: value for name, value in row.items() if value not in ("", [], 0, None) or name == "parent"})
         if child is not None:
-            places[id(child)] = number
+            numbers[id(child)] = number
             stack.extend((number - 1, path, child, each) for each in reversed(child.edges))
-    order = [places.get(id(node), 0 if node is root else -1) for node in tree.order]
+    order = [numbers.get(id(node), 0 if node is root else -1) for node in tree.order]
     packed = {
         "prompt": visible(tree.task.prompt, lines=True),
         "opening": opening,
@@ -97,7 +97,7 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
     }
     summary = _summary(tree, kind, episode, chosen, drops, len(rows))
     if marked:
-        summary["marks"] = len({each["id"] for said in marked.values() for each in said})
+        summary["marks"] = len({each["id"] for edge_marks in marked.values() for each in edge_marks})
     return Packed(summary, packed)
 
 
@@ -158,7 +158,7 @@ def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> s
     return {id(edge) for edge in best_path(tree, settings.decision, config.search, settings.likelihood_weight)}
 
 
-def _followed(tree: Tree, played: Sequence[Edge]) -> Sequence[Edge]:
+def _followed(tree: Tree, episode_path: Sequence[Edge]) -> Sequence[Edge]:
     """The edges of a tree that an episode took, up to where it left the tree. If siblings have equal texts, as in
     chains, the result is the longest match with the episode."""
     longest: tuple[Edge, ...] = ()
@@ -167,8 +167,8 @@ def _followed(tree: Tree, played: Sequence[Edge]) -> Sequence[Edge]:
         path, node = stack.pop()
         if len(path) > len(longest):
             longest = path
-        if node is not None and len(path) < len(played):
-            text = played[len(path)].action.text
+        if node is not None and len(path) < len(episode_path):
+            text = episode_path[len(path)].action.text
             stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.action.text == text)
     return longest
 
@@ -201,7 +201,7 @@ def _summary(
 ) -> dict[str, Any]:
     ends = list(finished_paths(tree))
     depth = max((len(path) for path, _ in tree.walk()), default=0)
-    told = any(edge.reward is not None for node in tree.nodes() for edge in node.edges if edge.visits)
+    has_rewards = any(edge.reward is not None for node in tree.nodes() for edge in node.edges if edge.visits)
     summary: dict[str, Any] = {
         "task": visible(tree.task.id),
         "prompt": visible(" ".join(tree.task.prompt.split())[:_PROMPT]),
@@ -217,9 +217,9 @@ def _summary(
     if kind == "episode":
         total = sum(edge.reward or 0.0 for edge in steps(tree))
         summary |= {"solved": is_solved(tree), "return": _short(total), "ending": visible(ending(tree))[:_PROMPT]}
-    elif told:
-        taken = [path for path in ends if all(id(edge) in chosen for edge in path)]
-        got = max((path_return(path) for path in taken), default=None)
+    elif has_rewards:
+        chosen_paths = [path for path in ends if all(id(edge) in chosen for edge in path)]
+        got = max((path_return(path) for path in chosen_paths), default=None)
         best = max((path_return(path) for path in ends), default=None)
         summary |= {
             "found": any(map(succeeds, ends)),

@@ -25,16 +25,16 @@ def step_marks(tree: Tree, marks: Sequence[Mark]) -> dict[int, list[dict[str, An
         states.setdefault(mark.state, []).append(mark)
     found: dict[int, list[dict[str, Any]]] = {}
     for node in tree.nodes() if states else ():
-        here = states.get(state_hash(tree.task.id, node.state.messages), ())
+        state_marks = states.get(state_hash(tree.task.id, node.state.messages), ())
         for edge in node.edges:
-            said = [each for mark in here for each in _of_action(mark, edge)]
+            rows = [each for mark in state_marks for each in _of_action(mark, edge)]
             if edge.child is not None:
                 ended = edge.child.ended
                 then = states.get(state_hash(tree.task.id, edge.child.state.messages), ())
                 of_end = _OF_ENDS if ended else _OF_EPISODES
-                said += [_packed(mark, mark.verdict) for mark in then if mark.verdict in of_end]
-            if said:
-                found[id(edge)] = said
+                rows += [_packed(mark, mark.verdict) for mark in then if mark.verdict in of_end]
+            if rows:
+                found[id(edge)] = rows
     return found
 
 
@@ -46,17 +46,17 @@ def _of_action(mark: Mark, edge: Edge) -> Iterator[dict[str, Any]]:
         if mark.refuses(text):
             yield _packed(mark, mark.verdict)
         return
-    place = mark.shown.index(text)
+    index = mark.shown.index(text)
     compared = len(mark.shown) == 2 and mark.verdict in ("better", "tie")
-    words = mark.verdict if mark.choice is None or mark.choice == place else "worse"
+    words = mark.verdict if mark.choice is None or mark.choice == index else "worse"
     calls = mark.calls if len(mark.calls) == len(mark.shown) else mark.shown
-    yield _packed(mark, words, (calls[1 - place] or mark.shown[1 - place]) if compared else "")
+    yield _packed(mark, words, (calls[1 - index] or mark.shown[1 - index]) if compared else "")
 
 
-def _packed(mark: Mark, said: str, other: str = "") -> dict[str, Any]:
+def _packed(mark: Mark, verdict: str, other: str = "") -> dict[str, Any]:
     row = {
         "id": mark.id,
-        "said": said,
+        "said": verdict,
         "who": mark.who,
         "when": mark.when[:16].replace("T", " "),
         "note": mark.note,

@@ -27,9 +27,9 @@ def vocabulary(run: Run, used: Iterable[int]) -> dict[str, str]:
 
 def _tokenizers(run: Run) -> Iterator[Path]:
     folders = sorted(run.checkpoints.iterdir()) if run.checkpoints.is_dir() else []
-    given = [path for purpose in ("start", *run.stages()) if (path := run.recorded_checkpoint(purpose)) is not None]
+    recorded = [path for purpose in ("start", *run.stages()) if (path := run.recorded_checkpoint(purpose)) is not None]
     model = run.config.policy.model
-    for folder in (*folders, *given, *([Path(model)] if model else [])):
+    for folder in (*folders, *recorded, *([Path(model)] if model else [])):
         if (file := folder / "tokenizer.json").is_file():
             yield file
     if model and "/" in model:
