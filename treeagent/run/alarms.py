@@ -86,12 +86,12 @@ def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
     return [f"plateau: {last['validation']:.0%} of the validation tasks succeed, {max(earlier):.0%} before; {why}"]
 
 
-def imagination_alarms(wanted: float, allowed: float) -> list[str]:
+def imagination_alarms(target: float, allowed: float) -> list[str]:
     """A warning if the audit of a world model allows a smaller share of imagined trees than the settings ask for."""
-    if allowed >= wanted:
+    if allowed >= target:
         return []
     return [
-        f"imagination: {wanted:.0%} of the trees were to grow in the world model, but its audit allows {allowed:.0%}: "
+        f"imagination: {target:.0%} of the trees were to grow in the world model, but its audit allows {allowed:.0%}: "
         "the others are real; give it more steps to learn from (adapt.seed_tasks, world.training.max_steps)"
     ]
 
@@ -120,11 +120,11 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
             "the learning rate"
         )
     norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
-    for place in range(1, len(norms)):
-        usual = statistics.median(norms[:place])
-        if norms[place] > max(_CLIPPED, 20 * usual):
+    for index in range(1, len(norms)):
+        usual = statistics.median(norms[:index])
+        if norms[index] > max(_CLIPPED, 20 * usual):
             warnings.append(
-                f"gradient: its norm jumped to {norms[place]:.1f} where {usual:.2g} was usual before: lower the "
+                f"gradient: its norm jumped to {norms[index]:.1f} where {usual:.2g} was usual before: lower the "
                 "learning rate"
             )
             break

@@ -136,7 +136,7 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
         found.append(StageCost("value head", seconds=rates.value_seconds))
         found.append(_updates(config, rates, config.update.methods, 0, together=True))
         first, *_ = config.evaluate.modes
-        played: list[Mode] = [*config.evaluate.modes, *[first] * len(config.update.methods)]
+        modes: list[Mode] = [*config.evaluate.modes, *[first] * len(config.update.methods)]
     else:
         for number in range(1, config.adapt.rounds + 1):
             updates = _updates(config, rates, config.adapt.methods, number, together=False)
@@ -146,8 +146,8 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
             found += [_search(config, rates, number), updates]
         # The first and the best policy play in every mode, the others greedily; the last policy is taken as the best.
         greedy: list[Mode] = ["greedy"] if "greedy" in config.evaluate.modes else []
-        played = [*config.evaluate.modes * 2, *greedy * (config.adapt.rounds - 1)]
-    found.append(_evaluation(config, rates, played))
+        modes = [*config.evaluate.modes * 2, *greedy * (config.adapt.rounds - 1)]
+    found.append(_evaluation(config, rates, modes))
     return found
 
 
@@ -190,14 +190,14 @@ def _training(config: RunConfig, method: Method) -> UpdateTraining:
     return training
 
 
-def _evaluation(config: RunConfig, rates: Rates, played: Sequence[Mode]) -> StageCost:
+def _evaluation(config: RunConfig, rates: Rates, modes: Sequence[Mode]) -> StageCost:
     tasks = config.evaluate.tasks
-    longest_first = sorted(played, key=lambda mode: mode == "greedy")
+    longest_first = sorted(modes, key=lambda mode: mode == "greedy")
     jobs = [rates.modes[mode].seconds(each) for mode in longest_first for each in parts(tasks, config.collect.batch)]
     return StageCost(
         "evaluation",
-        generated_tokens=tasks * sum(rates.modes[mode].generated_tokens for mode in played),
-        environment_steps=tasks * sum(rates.modes[mode].environment_steps for mode in played),
+        generated_tokens=tasks * sum(rates.modes[mode].generated_tokens for mode in modes),
+        environment_steps=tasks * sum(rates.modes[mode].environment_steps for mode in modes),
         seconds=makespan(jobs, config.workers),
     )
 
@@ -211,8 +211,8 @@ def makespan(jobs: Sequence[float], workers: int) -> float:
     """Seconds until all jobs are done, if each in turn goes to the worker that is free first."""
     free = [0.0] * max(workers, 1)
     for seconds in jobs:
-        place = free.index(min(free))
-        free[place] += seconds
+        index = free.index(min(free))
+        free[index] += seconds
     return max(free)
 
 
@@ -392,12 +392,12 @@ class Memory:
         return sum(self.parts.values())
 
 
-def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
+def search_memory(config: RunConfig, size: ModelSize, device_bytes: float) -> Memory:
     """The memory of a worker that searches. If an engine or a server samples, a value head on hidden states needs a
     second copy of the model.
 
     Args:
-        whole: memory of the device in bytes. A vLLM engine takes ``vllm.gpu_memory_utilization`` of it.
+        device_bytes: memory of the device in bytes. A vLLM engine takes ``vllm.gpu_memory_utilization`` of it.
     """
     policy = config.policy
     needed: dict[str, float] = {}
@@ -406,7 +406,7 @@ def search_memory(config: RunConfig, size: ModelSize, whole: float) -> Memory:
         needed["keys and values"] = policy.cache_bytes
         needed["logits"] = 128 * size.vocabulary * 4
     elif policy.generator == "vllm":
-        needed["engine"] = max(config.vllm.gpu_memory_utilization * whole, size.weights * size.weight_bytes)
+        needed["engine"] = max(config.vllm.gpu_memory_utilization * device_bytes, size.weights * size.weight_bytes)
     if policy.generator != "local" and config.value_reads == "hidden":
         needed["head's copy of the weights"] = size.weights * size.weight_bytes
         needed["head's keys and values"] = policy.cache_bytes
@@ -426,7 +426,9 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
     number = 2 if config.training.precision == "bfloat16" else 4
     tokens = rows * row_tokens
     layer = (10 * size.width + 4 * size.inner + 4 * size.keys) * number
-    kept = size.layers * size.width * number + layer if config.training.gradient_checkpointing else size.layers * layer
+    stored = (
+        size.layers * size.width * number + layer if config.training.gradient_checkpointing else size.layers * layer
+    )
     return Memory(
         name,
         {
@@ -434,13 +436,13 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
             "gradients": 4 * size.trained,
             "optimiser": 8 * size.trained,
             "copies of trained weights": 4 * _COPIES * size.trained,
-            "activations": tokens * kept,
+            "activations": tokens * stored,
         },
     )
 
 
 def needed(
-    config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, whole: float = 0.0
+    config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, device_bytes: float = 0.0
 ) -> list[tuple[Memory, int]]:
     """The memory of each kind of process of a run, with the number of such processes that share a device at the same
     time. Workers on a CPU share its memory; on GPUs, each is assumed to have its own.
@@ -449,7 +451,7 @@ def needed(
         whole: as for ``search_memory``.
     """
     on_cpu = config.policy.device_map in (None, "cpu") and config.engine == "local"
-    searching = search_memory(config, size, whole)
+    searching = search_memory(config, size, device_bytes)
     found = [(searching, config.workers if on_cpu else 1)] if searching.parts else []  # empty if a server holds it all
     accumulation = config.training.accumulation
     if rates.warm is not None:

@@ -175,18 +175,18 @@ class Run:
         files = [file for name in source.collections() for file in shards(source.trees, name)]
         size = sum(file.stat().st_size for file in files)
         count, where = f"{len(files)} file{'s' * (len(files) != 1)}", named(source.trees, self.path)
-        told = f"{count} and {size:,} bytes of trees in {where}"
-        self._record(f"{purpose} from trees", told)
+        description = f"{count} and {size:,} bytes of trees in {where}"
+        self._record(f"{purpose} from trees", description)
 
     def _record(self, purpose: str, name: str) -> None:
         self._require_lock()
         with self._writing:
-            given = _read(self.path / "given.json", dict)
-            if purpose not in given or not self._holds_work():
-                write_atomic(self.path / "given.json", orjson.dumps(given | {purpose: name}))
-            elif given[purpose] != name:
+            recorded = _read(self.path / "given.json", dict)
+            if purpose not in recorded or not self._holds_work():
+                write_atomic(self.path / "given.json", orjson.dumps(recorded | {purpose: name}))
+            elif recorded[purpose] != name:
                 raise RunError(
-                    f"the {purpose} of {self.path} was begun with {given[purpose]}, not with {name}: choose another "
+                    f"the {purpose} of {self.path} was begun with {recorded[purpose]}, not with {name}: choose another "
                     "--out"
                 )
 
@@ -267,10 +267,10 @@ class Run:
 def named(checkpoint: Path, run: Path) -> str:
     """The name under which files of the run in folder ``run`` record a checkpoint. A path inside the folder is written
     relative to it, so that the folder can be moved; otherwise it is the absolute path, or the hub name."""
-    whole, own = checkpoint.resolve(), run.resolve()
-    if whole.is_relative_to(own):
-        return f"./{whole.relative_to(own)}"
-    return str(whole if whole.is_dir() else checkpoint)
+    resolved, own = checkpoint.resolve(), run.resolve()
+    if resolved.is_relative_to(own):
+        return f"./{resolved.relative_to(own)}"
+    return str(resolved if resolved.is_dir() else checkpoint)
 
 
 def _refuse_foreign_folder(path: Path, resume: bool) -> None:

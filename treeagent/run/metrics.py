@@ -33,20 +33,20 @@ class Cost:
     budget: Budget = field(default_factory=Budget)
 
     def __add__(self, other: "Cost") -> "Cost":
-        whole = Cost()
+        total = Cost()
         for name in self.__slots__:
             if name != "budget":
-                setattr(whole, name, getattr(self, name) + getattr(other, name))
-        whole.budget.add(self.budget)
-        whole.budget.add(other.budget)
-        return whole
+                setattr(total, name, getattr(self, name) + getattr(other, name))
+        total.budget.add(self.budget)
+        total.budget.add(other.budget)
+        return total
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """All counts, and rates over ``seconds`` of wall time."""
-        spent = asdict(self.budget)
-        del spent["seconds"]  # summed over workers; the wall time is reported instead
+        budget = asdict(self.budget)
+        del budget["seconds"]  # summed over workers; the wall time is reported instead
         counts = {name: getattr(self, name) for name in self.__slots__ if name not in ("budget", "best_value")}
-        return counts | spent | self._rates(seconds)
+        return counts | budget | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
         """A few figures, formatted to fit beside a progress bar."""
@@ -102,8 +102,8 @@ class Meter:
             budget.add(tree.budget)
         best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
         failed = sum(bool(tree.error) for tree in trees)
-        spent = {name: now - self._before[name] for name, now in self._counters().items()}
-        return Cost(len(trees), failed, sum(best), **spent, budget=budget)
+        used = {name: now - self._before[name] for name, now in self._counters().items()}
+        return Cost(len(trees), failed, sum(best), **used, budget=budget)
 
     def _counters(self) -> dict[str, Any]:
         usage = {name: getattr(self._usage, name) for name in ("encoded_tokens", "cached_tokens", "price")}
@@ -115,7 +115,7 @@ def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) 
     """Show a progress bar for each name among the events, and pass their metrics to ``log`` under that name."""
     with ExitStack() as stack:
         bars: dict[str, Advance] = {}
-        shown: dict[str, int] = defaultdict(int)
+        done: dict[str, int] = defaultdict(int)
 
         def on_event(event: Event) -> None:
             if event.metrics:
@@ -123,7 +123,7 @@ def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) 
             if event.total:
                 if event.name not in bars:
                     bars[event.name] = stack.enter_context(progress.track(event.name, event.total))
-                bars[event.name](event.done - shown[event.name])
-                shown[event.name] = event.done
+                bars[event.name](event.done - done[event.name])
+                done[event.name] = event.done
 
         yield on_event

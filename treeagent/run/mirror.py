@@ -87,9 +87,9 @@ class Mirror:
         before = _parsed(self.url, written)
         stored, listed, copied = set(before.values()), dict[str, str](), 0
         try:
-            for place in (self._root, f"{self._root}/files"):
+            for folder_url in (self._root, f"{self._root}/files"):
                 with suppress(FileExistsError):
-                    self._fs.mkdir(place, create_parents=False)  # which would create a bucket
+                    self._fs.mkdir(folder_url, create_parents=False)  # which would create a bucket
             for growing in (True, False):
                 for path in _contents(folder, growing):
                     try:
@@ -103,9 +103,9 @@ class Mirror:
                         copied += 1
             if listed == before:
                 return 0
-            made = orjson.dumps(listed, option=orjson.OPT_INDENT_2)
-            _store_digests(folder, written, made)  # before the list is replaced: a kill between leaves both known
-            self._fs.pipe_file(f"{self._root}/{_LIST}", made)
+            listing = orjson.dumps(listed, option=orjson.OPT_INDENT_2)
+            _store_digests(folder, written, listing)  # before the list is replaced: a kill between leaves both known
+            self._fs.pipe_file(f"{self._root}/{_LIST}", listing)
             for digest in set(before.values()) - set(listed.values()):
                 self._fs.rm_file(self._address(digest))
         except OSError as error:

@@ -61,15 +61,15 @@ class RunPosition:
     def start(self, work: str) -> str:
         """Record that a piece of work starts. Returns a line such as "stage 3 of 7: search; about 4 min left", or an
         empty string if the stage has started before or the work belongs to no stage."""
-        place = next((number for number, stage in enumerate(self._stages) if work in stage.works), -1)
+        index = next((number for number, stage in enumerate(self._stages) if work in stage.works), -1)
         self._starts[work] = self._clock()
-        if place <= self._current:
+        if index <= self._current:
             return ""
-        before, self._current = self._position(), place
-        self._stage_starts[place] = self._clock()
+        before, self._current = self._position(), index
+        self._stage_starts[index] = self._clock()
         self._skipped += self._position() - before
         left = self.left()
-        return f"stage {place + 1} of {len(self._stages)}: {self._stages[place].name}" + (left and f"; {left}")
+        return f"stage {index + 1} of {len(self._stages)}: {self._stages[index].name}" + (left and f"; {left}")
 
     def advance(self, work: str, fraction: float) -> None:
         """Record the fraction of a piece of work that is done."""
@@ -94,11 +94,11 @@ class RunPosition:
 
     def seconds_left(self) -> float | None:
         """Estimate of the seconds that the rest of the run takes; None while too little of it is done."""
-        position, whole = self._position(), sum(stage.share for stage in self._stages)
+        position, total = self._position(), sum(stage.share for stage in self._stages)
         seen = position - self._skipped
-        if not seen or seen < _LEAST_SHARE * whole:
+        if not seen or seen < _LEAST_SHARE * total:
             return None
-        return self.seconds() * (whole - position) / seen
+        return self.seconds() * (total - position) / seen
 
     def left(self) -> str:
         """``seconds_left`` in words; empty while there is no estimate."""
@@ -110,13 +110,13 @@ class RunPosition:
     def stage_statuses(self, finished: bool = False) -> tuple[StageStatus, ...]:
         """The state of each stage, in order. With ``finished``, all stages are done."""
         now, found, ends = self._clock(), list[StageStatus](), self._clock()
-        for place in reversed(range(len(self._stages))):
-            stage, begun = self._stages[place], self._stage_starts.get(place)
-            took = 0.0 if begun is None else (now if place == self._current else ends) - begun
-            ends = ends if begun is None else begun
-            if finished or place < self._current:
+        for index in reversed(range(len(self._stages))):
+            stage, started = self._stages[index], self._stage_starts.get(index)
+            took = 0.0 if started is None else (now if index == self._current else ends) - started
+            ends = ends if started is None else started
+            if finished or index < self._current:
                 found.append(StageStatus(stage.name, "done", 1.0, took))
-            elif place == self._current:
+            elif index == self._current:
                 found.append(StageStatus(stage.name, "running", self._fraction(stage), took))
             else:
                 found.append(StageStatus(stage.name, "left", 0.0, 0.0))
@@ -147,26 +147,26 @@ class Progress(Protocol):
 class LockedProgress:
     """A ``Progress`` that several threads may use: a lock passes on one call at a time."""
 
-    def __init__(self, shown: Progress) -> None:
-        self._shown, self._lock = shown, threading.Lock()
+    def __init__(self, inner: Progress) -> None:
+        self._inner, self._lock = inner, threading.Lock()
 
     def plan(self, stages: Sequence[Stage]) -> None:
         with self._lock:
-            self._shown.plan(stages)
+            self._inner.plan(stages)
 
     def warn(self, sentence: str) -> None:
         with self._lock:
-            self._shown.warn(sentence)
+            self._inner.warn(sentence)
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
         with ExitStack() as tracked:
             with self._lock:
-                shown = tracked.enter_context(self._shown.track(name, total))
+                advance_inner = tracked.enter_context(self._inner.track(name, total))
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
                 with self._lock:
-                    shown(count, fields)
+                    advance_inner(count, fields)
 
             try:
                 yield advance

@@ -54,8 +54,8 @@ def _name(path: Path) -> str:
 
 
 def first_sentence(text: str) -> str:
-    whole = " ".join(text.split())
-    return re.split(r"(?<=\.) (?=[A-Z`])", whole)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
+    joined = " ".join(text.split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", joined)[0].rstrip(".") + "."  # "et al. 2017" ends no sentence
 
 
 def _comment(path: Path) -> str:

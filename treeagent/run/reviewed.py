@@ -28,18 +28,19 @@ def reviewed_rows(run: Run) -> list[Row]:
 
 def _reviewed(run: Run, row: Row, states: Mapping[str, Sequence[Mark]]) -> Row:
     stage = f"evaluate-{row['policy']}-{row['mode']}"
-    said = [_said(tree, states) for tree in read_as(from_record, run.episodes, stage)]
+    verdicts = [_review_verdict(tree, states) for tree in read_as(from_record, run.episodes, stage)]
     before = str(row["solved"])
-    if len(said) != len(before) or all(each is None for each in said):  # from an earlier evaluation, or not judged
+    # The episodes are from an earlier evaluation, or were not judged.
+    if len(verdicts) != len(before) or all(each is None for each in verdicts):
         return row
-    after = "".join(old if new is None else "01"[new] for old, new in zip(before, said, strict=True))
-    judged = [place for place, each in enumerate(said) if each is not None]
+    after = "".join(old if new is None else "01"[new] for old, new in zip(before, verdicts, strict=True))
+    judged = [index for index, each in enumerate(verdicts) if each is not None]
     low, high = wilson_interval(after.count("1"), len(after))
     changed = {"solved": after, "success": after.count("1") / len(after), "success_low": low, "success_high": high}
-    return row | changed | {"judged": len(judged), "agreed": sum(before[place] == after[place] for place in judged)}
+    return row | changed | {"judged": len(judged), "agreed": sum(before[index] == after[index] for index in judged)}
 
 
-def _said(episode: Tree, states: Mapping[str, Sequence[Mark]]) -> bool | None:
+def _review_verdict(episode: Tree, states: Mapping[str, Sequence[Mark]]) -> bool | None:
     node: Node = episode.root
     while node.edges and (child := node.edges[0].child) is not None:
         node = child

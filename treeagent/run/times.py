@@ -45,26 +45,26 @@ class TimedProgress:
     Times of several programs that worked on the same folder add up.
     """
 
-    def __init__(self, shown: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._shown, self._path, self._clock = shown, path, clock
+    def __init__(self, inner: Progress, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inner, self._path, self._clock = inner, path, clock
         self._last_write = clock()
         self._stage = STAGES[0]
 
     def plan(self, stages: Sequence[Stage]) -> None:
-        self._shown.plan(stages)
+        self._inner.plan(stages)
 
     def warn(self, sentence: str) -> None:
-        self._shown.warn(sentence)
+        self._inner.warn(sentence)
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
         self._stage = stage_of(name)  # the time since the last piece of work ended counts as preparation of this one
-        with self._shown.track(name, total) as shown:
+        with self._inner.track(name, total) as advance_inner:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
                 if self._clock() - self._last_write >= _WRITE_SECONDS:
                     self.write()
-                shown(count, fields)
+                advance_inner(count, fields)
 
             try:
                 yield advance

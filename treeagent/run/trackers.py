@@ -15,12 +15,12 @@ def tracked(run: Run) -> Iterator[None]:
     opened = {name: _open(name, run) for name in run.config.trackers}
 
     def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        named = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
+        prefixed = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
         for name, tracker in opened.items():
             if name == "tensorboard":
-                tracker.log(named, step=step)
+                tracker.log(prefixed, step=step)
             else:  # these trackers count steps over a whole run, but stages that run in parallel share no step
-                tracker.log(named | {f"{stage}/step": step})
+                tracker.log(prefixed | {f"{stage}/step": step})
 
     run.on_log = tell
     try:

@@ -82,10 +82,10 @@ def trees_by_task(
                 found = places.get(record["task"]["id"]) if repeated else None
                 return (place, read(record)) if found is None or found[0].place == place else None
 
-            for given in read_as(unless_read, folder, name, rows.index):
-                if given is None:
+            for numbered in read_as(unless_read, folder, name, rows.index):
+                if numbered is None:
                     continue
-                place, tree = given
+                place, tree = numbered
                 later = places.get(tree.task.id, ())[1:]
                 others = [read(read_line(folder, each.name, each.index, each.line)) for each in later]
                 yield [place, *(each.place for each in later)], [tree, *others]

@@ -33,8 +33,8 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
                     f"{path}, line {line}: {fault}: delete this file, and run what made it with --resume"
                 )
         found = ShardRows.of(path, trees)
-        told = entries.get(index, found)
-        if told.seal == found.seal and told != found:
+        entry = entries.get(index, found)
+        if entry.seal == found.seal and entry != found:
             raise CorruptShard(f"{index_path(folder, name)} tells of other trees than {path} holds: delete the index")
         count += len(trees)
         on_shard()
