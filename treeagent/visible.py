@@ -53,10 +53,10 @@ def visible(text: str, *, lines: bool = False) -> str:
     words = text.replace("\n", "").replace("\t", "") if lines else text
     if words.isprintable() and (words.isascii() or not re.search(f"[{_INVISIBLE}]", words)):
         return text
-    return _pattern().sub(_kept if lines else _escaped, text)
+    return _pattern().sub(_escaped_keeping_lines if lines else _escaped, text)
 
 
-def _kept(match: re.Match[str]) -> str:
+def _escaped_keeping_lines(match: re.Match[str]) -> str:
     return match[0] if match[0] in "\n\t" else _escaped(match)
 
 

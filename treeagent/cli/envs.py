@@ -54,9 +54,9 @@ def list_envs() -> None:
 
     table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
     for name in BUILT_IN:
-        extra, made = EXTRAS.get(name, ""), env_class(name)
+        extra, kind = EXTRAS.get(name, ""), env_class(name)
         installed = "yes" if not extra or find_spec(PACKAGES.get(extra, extra)) else "no"
-        table.add_row(name, extra, installed, made.snapshot_kind, first_sentence(made.__doc__ or ""))
+        table.add_row(name, extra, installed, kind.snapshot_kind, first_sentence(kind.__doc__ or ""))
     Terminal().print(table)
 
 

@@ -307,14 +307,14 @@ def marks(
     from treeagent.visible import visible
 
     file = Run.open(run_folder).path / FILE
-    told = read_marks(file)
+    all_marks = read_marks(file)
     if withdraw is not None:
-        if withdraw not in {mark.id for mark in effective_marks(told)}:
+        if withdraw not in {mark.id for mark in effective_marks(all_marks)}:
             raise RunError(f"{file} holds no standing mark {withdraw}: treeagent marks {run_folder} lists them")
         append_mark(file, new_mark(who or getpass.getuser(), "withdraw", withdraws=withdraw))
         Terminal().print(f"withdrew {withdraw}")
         return
-    count = effective_marks(told)
+    count = effective_marks(all_marks)
     if not count:
         raise RunError(f"{run_folder} has no marks: make some with treeagent review {run_folder}")
     table = Table(Column("id", no_wrap=True), "when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)
@@ -323,7 +323,7 @@ def marks(
         cells = (mark.when[:16], mark.who, mark.verdict, " ".join(of.split())[:60], mark.task_id, mark.note)
         table.add_row(mark.id, *(Text(visible(cell)) for cell in cells))
     Terminal().print(table)
-    for kind, (alpha, items) in agreement(told).items():
+    for kind, (alpha, items) in agreement(all_marks).items():
         if items:
             value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
             Terminal().print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
@@ -351,29 +351,29 @@ def approve(
     from treeagent.envs.approval import Answer, answer, waiting
     from treeagent.visible import visible
 
-    console, name, told = Terminal(soft_wrap=True), who or getpass.getuser(), False
+    console, name, is_waiting = Terminal(soft_wrap=True), who or getpass.getuser(), False
     folder.mkdir(parents=True, exist_ok=True)
     while True:
         request = next(waiting(folder), None)
         if request is None:
             if once:
                 return
-            if not told:
+            if not is_waiting:
                 console.print("no call is waiting", style="dim")
-                told = True
+                is_waiting = True
             time.sleep(0.3)
             continue
-        told = False
+        is_waiting = False
         for style, text in (("dim", request.task_id), ("italic", request.prompt), ("", request.observation)):
             console.print(Text(visible(text, lines=True), style=style))
         console.print(Text(visible(request.call, lines=True), style="bold"))
         console.print("approve? y, or n and a reason: ", end="")
-        said = sys.stdin.readline()
-        if not said:
+        line = sys.stdin.readline()
+        if not line:
             return
-        word, _, note = said.strip().partition(" ")
+        word, _, note = line.strip().partition(" ")
         if word.lower() not in ("y", "yes", "n", "no"):
             continue
-        given = Answer(word.lower() in ("y", "yes"), name, note=note)
-        if not answer(folder, request.id, given):
+        decision = Answer(word.lower() in ("y", "yes"), name, note=note)
+        if not answer(folder, request.id, decision):
             console.print("too late: it was answered before", style="yellow")

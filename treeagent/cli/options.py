@@ -121,8 +121,8 @@ def open_run(
         runs.append(checkpoint.parent.parent)
     chosen = [] if given.engine is None else [f"engine={given.engine}"]
     overrides = [*(given.overrides or ()), *chosen]
-    begun = given.out / "config.toml"
-    if given.resume and not begun.is_file():
+    stored_config = given.out / "config.toml"
+    if given.resume and not stored_config.is_file():
         given_config = None if given.config is None else find_recipe(given.config)
         _fetch(load_config(given_config, overrides).mirror, given.out)
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
@@ -143,10 +143,10 @@ def open_run(
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
-    resumed = load_config(begun) if given.resume and begun.is_file() else None
-    config, told = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
-    if told:
-        Terminal(stderr=True).print(told, soft_wrap=True)
+    resumed = load_config(stored_config) if given.resume and stored_config.is_file() else None
+    config, warning = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
+    if warning:
+        Terminal(stderr=True).print(warning, soft_wrap=True)
     if config.mirror:
         Mirror(config.mirror).require_own(given.out)
     print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
@@ -155,11 +155,11 @@ def open_run(
         mirrored(run.path, config.mirror, print_line),
         tracked(run),
     ):
-        shown = RichProgress(run=run.path)
-        progress = TimedProgress(shown, run.path / TIMES)
+        display = RichProgress(run=run.path)
+        progress = TimedProgress(display, run.path / TIMES)
         yield run, progress
         progress.write()
-        shown.finish()
+        display.finish()
         if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
 

@@ -54,8 +54,10 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
-    place = config.environment
-    with closing(ShieldedEnv(make_env(place.name, place.options), place.shield, approve=place.approve)) as env:
+    environment = config.environment
+    with closing(
+        ShieldedEnv(make_env(environment.name, environment.options), environment.shield, approve=environment.approve)
+    ) as env:
         _require_tasks(config, env, uses)
         require_names(config.rewards, env.components)
         require_cap(config.rewards, config.search.learned_weight)
@@ -139,7 +141,7 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
     """Request the last task of each use, so that a split that is too small fails now instead of after hours."""
     warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
     seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
-    wanted: dict[Use, tuple[Split, str, int]] = {
+    required: dict[Use, tuple[Split, str, int]] = {
         "warm_start": ("train", "warm_start.tasks", min(warm.tasks, warm.episodes)),
         "collect": ("train", "collect.tasks", per_round),
         "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
@@ -147,7 +149,7 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
         "evaluate": ("test", "evaluate.first_task and evaluate.tasks", config.evaluate.places.stop),
     }
     for use in uses:
-        split, key, count = wanted[use]
+        split, key, count = required[use]
         try:
             if not env.tasks(split, 1, count - 1):
                 raise ValueError("its tasks() gives none there")

@@ -198,9 +198,9 @@ def evaluate(
         disturbed = len(run.config.evaluate.suite)
         harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
         progress.plan([Stage("evaluation", 1, ("evaluate",)), *harder])
-        wanted = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
-        print_rows(measure(run.config, run, progress, wanted))
+        evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
+        print_rows(measure(run.config, run, progress, evaluations))
         if run.config.evaluate.suite:
             from treeagent.report.suite import print_suite
 
-            print_suite(measure_disturbed(run.config, run, progress, wanted), Terminal())
+            print_suite(measure_disturbed(run.config, run, progress, evaluations), Terminal())

@@ -173,23 +173,23 @@ def _export_shard(
     rows = {view: Counter[str]() for view in views}
     counts = Counter[str]()
     files: dict[str, Callable[[list[Row]], None]] = {}
-    place = path.name.removeprefix(f"{COLLECTED}-").split(".")[0]
+    shard = path.name.removeprefix(f"{COLLECTED}-").split(".")[0]
     with ExitStack() as stack:
         for tree in _trees(path, views):
             change(tree)
-            spent = tree.budget
-            counts.update(trees=1, simulations=spent.simulations, environment_steps=spent.environment_steps)
-            counts.update(generated_tokens=spent.generated_tokens)
+            budget = tree.budget
+            counts.update(trees=1, simulations=budget.simulations, environment_steps=budget.environment_steps)
+            counts.update(generated_tokens=budget.generated_tokens)
             counts.update(node.origin for node in tree.nodes() if node is not tree.root)
             for view in views:
-                made = list(VIEWS[view].rows(tree, config))
-                if not made:
+                view_rows = list(VIEWS[view].rows(tree, config))
+                if not view_rows:
                     continue
-                rows[view][tree.task.split] += len(made)
-                file = f"{view}/{tree.task.split}-{place}.{format}"
+                rows[view][tree.task.split] += len(view_rows)
+                file = f"{view}/{tree.task.split}-{shard}.{format}"
                 if file not in files:
                     files[file] = stack.enter_context(_writing(out / file, format, VIEWS[view].columns))
-                files[file](made)
+                files[file](view_rows)
     return {"sha256": _digest(path), "files": list(files), "rows": rows, "counts": counts}
 
 

@@ -68,11 +68,11 @@ def write_traces(
     count = 0
     with replacing(out) as file:
         for name in names:
-            taken = run.recorded_checkpoint(name)
+            checkpoint = run.recorded_checkpoint(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
-            told = TraceFacts(tools, taken.name if taken else "", name, began, run.config.update.advantages)
+            facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began, run.config.update.advantages)
             for tree in marked_trees(folder, name):
-                for row in make(tree, told):
+                for row in make(tree, facts):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
                     count += 1
     return count
@@ -91,12 +91,12 @@ def total_reward(path: Sequence[Edge]) -> float | None:
     return sum(known) if known else None
 
 
-def chat_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
+def chat_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """One row per ended path: ``messages`` and ``tools`` in OpenAI's form, with the path's task, reward and origin."""
-    tools = openai_tools(told.tools)
+    tools = openai_tools(facts.tools)
     for path in ended_paths(tree):
         messages = [_plain(message) for message in tree.root.state.messages]
-        for turn in _turns(tree.root, path, told):
+        for turn in _turns(tree.root, path, facts):
             messages += _openai(turn)
         yield {
             "task_id": tree.task.id,
@@ -123,27 +123,27 @@ class _Turn:
     edges: tuple[Edge, ...]
 
 
-def _turns(root: Node, path: Sequence[Edge], told: TraceFacts) -> Iterator[_Turn]:
-    thoughts, begun, parent, number = list[str](), list[Edge](), root, 0
+def _turns(root: Node, path: Sequence[Edge], facts: TraceFacts) -> Iterator[_Turn]:
+    thoughts, edges, parent, number = list[str](), list[Edge](), root, 0
     for edge in path:
-        begun.append(edge)
+        edges.append(edge)
         if edge.thought:
             thoughts.append(edge.action.thought)
             parent = edge.child or parent
             continue
         action, child = edge.action, edge.child
         call: str | ToolCall = action.call
-        if isinstance(call, str) and told.tools and call:
-            call = read_call(call, told.tools)
+        if isinstance(call, str) and facts.tools and call:
+            call = read_call(call, facts.tools)
         thought = "\n".join(filter(None, (*thoughts, action.thought)))
-        made = call if isinstance(call, ToolCall) else None
-        text = "" if made else action.text if action.error or not isinstance(action.call, str) else action.call
-        answers = () if child is None else _added(parent, child)
-        yield _Turn(thought, text, made, f"call_{number}", answers, bool(child and child.invalid), tuple(begun))
-        thoughts, begun, parent, number = [], [], child or parent, number + 1
+        tool_call = call if isinstance(call, ToolCall) else None
+        text = "" if tool_call else action.text if action.error or not isinstance(action.call, str) else action.call
+        answers = () if child is None else _added_messages(parent, child)
+        yield _Turn(thought, text, tool_call, f"call_{number}", answers, bool(child and child.invalid), tuple(edges))
+        thoughts, edges, parent, number = [], [], child or parent, number + 1
 
 
-def _added(parent: Node, child: Node) -> tuple[Message, ...]:
+def _added_messages(parent: Node, child: Node) -> tuple[Message, ...]:
     """The messages that ``child`` adds to ``parent``'s conversation, without the assistant's."""
     fresh = child.state.messages[len(parent.state.messages) :]
     return tuple(message for message in fresh if message.role != "assistant")
@@ -154,28 +154,28 @@ def _plain(message: Message) -> Json:
 
 
 def _openai(turn: _Turn) -> list[Json]:
-    said: Json = {"role": "assistant", "content": turn.text}
+    message: Json = {"role": "assistant", "content": turn.text}
     if turn.thought:
-        said["reasoning_content"] = turn.thought  # the name that chat templates and servers of reasoning models use
+        message["reasoning_content"] = turn.thought  # the name that chat templates and servers of reasoning models use
     if turn.call is None:
-        return [said, *map(_plain, turn.answers)]
+        return [message, *map(_plain, turn.answers)]
     function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
-    said["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
+    message["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
     answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
-    return [said, *answers]
+    return [message, *answers]
 
 
 def _arguments(call: ToolCall) -> str:
     return json.dumps(dict(call.arguments), ensure_ascii=False)
 
 
-def otlp_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
+def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """One line of TracesData per ended path.
 
     Trees store no clock times. The times of the spans only express their order, and begin when the shard was stored.
     """
     for number, path in enumerate(ended_paths(tree)):
-        identity = [told.stage, tree.task.id, tree.seed, number]
+        identity = [facts.stage, tree.task.id, tree.seed, number]
         trace, clock, spans = _hex(16, *identity), 0, list[Json]()
         agent = _hex(8, *identity, "agent")
 
@@ -189,39 +189,39 @@ def otlp_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
                 "parentSpanId": agent,  # noqa: B023
                 "name": name,
                 "kind": kind,
-                "startTimeUnixNano": str(told.began + clock * 1_000_000),
-                "endTimeUnixNano": str(told.began + clock * 1_000_000 + 999_999),
+                "startTimeUnixNano": str(facts.began + clock * 1_000_000),
+                "endTimeUnixNano": str(facts.began + clock * 1_000_000 + 999_999),
                 "attributes": _attributes(attributes),
                 **status,
             }
 
         talk = [_parts(_plain(message)) for message in tree.root.state.messages]
         opening = list(talk)
-        for place, turn in enumerate(_turns(tree.root, path, told)):
-            said = _output(turn)
+        for index, turn in enumerate(_turns(tree.root, path, facts)):
+            output = _output(turn)
             usage = sum(len(edge.action.token_ids) for edge in turn.edges)
             spans.append(
                 span(
-                    f"chat {told.model}".strip(),
-                    f"turn-{place}",
+                    f"chat {facts.model}".strip(),
+                    f"turn-{index}",
                     3,
                     {
                         "gen_ai.operation.name": "chat",
                         "gen_ai.provider.name": "treeagent",
-                        "gen_ai.request.model": told.model,
+                        "gen_ai.request.model": facts.model,
                         "gen_ai.input.messages": _text(talk),
-                        "gen_ai.output.messages": _text([said]),
+                        "gen_ai.output.messages": _text([output]),
                         "gen_ai.usage.output_tokens": usage,
                     },
                 )
             )
-            talk.append({"role": "assistant", "parts": said["parts"]})
+            talk.append({"role": "assistant", "parts": output["parts"]})
             answer = "\n".join(each.content for each in turn.answers)
             if turn.call is not None:
                 spans.append(
                     span(
                         f"execute_tool {turn.call.name}",
-                        f"tool-{place}",
+                        f"tool-{index}",
                         1,
                         {
                             "gen_ai.operation.name": "execute_tool",
@@ -247,15 +247,15 @@ def otlp_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
                 "gen_ai.agent.name": "treeagent",
                 "gen_ai.conversation.id": tree.task.id,
                 "gen_ai.input.messages": _text(opening),
-                "gen_ai.tool.definitions": _text([_tool(tool) for tool in told.tools]),
+                "gen_ai.tool.definitions": _text([_tool(tool) for tool in facts.tools]),
                 "treeagent.origin": path_origin(path),
-                "treeagent.stage": told.stage,
+                "treeagent.stage": facts.stage,
                 **({} if reward is None else {"treeagent.reward": float(reward)}),
             },
             tree.error,
         )
         del root["parentSpanId"]
-        root |= {"startTimeUnixNano": str(told.began)}
+        root |= {"startTimeUnixNano": str(facts.began)}
         scope = {"name": "treeagent", "version": version("treeagent")}
         resource = {"attributes": _attributes({"service.name": "treeagent"})}
         yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": [root, *spans]}]}]}
@@ -304,13 +304,13 @@ def _attributes(values: Mapping[str, object]) -> list[Json]:
     return [{"key": name, "value": typed(value)} for name, value in values.items()]
 
 
-def verifiers_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
+def verifiers_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
     """The tree as one trace in version 1 of verifiers' format: a graph with one node per message.
 
     The context tokens of a state are stored with the last message that it adds. They are dropped if it adds no message,
     because then nothing was sampled after them, and if its prompt starts anew (``Node.left_out``).
     """
-    scored = advantages([tree], told.advantages)
+    scored = advantages([tree], facts.advantages)
     nodes: list[Json] = []
 
     def add(parent: int | None, message: Json, ids: Sequence[int] = (), edge: Edge | None = None) -> int:
@@ -318,9 +318,9 @@ def verifiers_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
             "parent": parent,
             "message": message,
             "sampled": edge is not None,
-            "timestamp": told.began / 1e9,
+            "timestamp": facts.began / 1e9,
             "token_ids": list(ids),
-            "mask": [edge is not None and place not in edge.action.forced for place in range(len(ids))],
+            "mask": [edge is not None and index not in edge.action.forced for index in range(len(ids))],
             "logprobs": list(edge.action.logprobs) if edge else [],
         }
         if edge is not None and (advantage := scored.get(id(edge))) is not None:
@@ -329,8 +329,8 @@ def verifiers_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
         return len(nodes) - 1
 
     def add_all(parent: int | None, messages: Sequence[Json], ids: Sequence[int]) -> int | None:
-        for place, message in enumerate(messages, start=1):
-            parent = add(parent, message, ids if place == len(messages) else ())
+        for index, message in enumerate(messages, start=1):
+            parent = add(parent, message, ids if index == len(messages) else ())
         return parent
 
     start = add_all(None, [_plain(message) for message in tree.root.state.messages], tree.root.context_ids)
@@ -341,30 +341,30 @@ def verifiers_rows(tree: Tree, told: TraceFacts) -> Iterator[Json]:
             child = edge.child
             if child is None:
                 continue
-            [turn] = _turns(node, [edge], told) if not edge.thought else [None]
+            [turn] = _turns(node, [edge], facts) if not edge.thought else [None]
             message: Json = {"role": "assistant", "content": edge.action.text}
-            answers = [_plain(each) for each in _added(node, child)]
+            answers = [_plain(each) for each in _added_messages(node, child)]
             if turn is not None and turn.call is not None:
                 call_id = f"call_{depth}"
                 call = {"id": call_id, "name": turn.call.name, "arguments": _arguments(turn.call)}
                 message = {"role": "assistant", "content": None, "reasoning_content": turn.thought or None}
                 message["tool_calls"] = [call]
                 answers = [{"role": "tool", "tool_call_id": call_id, "content": each["content"]} for each in answers]
-            said = add(parent, message, edge.action.token_ids, edge)
-            stack.append((child, add_all(said, answers, () if child.left_out else child.context_ids), depth + 1))
+            number = add(parent, message, edge.action.token_ids, edge)
+            stack.append((child, add_all(number, answers, () if child.left_out else child.context_ids), depth + 1))
     best = max((total_reward(path) or 0.0 for path in ended_paths(tree)), default=0.0)
     yield {
         "version": 1,
-        "id": _hex(16, told.stage, tree.task.id, tree.seed),
+        "id": _hex(16, facts.stage, tree.task.id, tree.seed),
         "task": {
             "type": "Task",
             "data": {"idx": 0, "name": tree.task.id, "prompt": tree.task.prompt, "split": tree.task.split},
         },
         "agent": {"config": {}, "name": "treeagent"},
-        "tools": [_tool(tool) for tool in told.tools],
+        "tools": [_tool(tool) for tool in facts.tools],
         "nodes": nodes,
         "rewards": {"reward": {"score": best, "weight": 1.0}},
         "metrics": {"simulations": float(tree.budget.simulations)},
-        "info": {"treeagent": {"stage": told.stage, "seed": tree.seed, "error": tree.error}},
+        "info": {"treeagent": {"stage": facts.stage, "seed": tree.seed, "error": tree.error}},
         "errors": [{"type": "Error", "message": tree.error}] if tree.error else [],
     }

@@ -90,29 +90,29 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
         UserError: there is no message of the assistant.
     """
     messages = list(transcript.messages)
-    first = next((place for place, each in enumerate(messages) if each.role == "assistant"), None)
+    first = next((index for index, each in enumerate(messages) if each.role == "assistant"), None)
     if first is None:
         raise UserError(f"transcript {transcript.task_id!r} holds no message of the role assistant: leave it out")
     opening = tuple(map(_message, messages[:first]))
     prompt = next((each.content for each in opening if each.role == "user"), "")
     task = Task(transcript.task_id, prompt)
     root = node = Node(State(task, opening))
-    place = first
-    while place < len(messages):
-        said, place = messages[place], place + 1
+    index = first
+    while index < len(messages):
+        turn, index = messages[index], index + 1
         follow = []
-        while place < len(messages) and messages[place].role != "assistant":
-            follow.append(messages[place])
-            place += 1
-        steps = said.calls or (None,)
+        while index < len(messages) and messages[index].role != "assistant":
+            follow.append(messages[index])
+            index += 1
+        steps = turn.calls or (None,)
         for number, step in enumerate(steps):
             last = number == len(steps) - 1
-            thought = "\n".join(filter(None, (said.thought, said.content if step else ""))) if number == 0 else ""
-            text = grammar.write(thought, said.content if step is None else step[1])
+            thought = "\n".join(filter(None, (turn.thought, turn.content if step else ""))) if number == 0 else ""
+            text = grammar.write(thought, turn.content if step is None else step[1])
             action = grammar.read(text)
-            answers = [each for each in follow if _follows(each, step, said, last=last)]
-            told = (*node.state.messages, Message("assistant", text), *map(_message, answers))
-            child = Node(State(task, told))
+            answers = [each for each in follow if _follows(each, step, turn, last=last)]
+            conversation = (*node.state.messages, Message("assistant", text), *map(_message, answers))
+            child = Node(State(task, conversation))
             node.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, child))
             node = child
     node.terminated, node.state = True, State(task, node.state.messages, ended=True)
@@ -125,20 +125,21 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
 
 
 def _follows(
-    message: TranscriptMessage, step: tuple[str, ToolCall] | None, said: TranscriptMessage, *, last: bool
+    message: TranscriptMessage, step: tuple[str, ToolCall] | None, turn: TranscriptMessage, *, last: bool
 ) -> bool:
     """Whether a message follows this step of a turn. A message with the id of one of the turn's calls follows that
     call; any other message follows the turn's last step."""
-    known = {name for name, _ in said.calls}
+    known = {name for name, _ in turn.calls}
     if message.answers in known:
         return step is not None and message.answers == step[0]
     return last
 
 
-def _message(said: TranscriptMessage) -> Message:
+def _message(message: TranscriptMessage) -> Message:
     # A tool's answer is an observation, which has the role "user".
     return Message(
-        "system" if said.role == "system" else "assistant" if said.role == "assistant" else "user", said.content
+        "system" if message.role == "system" else "assistant" if message.role == "assistant" else "user",
+        message.content,
     )
 
 
@@ -268,7 +269,7 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
             system = _parsed(read.get("gen_ai.system_instructions", []))
             talk = [TranscriptMessage("system", _join(system))] if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                talk += [said for each in _parsed(read[key]) for said in _otel_messages(each)]
+                talk += [message for each in _parsed(read[key]) for message in _otel_messages(each)]
             talks.append((len(talk), span["start"], talk))
     if not talks:
         raise _Unreadable(

@@ -37,13 +37,13 @@ class View:
 
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    said = _conversations(tree)
+    conversations = _conversations(tree)
     for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
-        prompt = said[pair.context_ids]
+        prompt = conversations[pair.context_ids]
         if prompt[-1].partial:  # both sides continue a turn: include its beginning in both
             prompt = prompt[:-1]
         sides = (pair.chosen, pair.rejected)
-        chosen, rejected = (said[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
+        chosen, rejected = (conversations[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
         yield {
             "task_id": pair.task_id,
             "prompt": _talk(prompt),
@@ -69,9 +69,9 @@ def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    said = _conversations(tree)
+    conversations = _conversations(tree)
     for row in imitation_rows(tree, config.update.imitation):
-        messages = said[row.token_ids]
+        messages = conversations[row.token_ids]
         if not any(row.mask):  # the segment after a cut of the prompt may hold no action
             continue
         while messages[-1].role != "assistant":  # messages after the last action are not imitated
@@ -96,14 +96,14 @@ def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
         "task_id": row.task_id,
         "messages": _talk(messages),
         "input_ids": row.token_ids,
-        "labels": [token if kept else _IGNORED for token, kept in zip(row.token_ids, row.mask, strict=True)],
+        "labels": [token if in_loss else _IGNORED for token, in_loss in zip(row.token_ids, row.mask, strict=True)],
     }
 
 
 def _world(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    said = _conversations(tree)
+    conversations = _conversations(tree)
     for row in world_rows(tree):
-        yield _labelled(row, said[row.token_ids])
+        yield _labelled(row, conversations[row.token_ids])
 
 
 def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -209,7 +209,7 @@ def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
         prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
         found.setdefault(prompt, messages)
         for edge in node.edges:
-            found.setdefault(prompt + edge.action.token_ids, _told(messages, edge))
+            found.setdefault(prompt + edge.action.token_ids, _conversation_with(messages, edge))
     return found
 
 
@@ -219,12 +219,12 @@ def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
     return as_read(node.state.messages, start.left_out)
 
 
-def _told(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
+def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
     """The conversation up to and including an action. The action may continue a partial turn."""
     *earlier, last = messages
-    begun = last.content if last.partial else ""
-    said = Message("assistant", begun + edge.action.text, partial=edge.thought)
-    return (*earlier, said) if last.partial else (*earlier, last, said)
+    prefix = last.content if last.partial else ""
+    turn = Message("assistant", prefix + edge.action.text, partial=edge.thought)
+    return (*earlier, turn) if last.partial else (*earlier, last, turn)
 
 
 def _talk(messages: Iterable[Message]) -> list[dict[str, str]]:

@@ -99,17 +99,17 @@ def check_accelerate_config(config: RunConfig) -> None:
     Raises:
         UserError: the file is not valid, or has a setting that an update cannot train with.
     """
-    named = f"update.accelerate_config {config.update.accelerate_config}"
+    setting = f"update.accelerate_config {config.update.accelerate_config}"
     file = _accelerate_config(config)
     try:
         settings = load_config_from_file(str(file))
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(
-            f"{named} is not a configuration of accelerate ({error}): make it by accelerate config"
+            f"{setting} is not a configuration of accelerate ({error}): make it by accelerate config"
         ) from error
 
     def refuse(name: str, value: object, fix: str) -> NoReturn:
-        raise UserError(f"{named} has {name}: {value}, with which an update cannot train: {fix}")
+        raise UserError(f"{setting} has {name}: {value}, with which an update cannot train: {fix}")
 
     kind, on_cpu = settings.distributed_type, _on_cpu(config)
     if kind in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):

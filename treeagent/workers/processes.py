@@ -289,14 +289,14 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
     try:
         try:
             for _ in range(count):
-                here, there = context.Pipe()
+                parent_end, worker_end = context.Pipe()
                 lifeline, ours = context.Pipe(duplex=False)
-                process = context.Process(target=_serve, args=(there, lifeline, threads))
+                process = context.Process(target=_serve, args=(worker_end, lifeline, threads))
                 process.start()
                 assert process.pid is not None
                 kill_at_close(lifeline.fileno(), process.pid)
-                workers[here] = _Worker(process, ours)
-                there.close()
+                workers[parent_end] = _Worker(process, ours)
+                worker_end.close()
                 lifeline.close()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -125,8 +125,8 @@ class RayWorkers:
 
     def _start(self) -> None:
         # The queue runs on the machine of this process, whose loss would end the run in any case.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": on_this_node})
         self._workers = [self._actor.remote() for _ in range(self._count)]
 
 
