@@ -37,7 +37,7 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Tree, accuracy, finished_paths, path_return, return_spread
 from treeagent.stages import world
 from treeagent.stages.audit import audit_world
-from treeagent.stages.rounds import Searched, _what_was_searched
+from treeagent.stages.rounds import Searched, _searched_tasks
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import experiences
@@ -282,8 +282,8 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
             write_trees(
                 run.trees, name, 0, (replace(tree, place=place) for tree, place in zip(trees, places, strict=True))
             )
-        assert _what_was_searched(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
-        assert _what_was_searched(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
+        assert _searched_tasks(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
+        assert _searched_tasks(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
 
 
 def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path) -> None:

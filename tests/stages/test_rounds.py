@@ -22,8 +22,8 @@ from treeagent.search.record import to_record
 from treeagent.stages.rounds import (
     RoundHistory,
     Searched,
+    _searched_tasks,
     _vary,
-    _what_was_searched,
     begin,
     choose_tasks,
     choose_variants,
@@ -194,7 +194,7 @@ def test_trees_of_an_older_version_are_not_taken_for_none(run: Path, tmp_path: P
     records = [{key: value for key, value in each.items() if key != "place"} for each in read_as(dict, run / "trees")]
     write_shard(older.trees, "collect-1", 0, records)
     with older, pytest.raises(RunError):
-        _what_was_searched(older, 2)
+        _searched_tasks(older, 2)
 
 
 def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from treeagent.generators.grammar import ReAct
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import Advance, QuietProgress
 from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated
-from treeagent.stages.warm_start import _lessons, warm_start
+from treeagent.stages.warm_start import _demonstration_rows, warm_start
 from treeagent.types import Task, ToolCall
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
@@ -199,7 +199,7 @@ def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, 
         (tree,) = demonstrate(
             EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
         )
-        lessons = _lessons(config, warm, [tree])
+        lessons = _demonstration_rows(config, warm, [tree])
         assert lessons.outcomes == [outcome]
         targets = [target for row in lessons.imitation for target in row.value_targets]
         assert targets == ([1.0] * 3 if outcome else [])
@@ -210,7 +210,7 @@ def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[
     (tree,) = demonstrate(
         EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
     )
-    (row,) = _lessons(config, load_checkpoint(whole[0]), [tree]).imitation
+    (row,) = _demonstration_rows(config, load_checkpoint(whole[0]), [tree]).imitation
     assert row.value_targets == (0.25, 0.5, 1.0)
 
 
