@@ -124,14 +124,14 @@ def figures(run: Run) -> dict[str, float]:
 
 def judged_again(found: Mapping[str, float]) -> dict[str, float]:
     """The figures of a row, with its alarms computed again from the figures of its rounds by the current rules."""
-    told = {name: value for name, value in found.items() if name not in ROUND_ALARMS}
+    first_rounds = {name: value for name, value in found.items() if name not in ROUND_ALARMS}
     history = list[dict[str, float]]()
     while f"success in round {(number := len(history) + 1)}" in found:
         names = {name: f"{name} in round {number}" for name in ROUND_FIGURES}
-        history.append({name: found[shown] for name, shown in names.items() if shown in found})
+        history.append({name: found[metric] for name, metric in names.items() if metric in found})
         for sentence in alarms(history):
-            told.setdefault(sentence.split(":")[0], number)
-    return told
+            first_rounds.setdefault(sentence.split(":")[0], number)
+    return first_rounds
 
 
 def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
@@ -155,19 +155,19 @@ def main() -> None:
     arguments = options.parse_args()
     with record_of(arguments, QUESTION) as record:
         for row in record.result.rows:
-            if (told := judged_again(row.figures)) != row.figures:
-                record.add(replace(row, figures=told))
+            if (figures := judged_again(row.figures)) != row.figures:
+                record.add(replace(row, figures=figures))
         jobs = [
             RunJob(arm, seed, arguments.out, tuple(arguments.set))
             for arm in arguments.arms
             for seed in arguments.seeds[: None if arm == HEALTHY else arguments.faulty]
         ]
-        named = {job: digest(settings_of(job.config)) for job in jobs}
-        waiting = [job for job in jobs if not record.has(job.arm, job.seed, named[job])]
+        hashes = {job: digest(settings_of(job.config)) for job in jobs}
+        waiting = [job for job in jobs if not record.has(job.arm, job.seed, hashes[job])]
         # Healthy runs come first: a run with a fault starts from the healthy run's warm start.
         for part in ([job for job in waiting if (job.arm == HEALTHY) == first] for first in (True, False)):
             for job, found in run_jobs(measure, part, RunConfig(workers=arguments.processes)):
-                record.add(Row(job.arm, job.seed, named[job], figures=found))
+                record.add(Row(job.arm, job.seed, hashes[job], figures=found))
                 kinds = {name: number for name, number in found.items() if " in round " not in name}
                 print(f"seed {job.seed} {job.arm}: {kinds or 'no alarm'}", flush=True)
 

@@ -36,9 +36,12 @@ def main() -> None:
             checkpoint, config = start_of(arguments.runs, seed, policy), Run.open(arguments.runs / f"seed{seed}").config
             search = replace(config.search, limits=Limits(generated_tokens=tokens))
             settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=100_000))
-            arm, named = f"{policy}, {way}, {tokens} tokens", digest(settings_of(settings) | {"tasks": arguments.tasks})
-            if not record.has(arm, seed, named):
-                row = evaluated(settings, checkpoint, way, arm, seed, named, arguments.tasks)
+            arm, settings_hash = (
+                f"{policy}, {way}, {tokens} tokens",
+                digest(settings_of(settings) | {"tasks": arguments.tasks}),
+            )
+            if not record.has(arm, seed, settings_hash):
+                row = evaluated(settings, checkpoint, way, arm, seed, settings_hash, arguments.tasks)
                 record.add(replace(row, figures={"tokens": tokens}))
                 print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

@@ -18,29 +18,29 @@ SEEDED = ("seed", "workers", "mirror", "evaluate.first_task")
 
 def parser(doc: str | None, name: str, seeds: Sequence[int] = (0, 1, 2)) -> argparse.ArgumentParser:
     """A parser with ``--seeds``, ``--name`` and ``--results``; ``doc`` is the module's docstring."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if seeds:
-        made.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
-    made.add_argument("--name", default=name, help="of the result file")
-    made.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
-    return made
+        result.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    result.add_argument("--name", default=name, help="of the result file")
+    result.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
+    return result
 
 
 def repeating(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParser:
     """A parser for a speed benchmark; ``--rounds`` is the number of repetitions."""
-    made = parser(doc, name, seeds=())
-    made.add_argument("--rounds", type=int, default=rounds, help="repetitions, both sides in turns")
-    return made
+    result = parser(doc, name, seeds=())
+    result.add_argument("--rounds", type=int, default=rounds, help="repetitions, both sides in turns")
+    return result
 
 
 def starting(doc: str | None, name: str, out: str = "") -> argparse.ArgumentParser:
     """A parser for a benchmark that starts from the policies of ``benchmarks.quickstart``."""
-    made = parser(doc, name)
-    made.add_argument("--runs", type=Path, default=Path("runs/quickstart"), help="where benchmarks.quickstart wrote")
+    result = parser(doc, name)
+    result.add_argument("--runs", type=Path, default=Path("runs/quickstart"), help="where benchmarks.quickstart wrote")
     if out:
-        made.add_argument("--out", type=Path, default=Path(out), help="folder of this benchmark's own runs")
-        made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
-    return made
+        result.add_argument("--out", type=Path, default=Path(out), help="folder of this benchmark's own runs")
+        result.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
+    return result
 
 
 def record_of(arguments: argparse.Namespace, question: str, **budgets: float) -> AbstractContextManager[Record]:
@@ -90,5 +90,5 @@ def add_rounds(
         if not all(record.has(arm, number, settings) for arm in arms):
             for arm, figures in measure(number).items():
                 record.add(Row(arm, number, settings, figures=figures))
-                told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-                print(f"{number}: {arm}: {told}", flush=True)
+                listed = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+                print(f"{number}: {arm}: {listed}", flush=True)

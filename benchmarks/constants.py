@@ -45,10 +45,12 @@ def main() -> None:
             config = Run.open(arguments.runs / f"seed{seed}").config
             limited = replace(config, search=replace(config.search, limits=Limits(generated_tokens=arguments.tokens)))
             for name, settings in variants(limited).items():
-                named = digest(settings_of(settings) | {"policy": arguments.policy, "tasks": arguments.tasks})
-                if record.has(name, seed, named):
+                settings_hash = digest(settings_of(settings) | {"policy": arguments.policy, "tasks": arguments.tasks})
+                if record.has(name, seed, settings_hash):
                     continue
-                row = evaluated(settings, checkpoint, "mcts", name, seed, named, arguments.tasks, split="validation")
+                row = evaluated(
+                    settings, checkpoint, "mcts", name, seed, settings_hash, arguments.tasks, split="validation"
+                )
                 record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 

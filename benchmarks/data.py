@@ -38,8 +38,8 @@ KINDS = ("update, held", "update", "curriculum, trees", "curriculum, index")
 def tree(number: int) -> Tree:
     """A binary tree of three levels. Every ``REPEATED``-th tree belongs to the task of the tree before it."""
     draw, fresh = random.Random(number), itertools.count()
-    place = number - (number % REPEATED == 1)
-    task = Task(f"task-{place}", "Reach the goal.", "train", place)
+    task_number = number - (number % REPEATED == 1)
+    task = Task(f"task-{task_number}", "Reach the goal.", "train", task_number)
 
     def below(messages: tuple[Message, ...], depth: int) -> Node:
         node = Node(State(task, messages), draw.random(), tuple(draw.randrange(32_000) for _ in range(12)))
@@ -47,13 +47,13 @@ def tree(number: int) -> Tree:
         for _ in range(2 if depth < 2 else 0):
             ids = tuple(draw.randrange(32_000) for _ in range(8))
             action = Action(f"go {next(fresh)}", "go", "", ids, tuple(-draw.random() for _ in ids))
-            said = Message("assistant", action.text, ids)
-            child = below((*messages, said, Message("user", "You see a door.")), depth + 1)
+            turn = Message("assistant", action.text, ids)
+            child = below((*messages, turn, Message("user", "You see a door.")), depth + 1)
             reward = float(draw.random() < 0.3) if child.terminated else 0.0
             node.edges.append(Edge(action, 0.5, 2, draw.random() * 2, reward, child))
         return node
 
-    return Tree(task, number, below((Message("user", task.prompt),), 0), place=place, policy="./checkpoints/base")
+    return Tree(task, number, below((Message("user", task.prompt),), 0), place=task_number, policy="./checkpoints/base")
 
 
 def write(folder: Path, count: int) -> None:
@@ -65,8 +65,8 @@ def write(folder: Path, count: int) -> None:
 
 def scored(group: Sequence[Tree]) -> Iterator[AdvantageRow]:
     """The GRPO rows of the trees of one task."""
-    told = advantages(group, AdvantageConfig())
-    return (row for each in group for row in advantage_rows(each, told))
+    advantage_of = advantages(group, AdvantageConfig())
+    return (row for each in group for row in advantage_rows(each, advantage_of))
 
 
 def read(kind: str, folder: Path) -> int:

@@ -53,14 +53,14 @@ def figures(encoder: Encoder, learnt: Sequence[Experience], arguments: Sequence[
 
 
 def encoders(config: RunConfig, policy: Path, sentences: str | None) -> dict[str, Encoder]:
-    place = config.world.device_map
+    device = config.world.device_map
     found: dict[str, Encoder] = {
         "words": LexicalEncoder(),
-        "the policy's hidden states": load_encoder(EncoderConfig("hidden-states"), str(policy), place),
+        "the policy's hidden states": load_encoder(EncoderConfig("hidden-states"), str(policy), device),
     }
     if sentences:
         settings = EncoderConfig("sentence-transformers", sentences)
-        found[Path(sentences).name] = load_encoder(settings, sentences, place)
+        found[Path(sentences).name] = load_encoder(settings, sentences, device)
     return found
 
 

@@ -106,17 +106,17 @@ def _play(number: int, steps: int) -> tuple[float, float]:
     a clock that all processes share."""
     _barrier[0].wait()
     players = [env.demonstrator(0.3) for env in _envs]
-    rng, begun = random.Random(number), [0] * len(_envs)
+    rng, episodes = random.Random(number), [0] * len(_envs)
     began = time.monotonic()
     over = [True] * len(_envs)
     for _ in range(steps):
-        for place, (env, player) in enumerate(zip(_envs, players, strict=True)):
+        for index, (env, player) in enumerate(zip(_envs, players, strict=True)):
             assert player is not None
-            if over[place]:
-                begun[place] += 1
-                env.reset(options={"task": env.tasks("train", 1, begun[place])[0]})
+            if over[index]:
+                episodes[index] += 1
+                env.reset(options={"task": env.tasks("train", 1, episodes[index])[0]})
             _, _, terminated, truncated, _ = env.step(player.act(rng)[1])
-            over[place] = terminated or truncated
+            over[index] = terminated or truncated
     return began, time.monotonic()
 
 

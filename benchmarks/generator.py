@@ -40,8 +40,8 @@ def make_model(layers: int, width: int, dtype: torch.dtype) -> Qwen3ForCausalLM:
         tie_word_embeddings=True,
         initializer_range=width**-0.5,
     )
-    made: Qwen3ForCausalLM = Qwen3ForCausalLM(shape).eval().to("cuda" if CUDA else "cpu", dtype)
-    return made
+    model: Qwen3ForCausalLM = Qwen3ForCausalLM(shape).eval().to("cuda" if CUDA else "cpu", dtype)
+    return model
 
 
 def words(shuffler: random.Random, count: int) -> State:
@@ -59,8 +59,8 @@ def grow(
     shuffler = random.Random(0)
     states = [[words(shuffler, prompt) for _ in range(trees)]]
     while len(states) < depth:
-        drawn = draw(generator, states[-1], count, new)
-        followed = [state + samples[0].token_ids for state, samples in zip(states[-1], drawn, strict=True)]
+        samples_by_state = draw(generator, states[-1], count, new)
+        followed = [state + samples[0].token_ids for state, samples in zip(states[-1], samples_by_state, strict=True)]
         states.append([state + words(shuffler, observation) for state in followed])
     return states
 
@@ -77,16 +77,16 @@ def generate(model: Qwen3ForCausalLM, states: list[State], count: int, new: int)
         pad_token_id=0,
     )
     ids = torch.tensor(states, device=model.device)
-    made: Any = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)  # type: ignore[misc]
-    assert made.shape == (len(states) * count, len(states[0]) + new)
+    generated: Any = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)  # type: ignore[misc]
+    assert generated.shape == (len(states) * count, len(states[0]) + new)
 
 
 @torch.no_grad()
-def difference(model: Qwen3ForCausalLM, states: list[State], drawn: list[list[Sample]]) -> float:
+def difference(model: Qwen3ForCausalLM, states: list[State], samples_by_state: list[list[Sample]]) -> float:
     """The largest absolute difference between the samples' log-probabilities and those of one forward pass over each
     sample."""
     found = 0.0
-    for state, samples in zip(states, drawn, strict=True):
+    for state, samples in zip(states, samples_by_state, strict=True):
         ids = torch.tensor([[*state, *sample.token_ids] for sample in samples], device=model.device)
         logprobs = model(ids).logits[:, len(state) - 1 : -1].float().log_softmax(-1)
         plain = logprobs.gather(-1, ids[:, len(state) :, None])[..., 0].cpu()
@@ -153,8 +153,8 @@ def main() -> None:
                 found = {"generate, tokens / s": tokens / theirs, "local, tokens / s": tokens / ours}
                 found["ratio"] = theirs / ours
                 if number == 0:
-                    apart = (difference(model, each, draw(generator, each, count, new)) for each in states)
-                    found["largest difference of log-probabilities"] = max(apart)
+                    differences = (difference(model, each, draw(generator, each, count, new)) for each in states)
+                    found["largest difference of log-probabilities"] = max(differences)
                 return {arm: found}
 
             add_rounds(record, arguments.rounds, settings, [arm], measure)

@@ -79,10 +79,10 @@ class Place:
     """The model of the part "round"."""
 
 
-def make_model(place: Place, seed: int = 0) -> Qwen3ForCausalLM:
+def make_model(machine: Place, seed: int = 0) -> Qwen3ForCausalLM:
     """A model in bfloat16 on a GPU, in float32 elsewhere."""
     torch.manual_seed(seed)
-    size = place.size
+    size = machine.size
     shape = Qwen3Config(
         vocab_size=size.vocabulary,
         hidden_size=size.width,
@@ -96,8 +96,8 @@ def make_model(place: Place, seed: int = 0) -> Qwen3ForCausalLM:
         initializer_range=size.width**-0.5,
     )
     model = Qwen3ForCausalLM(shape)
-    made: Qwen3ForCausalLM = model.to(torch.device(place.device), _dtype(place))  # type: ignore[arg-type]  # PEFT's stub
-    return made
+    moved: Qwen3ForCausalLM = model.to(torch.device(machine.device), _dtype(machine))  # type: ignore[arg-type]  # PEFT's stub
+    return moved
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -105,43 +105,45 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
-def words(shuffler: random.Random, place: Place, count: int) -> tuple[int, ...]:
-    return tuple(shuffler.randrange(2, place.size.vocabulary) for _ in range(count))
+def words(shuffler: random.Random, machine: Place, count: int) -> tuple[int, ...]:
+    return tuple(shuffler.randrange(2, machine.size.vocabulary) for _ in range(count))
 
 
-def adapted(place: Place) -> Model:
-    return with_adapter(make_model(place), LoraConfig(rank=16), seed=0)
+def adapted(machine: Place) -> Model:
+    return with_adapter(make_model(machine), LoraConfig(rank=16), seed=0)
 
 
-def update(place: Place) -> dict[str, float]:
+def update(machine: Place) -> dict[str, float]:
     """Speed and memory of LoRA updates on whole rows."""
-    size, shuffler, model = place.size, random.Random(0), adapted(place)
+    size, shuffler, model = machine.size, random.Random(0), adapted(machine)
     rows = [
-        TokenRow(f"task-{number}", words(shuffler, place, size.row), (False, *(True,) * (size.row - 1)))
+        TokenRow(f"task-{number}", words(shuffler, machine, size.row), (False, *(True,) * (size.row - 1)))
         for number in range(size.batch * size.steps)
     ]
-    config = SFTConfig(batch_size=size.batch, max_steps=size.steps, precision=_precision(place))
-    with peak(place) as memory:
+    config = SFTConfig(batch_size=size.batch, max_steps=size.steps, precision=_precision(machine))
+    with peak(machine) as memory:
         each = step_seconds(lambda done: train_sft(model, tokenizer(), rows, config, on_progress=done))
     return {"tokens / s": size.batch * size.row / each, "s / step": each, "GiB": memory()}
 
 
-def packed(place: Place) -> dict[str, float]:
+def packed(machine: Place) -> dict[str, float]:
     """GRPO on eight siblings of a tree that share two thirds of their tokens: one by one, and packed."""
-    size, shuffler, found = place.size, random.Random(0), dict[str, float]()
+    size, shuffler, found = machine.size, random.Random(0), dict[str, float]()
     rows = list[AdvantageRow]()
     for number in range(size.steps):
-        prompt, action = words(shuffler, place, size.row * 2 // 3), size.row // 3
+        prompt, action = words(shuffler, machine, size.row * 2 // 3), size.row // 3
         for sibling in range(8):
             advantages = ((-1.0) ** sibling,) * action
-            drawn = words(shuffler, place, action)
-            rows.append(AdvantageRow(f"task-{number}", prompt, drawn, (True,) * action, advantages, (-1.0,) * action))
+            action_ids = words(shuffler, machine, action)
+            rows.append(
+                AdvantageRow(f"task-{number}", prompt, action_ids, (True,) * action, advantages, (-1.0,) * action)
+            )
     for name, together in (("one by one", False), ("packed", True)):
-        model = adapted(place)
+        model = adapted(machine)
         config = GRPOConfig(
-            batch_size=8, max_steps=size.steps, packed=together, precision=_precision(place), learning_rate=1e-5
+            batch_size=8, max_steps=size.steps, packed=together, precision=_precision(machine), learning_rate=1e-5
         )
-        with peak(place) as memory:
+        with peak(machine) as memory:
             each = step_seconds(
                 lambda done, model=model, config=config: train_grpo(  # type: ignore[misc]
                     model, tokenizer(), rows, config, on_progress=done
@@ -151,59 +153,61 @@ def packed(place: Place) -> dict[str, float]:
     return found | {"ratio": found["s / step, one by one"] / found["s / step, packed"]}
 
 
-def engine(place: Place) -> dict[str, float]:
+def engine(machine: Place) -> dict[str, float]:
     """vLLM with an adapter: speed, sleep, and a switch to another adapter."""
     from treeagent.generators.vllm import VllmGenerator
 
     with tempfile.TemporaryDirectory() as name:
-        base, folders = _saved(place, Path(name))
-        dtype = _precision(place)
-        made = VllmGenerator(str(base), folders[0], VllmConfig(gpu_memory_utilization=0.5, max_model_len=4096), dtype)
-        shuffler, prompts = random.Random(0), place.size.batch
+        base, folders = _saved(machine, Path(name))
+        dtype = _precision(machine)
+        generator = VllmGenerator(
+            str(base), folders[0], VllmConfig(gpu_memory_utilization=0.5, max_model_len=4096), dtype
+        )
+        shuffler, prompts = random.Random(0), machine.size.batch
         request = SampleRequest(
-            [words(shuffler, place, place.size.row) for _ in range(prompts)],
+            [words(shuffler, machine, machine.size.row) for _ in range(prompts)],
             4,
             range(prompts),
             stop_id=1,
             max_new_tokens=64,
         )
-        made.sample(request)  # warm-up
-        made.usage.generated_tokens = 0
-        took = seconds(lambda: made.sample(request))
-        held = _free(place)
-        slept = seconds(made.forget)
-        freed = _free(place) - held
-        switched = seconds(lambda: made.load(str(base), folders[1]))
-        generated = made.usage.generated_tokens
-        drawn = made.sample(request)
+        generator.sample(request)  # warm-up
+        generator.usage.generated_tokens = 0
+        took = seconds(lambda: generator.sample(request))
+        held = _free(machine)
+        slept = seconds(generator.forget)
+        freed = _free(machine) - held
+        switched = seconds(lambda: generator.load(str(base), folders[1]))
+        generated = generator.usage.generated_tokens
+        samples = generator.sample(request)
         found = {
             "generated tokens / s": generated / took,
             "s to sleep": slept,
             "GiB freed by sleep": freed / GIB,
             "s to switch": switched,
         }
-        made.close()
-        found["largest difference of log-probabilities"] = _difference(place, folders[1], request, drawn)
+        generator.close()
+        found["largest difference of log-probabilities"] = _difference(machine, folders[1], request, samples)
     return found
 
 
-def parallel(place: Place) -> dict[str, float]:
+def parallel(machine: Place) -> dict[str, float]:
     """vLLM on two GPUs: the difference of its log-probabilities from those of the model on one."""
     from treeagent.generators.vllm import VllmGenerator
 
     with tempfile.TemporaryDirectory() as name:
-        base, folders = _saved(place, Path(name))
-        dtype = _precision(place)
-        made = VllmGenerator(str(base), folders[0], VllmConfig(2, 0.4, 4096), dtype)
+        base, folders = _saved(machine, Path(name))
+        dtype = _precision(machine)
+        generator = VllmGenerator(str(base), folders[0], VllmConfig(2, 0.4, 4096), dtype)
         request = SampleRequest(
-            [words(random.Random(0), place, place.size.row)] * 8, 4, range(8), stop_id=1, max_new_tokens=64
+            [words(random.Random(0), machine, machine.size.row)] * 8, 4, range(8), stop_id=1, max_new_tokens=64
         )
-        drawn = made.sample(request)
-        made.close()
-        return {"largest difference of log-probabilities": _difference(place, folders[0], request, drawn)}
+        samples = generator.sample(request)
+        generator.close()
+        return {"largest difference of log-probabilities": _difference(machine, folders[0], request, samples)}
 
 
-def training_round(place: Place) -> dict[str, float]:
+def training_round(machine: Place) -> dict[str, float]:
     """One round of search and update, started as a user starts it."""
     small = [
         "adapt.rounds=1", "collect.tasks=16", "search.limits.simulations=8", "update.validation_tasks=16",
@@ -211,7 +215,7 @@ def training_round(place: Place) -> dict[str, float]:
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "run"
-        command = ["train", place.model, "--config", "models/gpu1_lora", "--out", str(out), *small]
+        command = ["train", machine.model, "--config", "models/gpu1_lora", "--out", str(out), *small]
         took = seconds(lambda: subprocess.run([sys.executable, "-m", "treeagent", *command], check=True))
         stages: Mapping[str, Mapping[str, float]] = json.loads((out / "stages.json").read_text())
         rows = json.loads((out / "results.json").read_text())
@@ -248,11 +252,11 @@ def step_seconds(training: Callable[[Callable[[int, int], None]], object]) -> fl
 
 
 @contextmanager
-def peak(place: Place) -> Iterator[Callable[[], float]]:
+def peak(machine: Place) -> Iterator[Callable[[], float]]:
     """Yields a function that returns the peak GPU memory allocated since the block began, in GiB; 0 without a GPU."""
-    if place.device == "cuda":
+    if machine.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    yield lambda: torch.cuda.max_memory_allocated() / GIB if place.device == "cuda" else 0.0
+    yield lambda: torch.cuda.max_memory_allocated() / GIB if machine.device == "cuda" else 0.0
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -261,24 +265,24 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _dtype(place: Place) -> torch.dtype:
-    return torch.bfloat16 if place.device == "cuda" else torch.float32
+def _dtype(machine: Place) -> torch.dtype:
+    return torch.bfloat16 if machine.device == "cuda" else torch.float32
 
 
-def _precision(place: Place) -> Precision:
-    return "bfloat16" if place.device == "cuda" else "float32"
+def _precision(machine: Place) -> Precision:
+    return "bfloat16" if machine.device == "cuda" else "float32"
 
 
-def _free(place: Place) -> int:
+def _free(machine: Place) -> int:
     """Free GPU memory in bytes; 0 without a GPU."""
-    return int(torch.cuda.mem_get_info()[0]) if place.device == "cuda" else 0
+    return int(torch.cuda.mem_get_info()[0]) if machine.device == "cuda" else 0
 
 
-def _saved(place: Place, folder: Path) -> tuple[Path, list[Path]]:
+def _saved(machine: Place, folder: Path) -> tuple[Path, list[Path]]:
     """Save a base model and two different adapters. Returns their folders."""
-    model = adapted(place)
+    model = adapted(machine)
     base = folder / "base"
-    make_model(place).save_pretrained(base)
+    make_model(machine).save_pretrained(base)
     adapters = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -292,20 +296,20 @@ def _saved(place: Place, folder: Path) -> tuple[Path, list[Path]]:
 
 
 @torch.no_grad()
-def _difference(place: Place, adapter: Path, request: SampleRequest, drawn: Sequence[object]) -> float:
+def _difference(machine: Place, adapter: Path, request: SampleRequest, samples_by_prompt: Sequence[object]) -> float:
     """The largest absolute difference between the samples' log-probabilities and those of a forward pass of the adapted
     model."""
     from peft import PeftModel
 
-    model, found = PeftModel.from_pretrained(make_model(place), str(adapter)).eval(), 0.0
-    for prompt, samples in zip(request.prompts[:8], drawn[:8], strict=True):
+    model, found = PeftModel.from_pretrained(make_model(machine), str(adapter)).eval(), 0.0
+    for prompt, samples in zip(request.prompts[:8], samples_by_prompt[:8], strict=True):
         assert isinstance(samples, list)
         for sample in samples:
             assert isinstance(sample, Sample)
-            ids = torch.tensor([[*prompt, *sample.token_ids]], device=place.device)
+            ids = torch.tensor([[*prompt, *sample.token_ids]], device=machine.device)
             plain = model(ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
-            told = plain.gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
-            found = max(found, float((told - torch.tensor(sample.logprobs)).abs().max()))
+            logprobs = plain.gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
+            found = max(found, float((logprobs - torch.tensor(sample.logprobs)).abs().max()))
     return found
 
 
@@ -318,7 +322,7 @@ def main() -> None:
     arguments: argparse.Namespace = options.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         options.error("torch finds no GPU: run it where there is one, or rehearse with --device cpu --size tiny")
-    place = Place(arguments.device, SIZES[arguments.size], arguments.model)
+    machine = Place(arguments.device, SIZES[arguments.size], arguments.model)
     settings = options_digest(arguments, "parts")
     with record_of(arguments, QUESTION) as record:
         for part in arguments.parts:
@@ -326,7 +330,7 @@ def main() -> None:
                 print(f"{part} is left out: {why}", flush=True)
             elif not record.has(part, 0, settings):
                 with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-                    figures = pool.submit(PARTS[part], place).result()
+                    figures = pool.submit(PARTS[part], machine).result()
                 record.add(Row(part, 0, settings, figures=figures))
                 print(part, ", ".join(f"{name} {value:.4g}" for name, value in figures.items()), flush=True)
 

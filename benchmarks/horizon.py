@@ -62,8 +62,8 @@ class Ladder:
         return State(task, (Message("user", "climb"),))
 
     async def step(self, state: State, action: Action) -> Transition:
-        said = Message("assistant", action.text, action.token_ids)
-        after = State(state.task, (*state.messages, said, Message("user", "on")))
+        turn = Message("assistant", action.text, action.token_ids)
+        after = State(state.task, (*state.messages, turn, Message("user", "on")))
         return Transition(after, reward=None, terminated=len(taken(after)) >= self.height)
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -72,11 +72,11 @@ class Ladder:
     def _propose(self, state: State, count: int, seed: int) -> Proposal:
         good = right(state.task, len(taken(state)))
         chances = {word: self.q if word == good else (1 - self.q) / 3 for word in WORDS}
-        luck = random.Random(seed)
-        drawn = luck.choices(list(chances), list(chances.values()), k=count)
+        rng = random.Random(seed)
+        sampled_words = rng.choices(list(chances), list(chances.values()), k=count)
         if self.thoughts:
-            return Proposal((1,), tuple(_action(word, 1e-12, f"{luck.random()} {word}") for word in drawn))
-        return Proposal((1,), tuple(_action(word, chances[word], word) for word in drawn))
+            return Proposal((1,), tuple(_action(word, 1e-12, f"{rng.random()} {word}") for word in sampled_words))
+        return Proposal((1,), tuple(_action(word, chances[word], word) for word in sampled_words))
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         return [Estimate(self._value(state)) for state in states]
@@ -84,8 +84,8 @@ class Ladder:
     def _value(self, state: State) -> float:
         steps = taken(state)
         noise = END_NOISE if len(steps) >= self.height else self.noise
-        luck = random.Random(derive_seed("value", state.task.id, *steps))
-        return (0.8 if climbs(state.task, steps) else 0.2) + luck.gauss(0, noise)
+        rng = random.Random(derive_seed("value", state.task.id, *steps))
+        return (0.8 if climbs(state.task, steps) else 0.2) + rng.gauss(0, noise)
 
 
 def _action(word: str, chance: float, text: str) -> Action:
@@ -103,7 +103,7 @@ def right(task: Task, step: int) -> str:
 
 def climbs(task: Task, steps: Sequence[str]) -> bool:
     """Whether all steps are right."""
-    return all(word == right(task, place) for place, word in enumerate(steps))
+    return all(word == right(task, index) for index, word in enumerate(steps))
 
 
 def solved(tree: Tree, height: int) -> bool:
@@ -130,14 +130,14 @@ def main() -> None:
             tasks = [Task(f"ladder {number}", "climb") for number in range(first, first + arguments.tasks)]
             for (noise, thoughts), height, way in product(PANELS, arguments.heights, WAYS):
                 name, config = arm(way, height, noise, thoughts), SearchConfig(limits=limits, **WAYS[way])
-                named = digest({"config": repr(config), "q": arguments.q, "tasks": arguments.tasks})
-                if record.has(name, seed, named):
+                settings_hash = digest({"config": repr(config), "q": arguments.q, "tasks": arguments.tasks})
+                if record.has(name, seed, settings_hash):
                     continue
                 ladder = Ladder(height, arguments.q, noise, thoughts)
                 trees = asyncio.run(make_search(ladder, ladder, config, ladder).run(tasks, range(len(tasks))))
                 record.add(
                     Row(
-                        name, seed, named, first_task=first,
+                        name, seed, settings_hash, first_task=first,
                         solved="".join(str(int(solved(tree, height))) for tree in trees),
                         environment_steps=sum(tree.budget.environment_steps for tree in trees),
                         generated_tokens=sum(tree.budget.generated_tokens for tree in trees),

@@ -144,8 +144,8 @@ class Arm:
         last = self.learnt.after(len(self.learnt.rounds))
         audited = {AUDITED[name]: float(value) for name, value in self.audit.items() if name in AUDITED}
         steps = {"seed's steps": float(self.seed_steps), "imagined steps": float(self.imagined_steps)}
-        kept = {} if self.kept is None else {"successes kept": self.kept}
-        return replace(last.row(name, seed, **steps, **audited, **kept), environment_steps=self.real_steps)
+        kept_figures = {} if self.kept is None else {"successes kept": self.kept}
+        return replace(last.row(name, seed, **steps, **audited, **kept_figures), environment_steps=self.real_steps)
 
 
 def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Arm:
@@ -158,18 +158,18 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
             run(config_file, recipe.begins_as, seed, start, out, overrides)
         with Run.create(
             folder, load_config(config_file, arguments_of(config_file, seed, settings)), resume=True
-        ) as begun:
-            if not begun.is_done(_WORLD):
+        ) as new_run:
+            if not new_run.is_done(_WORLD):
                 shutil.copy(world / "fidelity.json", folder)
-                copy_stages(Run.open(world), begun, (_SEEDING, _WORLD))
-            if recipe.begins_as and not begun.is_done(recipe.begun[-1]):
-                copy_stages(Run.open(_folder(out, recipe.begins_as, seed)), begun, recipe.begun)
+                copy_stages(Run.open(world), new_run, (_SEEDING, _WORLD))
+            if recipe.begins_as and not new_run.is_done(recipe.begun[-1]):
+                copy_stages(Run.open(_folder(out, recipe.begins_as, seed)), new_run, recipe.begun)
             if recipe.trusted:
-                trust(begun, recipe.imagined)
+                trust(new_run, recipe.imagined)
     learnt = train(config_file, seed, start, folder, settings)
     finished = Run.open(folder)
     stages = finished.stages()
-    spent = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
+    last_metrics = [row for row in finished.metrics() if row["stage"] == "adapt"][-1]
     seeding = stages.get(_SEEDING, {}).get("environment_steps", 0)
     demonstrated = stages.get(_WORLD, {}).get("demonstrated_steps", 0)
     share = {"share": stages[_AUDIT]["imagined"]} if _AUDIT in stages else {}
@@ -178,8 +178,8 @@ def run(config_file: Path, arm: str, seed: int, start: Path, out: Path, override
         learnt,
         json.loads(audit.read_text()) | share if share else {},
         seeding + demonstrated,
-        spent["environment_steps"] - seeding,
-        spent["imagined_steps"],
+        last_metrics["environment_steps"] - seeding,
+        last_metrics["imagined_steps"],
         asyncio.run(promises_kept(finished)) if any(recipe.imagined) else None,
     )
 
@@ -194,9 +194,9 @@ async def promises_kept(run: Run) -> float | None:
                 continue
             state, total = await dynamics.reset(tree.task), 0.0
             for edge in path:
-                told = await dynamics.step(state, edge.action)
-                state, total = told.state, total + (told.reward or 0.0)
-                if told.terminated or told.truncated:
+                transition = await dynamics.step(state, edge.action)
+                state, total = transition.state, total + (transition.reward or 0.0)
+                if transition.terminated or transition.truncated:
                     break
             returned.append(total)
     return sum(total >= 1 for total in returned) / len(returned) if returned else None
@@ -206,7 +206,7 @@ def trust(run: Run, shares: Sequence[float]) -> None:
     """Make every round of a run imagine the share that its recipe wants, with the first round's world model, whatever
     the audit says."""
     audit = json.loads((run.path / "fidelity.json").read_text())
-    told = {
+    audit_result = {
         name: audit[name] for name in ("lambda_cap", "optimism", "wrong_episodes", "reward_error", "transition_error")
     }
     for number, share in enumerate(shares, 1):
@@ -215,7 +215,7 @@ def trust(run: Run, shares: Sequence[float]) -> None:
             if number > 1:
                 shutil.copytree(run.checkpoints / _WORLD, world, dirs_exist_ok=True)
                 shutil.copy(memory_path(run.checkpoints / _WORLD), memory_path(world))
-            run.finish(f"audit-{number}", {"imagined": share, **told})
+            run.finish(f"audit-{number}", {"imagined": share, **audit_result})
 
 
 def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, overrides: Sequence[str]) -> Path:
@@ -226,17 +226,17 @@ def make_world(config_file: Path, name: str, seed: int, start: Path, out: Path, 
     config = load_config(config_file, arguments_of(config_file, seed, [*WORLDS[name], *CAREFUL, *overrides]))
     progress = RichProgress()
     first = make_world(config_file, "", seed, start, out, overrides) if name else None
-    with Run.create(folder, config, resume=True) as made:
+    with Run.create(folder, config, resume=True) as world_run:
         if first is None:
             search_batches(
-                config, made, progress, batches(config, made, start, _SEEDING, range(config.adapt.seed_tasks))
+                config, world_run, progress, batches(config, world_run, start, _SEEDING, range(config.adapt.seed_tasks))
             )
-        elif name == "optimist" and not made.is_done(_WORLD):
-            copy_stages(Run.open(first), made, (_SEEDING, _WORLD), partial(make_optimist, config))
-        elif not made.is_done(_SEEDING):
-            copy_stages(Run.open(first), made, (_SEEDING,))
-        fit(config, made, progress, made.checkpoints / _WORLD)
-        audit_world(config, made, made.checkpoints / _WORLD)
+        elif name == "optimist" and not world_run.is_done(_WORLD):
+            copy_stages(Run.open(first), world_run, (_SEEDING, _WORLD), partial(make_optimist, config))
+        elif not world_run.is_done(_SEEDING):
+            copy_stages(Run.open(first), world_run, (_SEEDING,))
+        fit(config, world_run, progress, world_run.checkpoints / _WORLD)
+        audit_world(config, world_run, world_run.checkpoints / _WORLD)
     return folder
 
 
@@ -293,8 +293,10 @@ def main() -> None:
         for seed in arguments.seeds:
             start = start_of(arguments.runs, seed)
             for name in arguments.arms:
-                named = settings_digest(arguments.config, [*ARMS[name].overrides(seed_tasks), *arguments.set], start)
-                if record.has(name, seed, named):
+                settings_hash = settings_digest(
+                    arguments.config, [*ARMS[name].overrides(seed_tasks), *arguments.set], start
+                )
+                if record.has(name, seed, settings_hash):
                     continue
                 arm = run(arguments.config, name, seed, start, arguments.out, arguments.set)
                 add_start(record, seed, arm.learnt, start)

@@ -71,8 +71,8 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
             runner.run(dynamics.reset(tree.task))
             for before, action in chain:
                 started = time.perf_counter()
-                told = runner.run(dynamics.step(before, action))
-                steps.append(Step(before, action, told, time.perf_counter() - started))
+                transition = runner.run(dynamics.step(before, action))
+                steps.append(Step(before, action, transition, time.perf_counter() - started))
             for before, _ in chain[-1:]:
                 started = time.perf_counter()
                 dynamics.move_to(before)
@@ -95,16 +95,16 @@ def imagine(model: ExperienceModel, steps: Sequence[Step], together: int) -> tup
     async def batch(arguments: Sequence[Step]) -> list[Transition]:
         return await asyncio.gather(*(model.step(step.before, step.action) for step in arguments))
 
-    told: list[Transition] = []
+    transitions: list[Transition] = []
     started = time.perf_counter()
     with asyncio.Runner() as runner:
         for start in range(0, len(steps), together):
-            told += runner.run(batch(steps[start : start + together]))
-    return told, time.perf_counter() - started
+            transitions += runner.run(batch(steps[start : start + together]))
+    return transitions, time.perf_counter() - started
 
 
-def said(told: Transition) -> tuple[str, float | None, bool]:
-    return answered(told.state.messages), told.reward, told.terminated
+def outcome_of(transition: Transition) -> tuple[str, float | None, bool]:
+    return answered(transition.state.messages), transition.reward, transition.terminated
 
 
 def main() -> None:
@@ -132,8 +132,10 @@ def main() -> None:
             found = {arms[0]: {"steps / s": real, "ratio": 1.0}, arms[1]: {"steps / s": branch, "ratio": branch / real}}
             with world_model(seeded, world) as model:
                 for arm, together in zip(arms[2:], (1, WAVE), strict=True):
-                    told, seconds = imagine(model, steps, together)
-                    right = [said(one) == said(step.told) for one, step in zip(told, steps, strict=True)]
+                    transitions, seconds = imagine(model, steps, together)
+                    right = [
+                        outcome_of(one) == outcome_of(step.told) for one, step in zip(transitions, steps, strict=True)
+                    ]
                     speed = len(steps) / seconds
                     found[arm] = {"steps / s": speed, "ratio": speed / real, "exact": statistics.mean(right)}
         return found

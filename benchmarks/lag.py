@@ -111,7 +111,7 @@ def row_of(run: Run, arm: str, seed: int) -> Row:
     """The row of a finished run."""
     greedy = {row["policy"]: row for row in run.result_rows()}
     best, before = greedy[run.facts("adapt")["best"]], next(iter(greedy.values()))
-    taken = stage_seconds(run.path / TIMES)
+    seconds_by_stage = stage_seconds(run.path / TIMES)
     rounds = [row for row in run.metrics() if row["stage"] == "adapt"]
     return Row(
         arm,
@@ -121,12 +121,12 @@ def row_of(run: Run, arm: str, seed: int) -> Row:
         solved=best["solved"],
         environment_steps=rounds[-1]["environment_steps"],
         generated_tokens=rounds[-1]["generated_tokens"],
-        seconds=sum(seconds for stage, seconds in taken.items() if stage != "evaluation"),
-        figures={"before, %": 100 * before["success"]} | figures(run, taken),
+        seconds=sum(seconds for stage, seconds in seconds_by_stage.items() if stage != "evaluation"),
+        figures={"before, %": 100 * before["success"]} | figures(run, seconds_by_stage),
     )
 
 
-def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
+def figures(run: Run, seconds_by_stage: Mapping[str, float]) -> dict[str, float]:
     """Figures beside success and time. The age is that of the trees that a round learns from, averaged over rounds. The
     staleness is what GRPO measures in its first steps of each round, without the first round, whose trees are fresh in
     both arms."""
@@ -138,7 +138,7 @@ def figures(run: Run, taken: Mapping[str, float]) -> dict[str, float]:
     ages = [row["age"] for row in run.metrics() if row["stage"] == "adapt"]
     found = {"age, rounds": sum(ages) / len(ages), "staleness, nats a token": sum(later) / len(later)}
     if not run.config.adapt.lag:  # with a lag, search and updates overlap in time
-        found |= {f"{stage}, s": taken[stage] for stage in ("search", "updates")}
+        found |= {f"{stage}, s": seconds_by_stage[stage] for stage in ("search", "updates")}
     return found
 
 
@@ -157,8 +157,8 @@ def main() -> None:
                 if not record.has(arm, seed, digest(settings_of(rounds.config(lag)))):
                     row = rounds.row(arm)
                     record.add(row)
-                    told: dict[str, Any] = {name: round(value, 3) for name, value in row.figures.items()}
-                    print(f"seed {seed} {arm}: {row.seconds:.0f} s, {100 * row.success:.1f} %, {told}", flush=True)
+                    rounded: dict[str, Any] = {name: round(value, 3) for name, value in row.figures.items()}
+                    print(f"seed {seed} {arm}: {row.seconds:.0f} s, {100 * row.success:.1f} %, {rounded}", flush=True)
 
 
 if __name__ == "__main__":

@@ -77,12 +77,12 @@ class Learnt:
 def settings_of_place(environment: Path) -> list[str]:
     """The environment and sampling settings of a config, as overrides of another config."""
     config = load_config(environment)
-    place, policy = config.environment, config.policy
-    options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in place.options.items())
+    environment_config, policy = config.environment, config.policy
+    options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in environment_config.options.items())
     return [
-        f"environment.name={place.name}",
+        f"environment.name={environment_config.name}",
         f"environment.options={{ {options} }}",
-        f"environment.max_steps={place.max_steps}",
+        f"environment.max_steps={environment_config.max_steps}",
         f"policy.temperature={policy.temperature}",
         f"policy.max_new_tokens={policy.max_new_tokens}",
     ]
@@ -100,13 +100,15 @@ def arguments_of(config: Path, seed: int, overrides: Sequence[str]) -> list[str]
 
 def settings_digest(config: Path, overrides: Sequence[str], start: Path) -> str:
     """Digest of a run of ``train``: its settings and those of the run that it starts from, without the seed."""
-    begun = settings_of(Run.open(start.parents[1]).config)
-    return digest({"run": settings_of(load_config(config, arguments_of(config, 0, overrides))), "start": begun})
+    start_settings = settings_of(Run.open(start.parents[1]).config)
+    return digest(
+        {"run": settings_of(load_config(config, arguments_of(config, 0, overrides))), "start": start_settings}
+    )
 
 
 def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequence[str]) -> Learnt:
     """Make or finish one run of ``treeagent train`` on one core."""
-    seconds, begun = 0.0, folder.exists()
+    seconds, resumed = 0.0, folder.exists()
     if not (folder / "report.html").exists():
         started = time.perf_counter()
         settings = arguments_of(config, seed, overrides)
@@ -120,7 +122,7 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
                 stderr=file,
                 env=os.environ | ONE_THREAD,
             )
-        seconds = 0.0 if begun else time.perf_counter() - started
+        seconds = 0.0 if resumed else time.perf_counter() - started
     finished = Run.open(folder)
     greedy = {row["policy"]: row for row in finished.result_rows() if row["mode"] == "greedy"}
     adapted = [row for row in finished.metrics() if row["stage"] == "adapt"]
@@ -142,9 +144,9 @@ def train(config: Path, seed: int, start: Path, folder: Path, overrides: Sequenc
 def add_start(record: Record, seed: int, learnt: Learnt, start: Path) -> None:
     """Record the row of the policy before learning, once per seed."""
     tasks = {"tasks": len(learnt.before["solved"])}
-    named = digest(settings_of(Run.open(start.parents[1]).config) | tasks)
-    if not record.has("before", seed, named):
-        record.add(learnt.start_row(seed, named))
+    settings_hash = digest(settings_of(Run.open(start.parents[1]).config) | tasks)
+    if not record.has("before", seed, settings_hash):
+        record.add(learnt.start_row(seed, settings_hash))
 
 
 def main() -> None:

@@ -45,14 +45,18 @@ def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
     """Success of each selection rule and number of leaves, on the same trees."""
     found: dict[str, dict[str, float]] = {}
     for selection in SELECTIONS:
-        alone = 0.0
+        sequential = 0.0
         for leaves in LEAVES:
             limits = Limits(simulations=simulations)
             config = SearchConfig(limits=limits, selection=selection, widening=0, leaves=leaves, skip_exhausted=False)
             right, batches = successes(trees, config)
             share = float(right.mean())
-            alone = share if leaves == 1 else alone
-            found[arm(selection, leaves)] = {"success": share, "lost, %": 100 * (1 - share / alone), "batches": batches}
+            sequential = share if leaves == 1 else sequential
+            found[arm(selection, leaves)] = {
+                "success": share,
+                "lost, %": 100 * (1 - share / sequential),
+                "batches": batches,
+            }
     return found
 
 

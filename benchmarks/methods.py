@@ -63,12 +63,12 @@ def main() -> None:
             config = Run.open(arguments.runs / f"seed{seed}").config
             for name, (mode, search) in methods(config.search, arguments.tokens).items():
                 settings = replace(config, search=search, evaluate=replace(config.evaluate, best_of=_MANY))
-                named = digest(
+                settings_hash = digest(
                     settings_of(settings) | {"mode": mode, "policy": arguments.policy, "tasks": arguments.tasks}
                 )
-                if (arguments.only and name not in arguments.only) or record.has(name, seed, named):
+                if (arguments.only and name not in arguments.only) or record.has(name, seed, settings_hash):
                     continue
-                row = evaluated(settings, checkpoint, mode, name, seed, named, arguments.tasks)
+                row = evaluated(settings, checkpoint, mode, name, seed, settings_hash, arguments.tasks)
                 record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 
@@ -88,15 +88,15 @@ def evaluated(
     Args:
         settings: digest of the settings.
     """
-    places = range(seed * tasks, (seed + 1) * tasks)
+    tasks_played = range(seed * tasks, (seed + 1) * tasks)
     jobs = [
-        BatchJob(config, checkpoint, arm, index, places[start : start + 50], None, split=split, mode=mode)
+        BatchJob(config, checkpoint, arm, index, tasks_played[start : start + 50], None, split=split, mode=mode)
         for index, start in enumerate(range(0, tasks, 50))
     ]
     done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}
     outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
     seconds = sum(seconds for _, seconds in done.values())
-    return replace(played(arm, seed, settings, places.start, outcomes), seconds=seconds)
+    return replace(played(arm, seed, settings, tasks_played.start, outcomes), seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -60,16 +60,16 @@ def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], rea
     returns, seed = config.environment.returns, derive_seed(config.seed, "value_head")
     width = checkpoint.model.config.get_text_config().hidden_size
     head = ValueHead(width, returns, seed) if reads == HIDDEN else LogprobHead(reward_range=returns, seed=seed)
-    told = fit_value(checkpoint.model, head, sample_value_rows(trees, config, returns), ValueConfig(seed=config.seed))
-    return head, told.explained_variance
+    fit = fit_value(checkpoint.model, head, sample_value_rows(trees, config, returns), ValueConfig(seed=config.seed))
+    return head, fit.explained_variance
 
 
 def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
     """The signal of V on trees. Replaces the values stored in the trees."""
     for tree in trees:
         nodes = [node for _, node in tree.walk()]
-        told = asyncio.run(value.estimate([node.state for node in nodes]))
-        for node, each in zip(nodes, told, strict=True):
+        estimates = asyncio.run(value.estimate([node.state for node in nodes]))
+        for node, each in zip(nodes, estimates, strict=True):
             node.value = each.value
     return signal_figures(value_signal(trees))
 
@@ -77,9 +77,9 @@ def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
 def spent(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[str, float]:
     """The cost of searching training tasks in this process, which does nothing else."""
     torch.set_num_threads(1)
-    actors, whole = load_actors(policy, config)
+    actors, full_policy = load_actors(policy, config)
     value: Value | None = actors.value
-    readers = {id(whole.generator): whole.generator.usage}
+    readers = {id(full_policy.generator): full_policy.generator.usage}
     if isinstance(value, HeadValue):
         if own_copy:
             generator = LocalGenerator(load_checkpoint(policy).model, cache_bytes=config.policy.cache_bytes)
@@ -110,34 +110,34 @@ def measure(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     config = replace(
         run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=arguments.tokens))
     )
-    named = digest({"options": options_digest(arguments, "runs"), "run": settings_of(config)})
+    settings_hash = digest({"options": options_digest(arguments, "runs"), "run": settings_of(config)})
     checkpoint = load_checkpoint(start_of(arguments.runs, seed, "base"))
     trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees + arguments.judged))
     heads = dict[str, ValueHead]()
     for arm in (HIDDEN, LOGPROBS):
         heads[arm], explained = fitted(checkpoint, config, trees[: arguments.trees], arm)
-        if record.has(arm, seed, named):
+        if record.has(arm, seed, settings_hash):
             continue
         policy = make_policy(checkpoint, config)
         figures = judged(HeadValue(policy.generator, policy.chat, heads[arm]), trees[arguments.trees :])
         figures["explained_variance"] = explained
         with saved(checkpoint, heads[arm]) as folder:
-            row = evaluated(config, folder, "mcts", arm, seed, named, arguments.tasks)
+            row = evaluated(config, folder, "mcts", arm, seed, settings_hash, arguments.tasks)
         record.add(replace(row, figures=figures))
-        told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
-        print(f"seed {seed} {arm}: {100 * row.success:.1f} %, {told}", flush=True)
+        listed = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
+        print(f"seed {seed} {arm}: {100 * row.success:.1f} %, {listed}", flush=True)
     read_by = {HIDDEN: HIDDEN, LOGPROBS: LOGPROBS, COPY: HIDDEN} | (ENGINE if find_spec("vllm") else {})
     for arm, reads in read_by.items():
         name = f"cost, {arm}"
-        if record.has(name, seed, named):
+        if record.has(name, seed, settings_hash):
             continue
         settings = replace(config, policy=replace(config.policy, generator="vllm")) if arm in ENGINE else config
         with (
             saved(checkpoint, heads[reads]) as folder,
-            ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone,
+            ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
         ):
-            figures = alone.submit(spent, settings, folder, arm == COPY, arguments.cost_tasks).result()
-        record.add(Row(name, seed, named, figures=figures))
+            figures = pool.submit(spent, settings, folder, arm == COPY, arguments.cost_tasks).result()
+        record.add(Row(name, seed, settings_hash, figures=figures))
         print(f"seed {seed} {name}: {figures}", flush=True)
 
 

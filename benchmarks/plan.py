@@ -65,10 +65,10 @@ _KEYS = ("generated_tokens", "trained_tokens", "environment_steps", "seconds")
 
 
 def main(arguments: Sequence[str]) -> None:
-    made = parser(__doc__, "plan", seeds=(0,))
-    made.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="recipes")
-    made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
-    options = made.parse_args(arguments)
+    argument_parser = parser(__doc__, "plan", seeds=(0,))
+    argument_parser.add_argument("--only", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="recipes")
+    argument_parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
+    options = argument_parser.parse_args(arguments)
     with record_of(options, QUESTION) as record:
         for arm in options.only:
             for seed in options.seeds:
@@ -107,9 +107,9 @@ def compared(planned: dict[str, StageCost], took: dict[str, StageCost]) -> dict[
         for name in known:
             figures[f"{name} {key} planned"] = getattr(planned[name], key)
             figures[f"{name} {key} taken"] = getattr(took[name], key)
-        whole = sum(getattr(took[name], key) for name in known)
-        if whole:
-            figures[f"{key} ratio"] = sum(getattr(planned[name], key) for name in known) / whole
+        total = sum(getattr(took[name], key) for name in known)
+        if total:
+            figures[f"{key} ratio"] = sum(getattr(planned[name], key) for name in known) / total
     return figures
 
 

@@ -22,8 +22,8 @@ def some_paid(tasks: Sequence[Task], split: Split, start: int) -> list[Task]:
     """Add to the prompt of every second training task that steps are paid. ``start`` is the index of the first task in
     the split."""
     return [
-        replace(task, prompt=f"{task.prompt} {PAID}") if split == "train" and place % 2 == 0 else task
-        for place, task in enumerate(tasks, start)
+        replace(task, prompt=f"{task.prompt} {PAID}") if split == "train" and index % 2 == 0 else task
+        for index, task in enumerate(tasks, start)
     ]
 
 

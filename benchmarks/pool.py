@@ -78,7 +78,7 @@ class Walk(Env):
         return f"at {x + right} {y + up}", float(x + right + y + up == 6), False, False, {}
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [Task(f"walk-{split}-{place}", "walk", split, place) for place in range(start, start + count)]
+        return [Task(f"walk-{split}-{index}", "walk", split, index) for index in range(start, start + count)]
 
     def legal_actions(self) -> list[str] | None:
         return [*MOVES]
@@ -145,12 +145,12 @@ class Way:
         options: dict[str, object] = {"seconds": seconds if self.waits else 0.0}
         if self.name.endswith(":Walk"):
             options |= {"tail": self.tail, "portable": self.portable}
-        given = ",".join(f"{key}={str(value).lower()}" for key, value in options.items())
+        inline = ",".join(f"{key}={str(value).lower()}" for key, value in options.items())
         return load_config(
             None,
             [
                 f"environment.name={self.name}",
-                f"environment.options={{{given}}}",
+                f"environment.options={{{inline}}}",
                 f"environment.parallel={self.instances}",
                 "environment.max_steps=8",
                 "policy.actions=score",
@@ -202,15 +202,15 @@ def searched(config: RunConfig, checkpoint: Path) -> Searched:
         return Searched(cost, seconds, processor, list(waited.values()), nodes)
 
 
-def same(mine: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two records are the same up to the rounding of floats."""
-    if isinstance(mine, float):
-        return isinstance(other, float) and math.isclose(mine, other, rel_tol=1e-4, abs_tol=1e-6)
-    if isinstance(mine, dict):
-        return mine.keys() == other.keys() and all(same(each, other[key]) for key, each in mine.items())
-    if isinstance(mine, list | tuple):
-        return len(mine) == len(other) and all(map(same, mine, other))
-    return bool(mine == other)
+    if isinstance(first, float):
+        return isinstance(second, float) and math.isclose(first, second, rel_tol=1e-4, abs_tol=1e-6)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(each, second[key]) for key, each in first.items())
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second)
 
 
 def main() -> None:

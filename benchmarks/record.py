@@ -170,8 +170,8 @@ def read(path: Path) -> Result | None:
         return _RESULT.validate_json(regular(path).read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path.name} is no result file: {place + ': ' * bool(place)}{first['msg']}") from None
+        location = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path.name} is no result file: {location + ': ' * bool(location)}{first['msg']}") from None
 
 
 def digest(settings: Mapping[str, Any]) -> str:
@@ -196,14 +196,14 @@ class Record:
         """Add a row and write the file. Rows of the same arm with other settings are dropped, because all rows of an
         arm must have the same settings."""
         *before, session = self.result.sessions
-        kept = [
+        other_rows = [
             one for one in self.result.rows
             if one.arm != row.arm or (one.settings == row.settings and one.seed != row.seed)
         ]  # fmt: skip
         self.result = replace(
             self.result,
             sessions=(*before, replace(session, seconds=round(time.perf_counter() - self._started, 1))),
-            rows=(*kept, _rounded(replace(row, session=len(before)))),
+            rows=(*other_rows, _rounded(replace(row, session=len(before)))),
         )
         write(self.path, self.result)
 
@@ -233,31 +233,31 @@ def recording(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the program ends
         except BlockingIOError:
             raise UserError(f"another program is writing {path.name}: wait for it, or give another --name") from None
-        yield _begun(path, name, question, budgets)
+        yield _continued(path, name, question, budgets)
 
 
-def _begun(path: Path, name: str, question: str, budgets: dict[str, float]) -> Record:
+def _continued(path: Path, name: str, question: str, budgets: dict[str, float]) -> Record:
     """The existing rows, or none, with a session for this program."""
     found = read(path) or Result(name, question, budgets)
     if (found.question, dict(found.budgets)) != (question, budgets):
         raise UserError(f"{path.name} has another question or other budgets: delete it to measure anew")
     used = {row.session for row in found.rows}
-    kept = {old: new for new, old in enumerate(sorted(used))}  # sessions without rows are dropped
+    new_numbers = {old: new for new, old in enumerate(sorted(used))}  # sessions without rows are dropped
     return Record(
         path,
         replace(
             found,
-            sessions=(*(found.sessions[old] for old in kept), this_session()),
-            rows=tuple(replace(row, session=kept[row.session]) for row in found.rows),
+            sessions=(*(found.sessions[old] for old in new_numbers), this_session()),
+            rows=tuple(replace(row, session=new_numbers[row.session]) for row in found.rows),
         ),
     )
 
 
 def write(path: Path, result: Result) -> None:
     """Write a result file atomically. Each row has a line of its own, so that diffs between files are short."""
-    whole = asdict(result)
-    rows = whole.pop("rows")
-    head = orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode().removesuffix("\n}")
+    fields = asdict(result)
+    rows = fields.pop("rows")
+    head = orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode().removesuffix("\n}")
     lines = ",\n    ".join(orjson.dumps(row).decode() for row in rows)
     write_atomic(path, f'{head},\n  "rows": [\n    {lines}\n  ]\n}}\n'.encode())
 
@@ -300,8 +300,8 @@ def this_machine() -> Machine:
     gpus: list[str] = []
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        told = subprocess.run(query, capture_output=True, text=True, check=False)
-        gpus = told.stdout.splitlines() if told.returncode == 0 else []
+        process = subprocess.run(query, capture_output=True, text=True, check=False)
+        gpus = process.stdout.splitlines() if process.returncode == 0 else []
     gpu = f"{len(gpus)} × {gpus[0]}" if gpus else ""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(models[0] if models else platform.machine(), cores, round(memory, 1), gpu)
@@ -317,7 +317,7 @@ def _version(package: str) -> str:
 def _git(*arguments: str) -> str:
     """Output of a git command; empty outside of a checkout or without git."""
     try:
-        told = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+        process = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return told.stdout.strip()
+    return process.stdout.strip()

@@ -94,7 +94,7 @@ def lats_style(simulations: int, rollouts: bool) -> Grown:
     once. The rollout follows the best of them and is not kept. Every iteration collects all nodes again to look for a
     solution."""
     root = TextNode(0, observation="observation 0")
-    made, nodes = 1, [root]
+    generated, nodes = 1, [root]
     for _ in range(simulations):
         node = root
         while node.children:
@@ -102,7 +102,7 @@ def lats_style(simulations: int, rollouts: bool) -> Grown:
         node.children = below = node.grown()
         best = node
         while below:
-            made += len(below)
+            generated += len(below)
             best = max(below, key=lambda each: each.value)
             below = best.grown() if rollouts else []
         found = best.value
@@ -113,7 +113,7 @@ def lats_style(simulations: int, rollouts: bool) -> Grown:
             climber = climber.parent
         nodes = root.everything()
         max(nodes, key=lambda each: each.value)
-    return Grown(made, len(nodes), nodes)
+    return Grown(generated, len(nodes), nodes)
 
 
 @dataclass(eq=False)
@@ -148,20 +148,20 @@ def reasoners_style(simulations: int, rollouts: bool) -> Grown:
     leaf are created at once, with a quick reward. The rollout follows the best of them and stays in the tree. Every
     iteration copies its path into a trace."""
     root = ListNode(0)
-    made, trace = 1, list[list[ListNode]]()
+    generated, trace = 1, list[list[ListNode]]()
     for _ in range(simulations):
         path = [root]
         while path[-1].children:
             path = [*path, max(path[-1].children, key=ListNode.uct)]
-        made += path[-1].grow()
+        generated += path[-1].grow()
         while rollouts and path[-1].children:
             path = [*path, max(path[-1].children, key=lambda each: each.value)]
-            made += path[-1].grow()
+            generated += path[-1].grow()
         found = worth(path[-1].number)
         for node in path:
             node.returns.append(found)
         trace.append(list(path))
-    return Grown(made, made, (root, trace))
+    return Grown(generated, generated, (root, trace))
 
 
 def mctx_search(simulations: int, trees: int) -> Callable[[], Grown] | None:

@@ -34,8 +34,8 @@ def fitted(run: Path, out: Path, settings: list[str]) -> Path:
     if not out.exists():
         partial = out.with_name(f".{out.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        kept = shutil.ignore_patterns("episodes", "figures", "evaluate-*", "*.html", "checkpoints", ".lock")
-        shutil.copytree(run, partial, ignore=kept)
+        ignored = shutil.ignore_patterns("episodes", "figures", "evaluate-*", "*.html", "checkpoints", ".lock")
+        shutil.copytree(run, partial, ignore=ignored)
         partial.rename(out)
     config = load_config(out / "config.toml", settings)
     with Run.create(out, Run.open(out).config, resume=True) as copy:
@@ -65,18 +65,18 @@ def main() -> None:
                         settings = replace(
                             config, search=search, rewards=rewards, evaluate=replace(config.evaluate, best_of=100_000)
                         )
-                        told = settings_of(replace(settings, search=replace(search, learned_weight=0.0)))
-                        told |= {
+                        settings_record = settings_of(replace(settings, search=replace(search, learned_weight=0.0)))
+                        settings_record |= {
                             "rewards.learned": "",
                             "tasks": arguments.tasks,
                             "fit": arguments.set if weight else [],
                         }
-                        arm, named = f"{name}, {way}, {tokens} tokens", digest(told)
-                        if not record.has(arm, seed, named):
+                        arm, settings_hash = f"{name}, {way}, {tokens} tokens", digest(settings_record)
+                        if not record.has(arm, seed, settings_hash):
                             start = start_of(arguments.runs, seed, "base")
-                            row = evaluated(settings, start, way, arm, seed, named, arguments.tasks)
-                            shown = {each: audit[each] for each in SHOWN} if weight else {}
-                            record.add(replace(row, figures={"tokens": tokens, **shown}))
+                            row = evaluated(settings, start, way, arm, seed, settings_hash, arguments.tasks)
+                            audit_figures = {each: audit[each] for each in SHOWN} if weight else {}
+                            record.add(replace(row, figures={"tokens": tokens, **audit_figures}))
                             print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 
 

@@ -35,10 +35,13 @@ def main() -> None:
             for policy, mode in PLAYED:
                 for name, kinds in KINDS:
                     settings = replace(config, environment=replace(config.environment, disturbances=kinds))
-                    arm, named = f"{policy}, {mode}, {name}", digest(settings_of(settings) | {"tasks": arguments.tasks})
-                    if not record.has(arm, seed, named):
+                    arm, settings_hash = (
+                        f"{policy}, {mode}, {name}",
+                        digest(settings_of(settings) | {"tasks": arguments.tasks}),
+                    )
+                    if not record.has(arm, seed, settings_hash):
                         checkpoint = start_of(arguments.runs, seed, policy)
-                        row = evaluated(settings, checkpoint, mode, arm, seed, named, arguments.tasks)
+                        row = evaluated(settings, checkpoint, mode, arm, seed, settings_hash, arguments.tasks)
                         record.add(row)
                         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

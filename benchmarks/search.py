@@ -116,8 +116,8 @@ def measure_core(record: Record, arguments: argparse.Namespace) -> None:
     for rollouts in (True, False):
         how = "" if rollouts else " without rollouts"
         cores += [
-            Core(f"LATS-style{how}", (1,), partial(_alone, lats_style, rollouts)),
-            Core(f"llm-reasoners-style{how}", (1,), partial(_alone, reasoners_style, rollouts)),
+            Core(f"LATS-style{how}", (1,), partial(_one_tree_each, lats_style, rollouts)),
+            Core(f"llm-reasoners-style{how}", (1,), partial(_one_tree_each, reasoners_style, rollouts)),
         ]
     compiled = {trees: run for trees in TREE_COUNTS if (run := mctx_search(STUB_SIMULATIONS, trees)) is not None}
     if compiled:
@@ -149,7 +149,7 @@ def simulations_per_second(core: Core, trees: int) -> float:
     return repeats * trees * STUB_SIMULATIONS / (time.process_time() - started)
 
 
-def _alone(loop: Callable[[int, bool], Grown], rollouts: bool, trees: int) -> Grown:
+def _one_tree_each(loop: Callable[[int, bool], Grown], rollouts: bool, trees: int) -> Grown:
     assert trees == 1
     return loop(STUB_SIMULATIONS, rollouts)
 
@@ -159,10 +159,14 @@ class AnyCall(ReAct):
     root."""
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        luck = derive_seed(*token_ids)
+        random_number = derive_seed(*token_ids)
         words = ("linen shirt", "canvas lunch box", "striped shirt", "durable box", "washable", "theft proof", "small")
         clicks = ("1", "2", "3", "next >", "buy now")
-        call = f"search[{words[luck % len(words)]}]" if luck & 256 else f"click[{clicks[luck % len(clicks)]}]"
+        call = (
+            f"search[{words[random_number % len(words)]}]"
+            if random_number & 256
+            else f"click[{clicks[random_number % len(clicks)]}]"
+        )
         return Action(text, call, "", tuple(token_ids), tuple(logprobs))
 
 
@@ -338,21 +342,25 @@ def go_shopping(width: int, layers: int) -> Shopping:
     env = ShopEnv(options)
     player = env.demonstrator(0.5)
     assert player is not None
-    shown = demonstrate(EnvDynamics(env, max_steps=10), player, env.tasks("train", 200), seed=0, grammar=ReAct())
-    texts = [message.content for tree in shown for node in tree.nodes() for message in node.state.messages[-2:]]
+    demonstrations = demonstrate(
+        EnvDynamics(env, max_steps=10), player, env.tasks("train", 200), seed=0, grammar=ReAct()
+    )
+    texts = [
+        message.content for tree in demonstrations for node in tree.nodes() for message in node.state.messages[-2:]
+    ]
     scratch = ScratchConfig(width=width, layers=layers)
     chat = ChatFormat(train_tokenizer(texts, scratch))
     model = random_model(chat.tokenizer, scratch, 0).eval()
     return Shopping(model, chat, ValueHead(width), env, ReplayedShop(options))
 
 
-def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measured) -> None:
-    """Search the shop for one round and add its measurements to ``measured``."""
+def search_shop(shopping: Shopping, way: Way, simulations: int, measurement: Measured) -> None:
+    """Search the shop for one round and add its measurements to ``measurement``."""
     from treeagent.agent.policy import HeadValue, LLMPolicy
     from treeagent.envs import EnvDynamics
     from treeagent.generators.local import LocalGenerator
 
-    spent, chat, head = Spent(), shopping.chat, shopping.head
+    usage, chat, head = Spent(), shopping.chat, shopping.head
     generator: LocalGenerator | None = None
     policy: LLMPolicy | Generating
     if way.together is None:
@@ -360,31 +368,31 @@ def search_shop(shopping: Shopping, way: Way, simulations: int, measured: Measur
         policy = LLMPolicy(generator, chat, AnyCall(), max_new_tokens=MAX_NEW_TOKENS)
         value: Value = HeadValue(generator, chat, head)
     else:
-        policy = value = Generating(shopping.model, chat, head, way.together, spent)
+        policy = value = Generating(shopping.model, chat, head, way.together, usage)
     dynamics = EnvDynamics(shopping.env if way.together is None else shopping.replayed, max_steps=MAX_STEPS)
-    timed = Timed(policy, value, dynamics, spent)
+    timed = Timed(policy, value, dynamics, usage)
     limits = Limits(simulations=simulations)
     search = Search(
         timed, timed, SearchConfig(limits=limits, candidates=CANDIDATES, widening=0, leaves=way.leaves), timed
     )
     tasks = shopping.env.tasks("train", way.trees)
     trees: list[Tree] = []
-    hooks = _time_model(shopping.model, spent)
+    hooks = _time_model(shopping.model, usage)
     started = time.process_time()
     for first in range(0, way.trees, way.batch):
         batch = tasks[first : first + way.batch]
         trees += asyncio.run(search.run(batch, [derive_seed(task.id) for task in batch]))
-    measured.seconds.append(time.process_time() - started)
+    measurement.seconds.append(time.process_time() - started)
     for hook in hooks:
         hook.remove()
     if failed := [tree.error for tree in trees if tree.error]:
         raise RuntimeError(failed[0])
     if generator is not None:
-        spent.encoded = generator.usage.encoded_tokens
-    measured.trees, measured.spent, measured.replayed = trees, spent, dynamics.replayed_steps
+        usage.encoded = generator.usage.encoded_tokens
+    measurement.trees, measurement.spent, measurement.replayed = trees, usage, dynamics.replayed_steps
 
 
-def _time_model(model: "Qwen3ForCausalLM", spent: Spent) -> list[Any]:
+def _time_model(model: "Qwen3ForCausalLM", usage: Spent) -> list[Any]:
     started = 0.0
 
     def begin(*_: object) -> None:
@@ -392,7 +400,7 @@ def _time_model(model: "Qwen3ForCausalLM", spent: Spent) -> list[Any]:
         started = time.process_time()
 
     def finish(*_: object) -> None:
-        spent.model_seconds += time.process_time() - started
+        usage.model_seconds += time.process_time() - started
 
     return [model.register_forward_pre_hook(begin), model.register_forward_hook(finish)]
 
@@ -422,29 +430,29 @@ def measure_model(record: Record, arguments: argparse.Namespace, simulations: in
         found = {way.name: Measured() for way in WAYS}
         for way in WAYS:
             search_shop(shopping, way, simulations, found[way.name])
-        alone, together = found["treeagent, 1 tree"].speed, found["treeagent, 100 trees"].speed
-        return {name: _figures(each, alone, together) for name, each in found.items()}
+        one_tree, together = found["treeagent, 1 tree"].speed, found["treeagent, 100 trees"].speed
+        return {name: _figures(each, one_tree, together) for name, each in found.items()}
 
     add_rounds(record, arguments.rounds, options_digest(arguments), [way.name for way in WAYS], measure)
 
 
-def _figures(found: Measured, alone: float, together: float) -> dict[str, float]:
-    """Figures of one way and round. ``alone`` and ``together`` are treeagent's speeds with one tree and with 100
+def _figures(found: Measured, one_tree: float, together: float) -> dict[str, float]:
+    """Figures of one way and round. ``one_tree`` and ``together`` are treeagent's speeds with one tree and with 100
     trees."""
     candidates = sum(CANDIDATES * tree.budget.proposals for tree in found.trees)
     tokens = sum(tree.budget.generated_tokens for tree in found.trees)
-    [total], spent = found.seconds, found.spent
+    [total], usage = found.seconds, found.spent
     return {
         "simulations / s": found.speed,
         "ratio": together / found.speed,
-        "ratio, 1 tree": alone / found.speed,
+        "ratio, 1 tree": one_tree / found.speed,
         "candidates / simulation": candidates / found.simulations,
         "tokens / candidate": tokens / candidates,
         "tokens / s": tokens / total,
-        "share of the model": spent.model_seconds / total,
-        "of tokens, cache, sampling": (spent.outside_seconds - spent.model_seconds - spent.environment_seconds) / total,
-        "of the environment": spent.environment_seconds / total,
-        "of the search": (total - spent.outside_seconds) / total,
+        "share of the model": usage.model_seconds / total,
+        "of tokens, cache, sampling": (usage.outside_seconds - usage.model_seconds - usage.environment_seconds) / total,
+        "of the environment": usage.environment_seconds / total,
+        "of the search": (total - usage.outside_seconds) / total,
     }
 
 
@@ -455,17 +463,17 @@ def measure_tokens(record: Record, arguments: argparse.Namespace, simulations: i
     def measure(_: int) -> Figures:
         found: dict[str, dict[str, float]] = {}
         for way in WAYS:
-            measured = Measured()
-            search_shop(shopping, way, simulations, measured)
-            needed = sum(map(tokens_to_read, measured.trees))
-            nodes = sum(1 for tree in measured.trees for _ in tree.nodes())
+            measurement = Measured()
+            search_shop(shopping, way, simulations, measurement)
+            needed = sum(map(tokens_to_read, measurement.trees))
+            nodes = sum(1 for tree in measurement.trees for _ in tree.nodes())
             found[way.name] = {
-                "tokens encoded": measured.spent.encoded,
+                "tokens encoded": measurement.spent.encoded,
                 "tokens that had to be read": needed,
-                "encoded / needed": measured.spent.encoded / needed,
-                "transitions": nodes - len(measured.trees),
-                "environment steps": sum(tree.budget.environment_steps for tree in measured.trees),
-                "of them replayed": measured.replayed,
+                "encoded / needed": measurement.spent.encoded / needed,
+                "transitions": nodes - len(measurement.trees),
+                "environment steps": sum(tree.budget.environment_steps for tree in measurement.trees),
+                "of them replayed": measurement.replayed,
             }
         return found
 

@@ -78,8 +78,8 @@ def update(folder: Path) -> None:
     parts = [one.to_local() if isinstance(one, DTensor) else one for one in model.parameters()]
     seconds = statistics.median(after - start for start, after in pairwise(times[2:]))
     if leads:
-        told = sum(part.nbytes for part in parts), largest() - before, seconds
-        (folder / "told.json").write_text(json.dumps(told))
+        measured = sum(part.nbytes for part in parts), largest() - before, seconds
+        (folder / "told.json").write_text(json.dumps(measured))
 
 
 def llama(layers: int, width: int) -> LlamaForCausalLM:

@@ -44,12 +44,12 @@ class Counted:
     tokens: int = 0
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        said = await self.policy.propose(states, count, seeds)
-        actions = [action for proposal in said for action in proposal.actions]
+        proposals = await self.policy.propose(states, count, seeds)
+        actions = [action for proposal in proposals for action in proposal.actions]
         self.turns += len(actions)
         self.malformed += sum(bool(action.error) for action in actions)
         self.tokens += sum(len(action.token_ids) for action in actions)
-        return said
+        return proposals
 
 
 def play(config: RunConfig, checkpoint: Path, seed: int, arm: str) -> Row:

@@ -111,16 +111,18 @@ def main() -> None:
                     f"{name}, size {size}, {tokens} tokens",
                     {"tasks": arguments.tasks, "split": arguments.split},
                 )
-                named = digest(settings_of(settings) | {"mode": way.mode} | more)
-                if not record.has(arm, seed, named):
-                    places = range(seed * arguments.tasks, (seed + 1) * arguments.tasks)
-                    row = measured(settings, checkpoint, way.mode, (arm, seed, named), places, arguments.split)
+                settings_hash = digest(settings_of(settings) | {"mode": way.mode} | more)
+                if not record.has(arm, seed, settings_hash):
+                    tasks_played = range(seed * arguments.tasks, (seed + 1) * arguments.tasks)
+                    row = measured(
+                        settings, checkpoint, way.mode, (arm, seed, settings_hash), tasks_played, arguments.split
+                    )
                     record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
-                    told = {name: round(value, 2) for name, value in row.figures.items()}
-                    steps, spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks
+                    rounded = {name: round(value, 2) for name, value in row.figures.items()}
+                    steps, tokens_spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks
                     print(
-                        f"seed {seed} {arm}: {100 * row.success:.0f} %, {steps:.0f} steps, {spent:.0f} tokens, "
-                        f"{row.seconds:.0f} s, {told}",
+                        f"seed {seed} {arm}: {100 * row.success:.0f} %, {steps:.0f} steps, {tokens_spent:.0f} tokens, "
+                        f"{row.seconds:.0f} s, {rounded}",
                         flush=True,
                     )
 
@@ -135,8 +137,8 @@ def trained(config: RunConfig, run: Run) -> Path:
 
 def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
     """The settings of an evaluation at one size."""
-    place = config.environment
-    environment = replace(place, options={**place.options, "size": size}, max_steps=4 * size)
+    base = config.environment
+    environment = replace(base, options={**base.options, "size": size}, max_steps=4 * size)
     # Beam search and REBASE go down once. They are as wide as the limit allows for a plan of two actions per road.
     wide = max(2, tokens // (ACTION_TOKENS * 2 * size))
     once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
@@ -145,15 +147,15 @@ def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
 
 
 def measured(
-    config: RunConfig, checkpoint: Path, mode: Mode, named: tuple[str, int, str], places: range, split: Split
+    config: RunConfig, checkpoint: Path, mode: Mode, row_key: tuple[str, int, str], task_range: range, split: Split
 ) -> Row:
     """Evaluate an arm. Returns its row with its figures."""
     with tempfile.TemporaryDirectory() as folder:
         trees_at = None if mode == "greedy" else Path(folder)
-        job = BatchJob(config, checkpoint, "sweep", 0, places, trees_at, split=split, mode=mode)
+        job = BatchJob(config, checkpoint, "sweep", 0, task_range, trees_at, split=split, mode=mode)
         [(_, (outcomes, seconds))] = run_jobs(evaluate_batch, [job], config)
         trees = list(read_as(from_record, Path(folder), "sweep"))
-    figures = {"horizon": statistics.fmean(plan_lengths(config, places, split))}
+    figures = {"horizon": statistics.fmean(plan_lengths(config, task_range, split))}
     found = [outcome.success for outcome in outcomes if outcome.found]
     if trees:
         figures["found"] = len(found) / len(outcomes)
@@ -163,15 +165,15 @@ def measured(
         figures |= of_trees(trees)
     if mode == "best_of_n":
         figures["p"] = statistics.fmean(map(sampled, trees))
-    return replace(played(*named, places.start, outcomes), seconds=seconds, figures=figures)
+    return replace(played(*row_key, task_range.start, outcomes), seconds=seconds, figures=figures)
 
 
-def plan_lengths(config: RunConfig, places: range, split: Split) -> list[int]:
+def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int]:
     """The number of actions that the planner takes for each task."""
     env, lengths = environment(config), list[int]()
     player = env.demonstrator(0.0)
     assert player is not None
-    for task in tasks_at(env, split, places):
+    for task in tasks_at(env, split, task_range):
         env.reset(options={"task": task})
         steps = 0
         while env.legal_actions():
@@ -206,9 +208,9 @@ def of_trees(trees: Sequence[Tree]) -> dict[str, float]:
                 path[-1].reward = node.paid
     signal = value_signal(trees)
     for depths in DEPTHS:
-        told = [(row.siblings, row.pairs) for row in signal if row.depth in depths and row.siblings is not None]
-        if told:
-            right, pairs = sum(share * count for share, count in told), sum(count for _, count in told)
+        compared = [(row.siblings, row.pairs) for row in signal if row.depth in depths and row.siblings is not None]
+        if compared:
+            right, pairs = sum(share * count for share, count in compared), sum(count for _, count in compared)
             figures[f"value_siblings, depth {depths[0]} to {depths[-1]}"] = right / pairs
     return figures | signal_figures(signal)
 

@@ -126,43 +126,49 @@ def run(recipe: str, seed: int, names: Sequence[str], start: Path, out: Path, ov
     """Train the variants from one start and its trees. Returns their rows and the row of the start."""
     rows: list[Row] = []
     for chains in (False, True):
-        wanted = [name for name in names if name.startswith(CHAINS) == chains]
-        if wanted:
+        chosen = [name for name in names if name.startswith(CHAINS) == chains]
+        if chosen:
             config = config_of(recipe, seed, [*overrides, *(CHAIN_SEARCH if chains else ())])
-            with Run.create(out / f"{CHAINS if chains else ''}seed{seed}", config, resume=True) as kept:
-                collect(config, kept, QuietProgress(), start)
-                rows += _rows(recipe, seed, wanted, start, kept, overrides)
+            with Run.create(out / f"{CHAINS if chains else ''}seed{seed}", config, resume=True) as shared_run:
+                collect(config, shared_run, QuietProgress(), start)
+                rows += _rows(recipe, seed, chosen, start, shared_run, overrides)
     return rows
 
 
 def _rows(
-    recipe: str, seed: int, names: Sequence[str], start: Path, kept: Run, overrides: Sequence[str]
+    recipe: str, seed: int, names: Sequence[str], start: Path, shared_run: Run, overrides: Sequence[str]
 ) -> Iterator[Row]:
     progress = QuietProgress()
     for name in names:
         variant, checkpoint = ARMS[name], start
-        wanted = [*variant.overrides, *overrides]
-        settings = config_of(recipe, seed, wanted)
+        settings_overrides = [*variant.overrides, *overrides]
+        settings = config_of(recipe, seed, settings_overrides)
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
             [checkpoint] = learn(
-                settings, kept, progress, [(checkpoint, method, kept.checkpoints / written)], [COLLECTED]
+                settings, shared_run, progress, [(checkpoint, method, shared_run.checkpoints / written)], [COLLECTED]
             )
-        before, after = measure(kept.config, kept, progress, [(start, "greedy"), (checkpoint, "greedy")])
-        validations = [row["validation"] for row in kept.metrics() if row["stage"] == name and "validation" in row]
+        before, after = measure(shared_run.config, shared_run, progress, [(start, "greedy"), (checkpoint, "greedy")])
+        validations = [
+            row["validation"] for row in shared_run.metrics() if row["stage"] == name and "validation" in row
+        ]
         figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
         if not name.startswith(CHAINS):
-            yield _row("before", seed, settings_digest(recipe, start, overrides), kept, before, {})
-        yield _row(name, seed, settings_digest(recipe, start, wanted, variant.methods), kept, after, figures)
+            yield _row("before", seed, settings_digest(recipe, start, overrides), shared_run, before, {})
+        yield _row(
+            name, seed, settings_digest(recipe, start, settings_overrides, variant.methods), shared_run, after, figures
+        )
         print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
 
 
-def _row(arm: str, seed: int, settings: str, kept: Run, row: Mapping[str, Any], figures: Mapping[str, float]) -> Row:
+def _row(
+    arm: str, seed: int, settings: str, shared_run: Run, row: Mapping[str, Any], figures: Mapping[str, float]
+) -> Row:
     return Row(
         arm,
         seed,
         settings,
-        first_task=kept.config.evaluate.first_task,
+        first_task=shared_run.config.evaluate.first_task,
         solved=row["solved"],
         environment_steps=row["environment_steps"],
         generated_tokens=row["generated_tokens"],
@@ -189,8 +195,10 @@ def main() -> None:
             missing = list[str]()
             for name in names:
                 variant = ARMS[name]
-                named = settings_digest(arguments.config, start, [*variant.overrides, *arguments.set], variant.methods)
-                if not record.has(name, seed, named):
+                settings_hash = settings_digest(
+                    arguments.config, start, [*variant.overrides, *arguments.set], variant.methods
+                )
+                if not record.has(name, seed, settings_hash):
                     missing.append(name)
             if missing:
                 waiting.append(pool.submit(run, arguments.config, seed, missing, start, arguments.out, arguments.set))

@@ -148,16 +148,18 @@ class LinearHead(ValueHead):
         return logits.squeeze(-1)
 
 
-def indexed_rows(tree: Tree, places: dict[int, int]) -> Iterator[TokenRow]:
-    """The rows of ``views.value_rows`` with indices of states as targets. ``places`` maps the ``id`` of a node to its
+def indexed_rows(tree: Tree, index_of: dict[int, int]) -> Iterator[TokenRow]:
+    """The rows of ``views.value_rows`` with indices of states as targets. ``index_of`` maps the ``id`` of a node to its
     index."""
-    told: set[int] = set()
+    targeted: set[int] = set()
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
             continue
         nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
-        indices = [float(places[id(each)]) if each.context_ids and id(each) not in told else None for each in nodes]
-        told.update(map(id, nodes))
+        indices = [
+            float(index_of[id(each)]) if each.context_ids and id(each) not in targeted else None for each in nodes
+        ]
+        targeted.update(map(id, nodes))
         yield from path_rows(tree, path, indices, imitated=())
 
 
@@ -167,19 +169,21 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
     low, high = returns
     nodes: list[Node] = []
     numbers: list[int] = []
-    told: dict[Aim, list[float]] = {"best": [], "mean": [], "lambda": [], "success": []}
+    values_by_aim: dict[Aim, list[float]] = {"best": [], "mean": [], "lambda": [], "success": []}
     rows: list[list[TokenRow]] = []
     for number, tree in enumerate(trees):
-        found, places = found_success(tree), dict[int, int]()
+        found, index_of = found_success(tree), dict[int, int]()
         for path, node in tree.walk():
-            places[id(node)] = len(nodes)
+            index_of[id(node)] = len(nodes)
             nodes.append(node)
             numbers.append(number)
             for aim in _RETURNS:
                 value = state_outcome(node, path, ValueTargetConfig(aim), tree.discount)
-                told[aim].append(math.nan if value is None else (min(max(value, low), high) - low) / (high - low))
-            told["success"].append(float(found[id(node)]) if id(node) in found else math.nan)
-        rows.append(list(indexed_rows(tree, places)))
+                values_by_aim[aim].append(
+                    math.nan if value is None else (min(max(value, low), high) - low) / (high - low)
+                )
+            values_by_aim["success"].append(float(found[id(node)]) if id(node) in found else math.nan)
+        rows.append(list(indexed_rows(tree, index_of)))
     ordered = sorted((row for of_tree in rows for row in of_tree), key=lambda row: len(row.token_ids))
     read = torch.zeros(len(nodes), dtype=torch.bool)
     config = model.config.get_text_config()
@@ -202,7 +206,7 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
             mean[indices] = sums[place, at] / (at[:, None] + 1)
             read[indices] = True
     ends = torch.tensor([node.final for node in nodes])
-    targets = {aim: torch.tensor(values) for aim, values in told.items()}
+    targets = {aim: torch.tensor(values) for aim, values in values_by_aim.items()}
     return States(trees, nodes, torch.tensor(numbers), ends, read, layers, mean, targets, rows)
 
 
@@ -218,13 +222,13 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
     numbers = sorted(set(trees.tolist()))
     random.Random(seed).shuffle(numbers)
     held_out = torch.isin(trees, torch.tensor(numbers[: math.ceil(_FIT.held_out * len(numbers))]))
-    states, wanted = features[~held_out], targets[~held_out]
+    states, train_targets = features[~held_out], targets[~held_out]
     optimiser = torch.optim.AdamW(head.parameters(), lr=_FIT.learning_rate)
     shuffler = torch.Generator().manual_seed(seed)
-    best, kept, since = math.inf, copy.deepcopy(head.state_dict()), 0
+    best, best_state, since = math.inf, copy.deepcopy(head.state_dict()), 0
     for _ in range(_FIT.epochs):
-        for batch in torch.randperm(len(wanted), generator=shuffler).split(_FIT.batch_size):  # type: ignore[no-untyped-call]
-            loss = functional.binary_cross_entropy_with_logits(head(states[batch]), wanted[batch])
+        for batch in torch.randperm(len(train_targets), generator=shuffler).split(_FIT.batch_size):  # type: ignore[no-untyped-call]
+            loss = functional.binary_cross_entropy_with_logits(head(states[batch]), train_targets[batch])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             optimiser.step()
@@ -232,10 +236,10 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
             after = functional.binary_cross_entropy_with_logits(head(features[held_out]), targets[held_out]).item()
         since = 0 if after < best else since + 1
         if not since:
-            best, kept = after, copy.deepcopy(head.state_dict())
+            best, best_state = after, copy.deepcopy(head.state_dict())
         if since == _FIT.patience:
             break
-    head.load_state_dict(kept)
+    head.load_state_dict(best_state)
 
 
 def fitted(way: Way, states: States, train: int, returns: tuple[float, float], seed: int) -> tuple[Tensor, ValueHead]:
@@ -250,8 +254,8 @@ def fitted(way: Way, states: States, train: int, returns: tuple[float, float], s
     head = ValueHead(features.shape[1], returns, seed)
     for number in range(way.heads):
         for kind in kinds:
-            made = LinearHead if way.linear else ValueHead
-            head, learnt = made(features.shape[1], returns, seed + number), usable & kind
+            head_type = LinearHead if way.linear else ValueHead
+            head, learnt = head_type(features.shape[1], returns, seed + number), usable & kind
             fit(head, features[learnt], targets[learnt], states.tree[learnt], seed + number)
             with torch.no_grad():
                 values[number, kind] = torch.sigmoid(head(features[kind]))
@@ -286,17 +290,20 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
 
     def loss(trees: Sequence[int]) -> Tensor:
         """The mean loss over the states of trees."""
-        told = [logits(states.rows[tree]) for tree in trees]
-        given, wanted = torch.cat([each for each, _ in told]), target[torch.cat([at for _, at in told])]
-        known = ~wanted.isnan()
-        return functional.binary_cross_entropy_with_logits(given[known], wanted[known])
+        logits_by_tree = [logits(states.rows[tree]) for tree in trees]
+        predicted, expected = (
+            torch.cat([each for each, _ in logits_by_tree]),
+            target[torch.cat([at for _, at in logits_by_tree])],
+        )
+        known = ~expected.isnan()
+        return functional.binary_cross_entropy_with_logits(predicted[known], expected[known])
 
     shuffler = random.Random(seed)
     numbers = shuffler.sample(range(train), train)
     held_out = numbers[: math.ceil(_FIT.held_out * train)]
     learnt = numbers[len(held_out) :]
     most, step = _COPY_EPOCHS * math.ceil(len(learnt) / _COPY_TREES), 0
-    best, kept = math.inf, (model.state_dict(), head.state_dict())
+    best, best_state = math.inf, (model.state_dict(), head.state_dict())
     for _ in range(_COPY_EPOCHS):
         shuffler.shuffle(learnt)
         for start in range(0, len(learnt), _COPY_TREES):
@@ -310,14 +317,14 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
         with torch.no_grad():
             after = loss(held_out).item()
         if after < best:
-            best, kept = after, copy.deepcopy((model.state_dict(), head.state_dict()))
-    model.load_state_dict(kept[0])
-    head.load_state_dict(kept[1])
+            best, best_state = after, copy.deepcopy((model.state_dict(), head.state_dict()))
+    model.load_state_dict(best_state[0])
+    head.load_state_dict(best_state[1])
     values = torch.zeros(len(states.nodes))
     with torch.no_grad():
         for rows in states.rows:
-            given, at = logits(rows)
-            values[at] = torch.sigmoid(given)
+            predicted, at = logits(rows)
+            values[at] = torch.sigmoid(predicted)
     return values
 
 
@@ -339,14 +346,16 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     """Record every way on one seed's trees, and those of ``SEARCHED`` in search."""
     run = Run.open(arguments.runs / f"seed{seed}")
     options = options_digest(arguments, "runs", "tasks", "tokens")
-    named = digest({"options": options, "run": settings_of(run.config)})
+    settings_hash = digest({"options": options, "run": settings_of(run.config)})
     limited = replace(
         run.config, workers=1, search=replace(run.config.search, limits=Limits(generated_tokens=arguments.tokens))
     )
     played_as = digest({"options": options, "run": settings_of(limited), "tasks": arguments.tasks})
     searched = {f"in search, {name}": name for name in SEARCHED}
     arms = ["as searched", "an own copy of the policy", *WAYS]
-    if all(record.has(arm, seed, named) for arm in arms) and all(record.has(a, seed, played_as) for a in searched):
+    if all(record.has(arm, seed, settings_hash) for arm in arms) and all(
+        record.has(a, seed, played_as) for a in searched
+    ):
         return
     checkpoint = load_checkpoint(start_of(arguments.runs, seed, "warm"))
     trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees + arguments.judged))
@@ -356,17 +365,17 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
 
     def add(arm: str, values: Tensor) -> None:
         figures = judged(states, values, arguments.trees)
-        record.add(Row(arm, seed, named, figures=figures))
-        told = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if "depth" not in name)
-        print(f"seed {seed} {arm}: {told}", flush=True)
+        record.add(Row(arm, seed, settings_hash, figures=figures))
+        listed = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if "depth" not in name)
+        print(f"seed {seed} {arm}: {listed}", flush=True)
 
-    if not record.has("as searched", seed, named):
+    if not record.has("as searched", seed, settings_hash):
         add("as searched", before)
     heads: dict[str, ValueHead] = {}
     for arm, way in WAYS.items():
-        if not record.has(arm, seed, named) or arm in SEARCHED:
+        if not record.has(arm, seed, settings_hash) or arm in SEARCHED:
             values, heads[arm] = fitted(way, states, arguments.trees, returns, seed)
-            if not record.has(arm, seed, named):
+            if not record.has(arm, seed, settings_hash):
                 add(arm, values)
     for arm, name in searched.items():
         if record.has(arm, seed, played_as):
@@ -377,7 +386,7 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
             row = evaluated(limited, policy, "mcts", arm, seed, played_as, arguments.tasks, split="validation")
         record.add(row)
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
-    if not record.has("an own copy of the policy", seed, named):
+    if not record.has("an own copy of the policy", seed, settings_hash):
         add("an own copy of the policy", own_copy(checkpoint, states, arguments.trees, seed))
 
 

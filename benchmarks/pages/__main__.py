@@ -41,13 +41,13 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
     _, end, after = rest.partition(_END)
     parts = [tables.success_table(found, control=found.arms[0]), tables.caption(found)]
     if (swept := read(results / "sweep.json")) and sweeps.sweep_sizes(swept):
-        told = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
+        sentences = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
         parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
-        parts.append(" ".join([swept.question, *told, tables.caption(swept)]))
+        parts.append(" ".join([swept.question, *sentences, tables.caption(swept)]))
     return "\n\n".join([before + begin + parts[0], *parts[1:]]) + f"\n{end}{after}"
 
 
-def _render(template: str, results: Path, files: dict[str, bytes], **more: object) -> str:
+def _render(template: str, results: Path, files: dict[str, bytes], **values: object) -> str:
     page = template.partition(".")[0]
 
     def result(name: str) -> Result | None:
@@ -75,11 +75,11 @@ def _render(template: str, results: Path, files: dict[str, bytes], **more: objec
     environment.globals |= {
         "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,
     }  # fmt: skip
-    text = environment.get_template(template).render(more)
+    text = environment.get_template(template).render(values)
     text = re.sub("\n(#+ )", r"\n\n\1", text)  # an empty line before each heading, even after a Jinja tag
     lines = [line.rstrip() for line in text.splitlines()]
-    kept = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
-    return "\n".join(kept).strip() + "\n"
+    kept_lines = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
+    return "\n".join(kept_lines).strip() + "\n"
 
 
 def write(files: Mapping[str, bytes], docs: Path) -> None:

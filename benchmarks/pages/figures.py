@@ -30,9 +30,9 @@ def dots(axis: str, arms: Mapping[str, Estimate], mark: float | None = None, log
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 0.7 + 0.28 * len(arms)), layout="constrained")
         axes = figure.add_subplot()
-        for place, found in enumerate(arms.values()):
-            axes.plot(found.values, [place] * found.seeds, "o", color="#9ecae1", markersize=3)
-            axes.errorbar(found.mean, place, xerr=found.half or 0.0, fmt="o", color="#08519c", markersize=5, capsize=3)
+        for index, found in enumerate(arms.values()):
+            axes.plot(found.values, [index] * found.seeds, "o", color="#9ecae1", markersize=3)
+            axes.errorbar(found.mean, index, xerr=found.half or 0.0, fmt="o", color="#08519c", markersize=5, capsize=3)
         axes.set_yticks(range(len(arms)), list(arms))
         axes.set_ylim(len(arms) - 0.5, -0.5)
         axes.set_xlabel(axis)
@@ -54,8 +54,8 @@ def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[flo
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")
-        drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, (title, arms) in zip(drawn, panels.items(), strict=True):
+        subplots = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (title, arms) in zip(subplots, panels.items(), strict=True):
             for arm, points in arms.items():
                 halves = [point.half or 0.0 for point in points.values()]
                 means = [point.mean for point in points.values()]
@@ -64,8 +64,8 @@ def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[flo
             axes.set_xlabel(across)
             axes.set_xticks(list(points))
             axes.grid(True, axis="y", linewidth=0.4, color="#cccccc")
-        drawn[0].set_ylabel(axis)
-        drawn[-1].legend(frameon=False, fontsize=7)
+        subplots[0].set_ylabel(axis)
+        subplots[-1].legend(frameon=False, fontsize=7)
         return _svg(figure)
 
 

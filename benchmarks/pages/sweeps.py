@@ -24,8 +24,10 @@ def sweep(result: Result) -> Grid:
 
 def sweep_sizes(result: Result) -> list[str]:
     """The sizes at which both tree search and best-of-N were measured, the shortest horizon first."""
-    both = [{arm.split(", ")[1] for arm in result.arms if arm.startswith(f"{way}, ")} for way in (_SEARCH, _CONTROL)]
-    return sorted(both[0] & both[1], key=lambda size: horizon(result, size))
+    sizes_by_way = [
+        {arm.split(", ")[1] for arm in result.arms if arm.startswith(f"{way}, ")} for way in (_SEARCH, _CONTROL)
+    ]
+    return sorted(sizes_by_way[0] & sizes_by_way[1], key=lambda size: horizon(result, size))
 
 
 def horizon(result: Result, size: str) -> float:
@@ -65,8 +67,8 @@ def limits_table(result: Result, tokens: str) -> str:
     for size in sweep_sizes(result):
         for limit in LIMITS:
             found = [mean(result, f"{way}, {size}, {tokens}", figure(limit)) for way in ways]
-            shown = [spread(estimate([100 * value for value in each.values]), digits=0) for each in found]
-            lines.append([f"{horizon(result, size):g}", limit, *shown])
+            cells = [spread(estimate([100 * value for value in each.values]), digits=0) for each in found]
+            lines.append([f"{horizon(result, size):g}", limit, *cells])
     return markdown(["H", "limit", *(f"{way}, %" for way in ways)], lines)
 
 
@@ -94,22 +96,24 @@ def more_at(result: Result, tokens: str) -> list[str]:
 
 def crossing_words(result: Result, tokens: str) -> str:
     """Sentences that say at which horizons tree search solves more, and what q at the shortest horizon predicts."""
-    sizes, more = sweep_sizes(result), more_at(result, tokens)
-    solved = {way: {size: mean(result, f"{way}, {size}, {tokens}") for size in more} for way in (_SEARCH, _CONTROL)}
+    sizes, solved_more = sweep_sizes(result), more_at(result, tokens)
+    solved = {
+        way: {size: mean(result, f"{way}, {size}, {tokens}") for size in solved_more} for way in (_SEARCH, _CONTROL)
+    }
     ahead = " and ".join(
         f"{decimal(solved[_SEARCH][size].mean, 0)} % of the tasks that take {horizon(result, size):g} decisions "
         f"(best-of-N {decimal(solved[_CONTROL][size].mean, 0)} %)"
-        for size in more
+        for size in solved_more
     )
-    told = [f"With {tokens}, tree search solves {ahead}."] if more else []
-    others = ", ".join(f"{horizon(result, size):g}" for size in sizes if size not in more)
+    sentences = [f"With {tokens}, tree search solves {ahead}."] if solved_more else []
+    others = ", ".join(f"{horizon(result, size):g}" for size in sizes if size not in solved_more)
     if others:
-        told.append(f"For tasks of {others} decisions, the 95 % interval of their difference is not above 0.")
+        sentences.append(f"For tasks of {others} decisions, the 95 % interval of their difference is not above 0.")
     predicted = decimal(predicted_crossing(result, tokens, sizes[0]))
-    told.append(
+    sentences.append(
         f"The chance of a right decision at the shortest tasks predicts that search wins from {predicted} decisions on."
     )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _everywhere(result: Result, tokens: str) -> list[str]:

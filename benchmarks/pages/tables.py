@@ -33,8 +33,8 @@ def short(value: float) -> str:
 
 def spread(found: Estimate, sign: str = "", digits: int = 1) -> str:
     """A mean ± half of its 95 % interval."""
-    shown = f"{found.mean:{sign},.{digits}f}".replace("-", "−")
-    return shown if found.half is None else f"{shown} ± {decimal(found.half, digits)}"
+    text = f"{found.mean:{sign},.{digits}f}".replace("-", "−")
+    return text if found.half is None else f"{text} ± {decimal(found.half, digits)}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -133,8 +133,8 @@ def rounds_table(result: Result) -> str:
 
 def _rounds(row: Row) -> list[tuple[int, float]]:
     """(round, success in % after it) of a row whose figures are named "round 1" and so on."""
-    named = ((name.split(), figure) for name, figure in row.figures.items() if name.startswith("round "))
-    return sorted((int(words[1]), 100 * figure) for words, figure in named)
+    round_figures = ((name.split(), figure) for name, figure in row.figures.items() if name.startswith("round "))
+    return sorted((int(words[1]), 100 * figure) for words, figure in round_figures)
 
 
 def gains(result: Result, arm: str, control: str, before: str = "before") -> str:
@@ -165,16 +165,16 @@ def robustness_table(result: Result) -> str:
     """A table with a line per disturbance: for each policy and mode the success, and its paired difference from play
     without a disturbance."""
     parts = [arm.rsplit(", ", 1) for arm in result.arms]
-    played, kinds = list(dict.fromkeys(who for who, _ in parts)), list(dict.fromkeys(kind for _, kind in parts))
+    players, kinds = list(dict.fromkeys(who for who, _ in parts)), list(dict.fromkeys(kind for _, kind in parts))
     lines = []
     for kind in kinds:
         line = [kind]
-        for who in played:
+        for who in players:
             arm, plain = f"{who}, {kind}", f"{who}, {kinds[0]}"
             lost = "" if arm == plain else f" ({spread(difference(result, arm, plain), '+')})"
             line.append(spread(mean(result, arm)) + lost)
         lines.append(line)
-    return markdown(["success, % (against plain, points)", *played], lines)
+    return markdown(["success, % (against plain, points)", *players], lines)
 
 
 def sampled(result: Result, height: float) -> float:
@@ -187,26 +187,26 @@ def sampled(result: Result, height: float) -> float:
 def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:
     """The smallest number of decisions at which one search method solves more than a control and their intervals do not
     overlap; None if there is none."""
-    apart = [
+    crossed_heights = [
         height
         for height in sorted(panel[way])
         if panel[way][height].low > panel[control][height].high
     ]  # fmt: skip
-    return apart[0] if apart else None
+    return crossed_heights[0] if crossed_heights else None
 
 
 def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str] = ()) -> str:
     """A table with a line per arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
-    shown = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))
+    columns = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))
     lines = []
     for arm in arms or result.arms:
         rows = list(result.of(arm).values())
         line = [arm]
-        for name in shown:
+        for name in columns:
             values = [row.figures[name] for row in rows if name in row.figures]
             line.append(_around(estimate(values)) if values else "")
         lines.append(line)
-    return markdown(["", *shown], lines)
+    return markdown(["", *columns], lines)
 
 
 def _around(found: Estimate) -> str:
@@ -224,21 +224,21 @@ def against(result: Result, arm: str, control: str, called: str = "") -> str:
         seeds = "one seed" if gain.seeds == 1 else f"{gain.seeds} seeds"
         side = "above" if gain.mean >= 0 else "below"
         return f"{decimal(abs(gain.mean))} points {side} {name} ({seeds}, too few for an interval)"
-    told = f"{decimal(gain.low)} to {decimal(gain.high)}, {gain.seeds} seeds"
+    interval = f"{decimal(gain.low)} to {decimal(gain.high)}, {gain.seeds} seeds"
     if gain.verdict == "level":
-        return f"level with {name} ({spread(gain, '+').partition(' ')[0]} points, 95 % interval {told})"
-    return f"{decimal(abs(gain.mean))} points {gain.verdict} than {name} (95 % interval {told})"
+        return f"level with {name} ({spread(gain, '+').partition(' ')[0]} points, 95 % interval {interval})"
+    return f"{decimal(abs(gain.mean))} points {gain.verdict} than {name} (95 % interval {interval})"
 
 
 def within(result: Result, budget: str = "generated_tokens", slack: float = 1.1) -> list[str]:
     """The arms whose mean cost per task is between half of the common limit and 10 % above it. A batch of model calls
     may exceed a limit, and greedy play does not spend it."""
-    limit, kept = result.budgets[budget], list[str]()
+    limit, arms = result.budgets[budget], list[str]()
     for arm in played_arms(result):
-        spent = statistics.fmean(getattr(row, budget) / row.tasks for row in result.of(arm).values())
-        if limit / 2 <= spent <= slack * limit:
-            kept.append(arm)
-    return kept
+        mean_spent = statistics.fmean(getattr(row, budget) / row.tasks for row in result.of(arm).values())
+        if limit / 2 <= mean_spent <= slack * limit:
+            arms.append(arm)
+    return arms
 
 
 def best(result: Result, arms: Sequence[str] = ()) -> str:
@@ -331,9 +331,9 @@ def caption(result: Result) -> str:
 
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
-    told = f"Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
+    sentence = f"Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
     commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
-    return f"{told}, by {commands}, commit {_each(map(_commit, result.sessions))}."
+    return f"{sentence}, by {commands}, commit {_each(map(_commit, result.sessions))}."
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:
@@ -374,8 +374,10 @@ def _duration(seconds: float) -> str:
 def figure_estimates(result: Result, of: str = "", arms: Sequence[str] = ()) -> dict[str, Estimate]:
     """The mean of each arm: success in %, or the further figure ``of``."""
     chosen: Figure = figure(of) if of else percent
-    wanted = arms or (played_arms(result) if not of else [arm for arm in result.arms if _all_have(result, arm, of)])
-    return {arm: mean(result, arm, chosen) for arm in wanted}
+    chosen_arms = arms or (
+        played_arms(result) if not of else [arm for arm in result.arms if _all_have(result, arm, of)]
+    )
+    return {arm: mean(result, arm, chosen) for arm in chosen_arms}
 
 
 def _all_have(result: Result, arm: str, name: str) -> bool:

@@ -76,13 +76,13 @@ class ProgressTimer:
     def track(self, name: str, total: int) -> Iterator[Advance]:
         times, done = self.times.setdefault(name, []), 0
         times.append((time.perf_counter(), 0))
-        with self._inner.track(f"measure {name}", total) as shown:
+        with self._inner.track(f"measure {name}", total) as advance_inner:
 
             def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
                 nonlocal done
                 done += count
                 times.append((time.perf_counter(), done))
-                shown(count, fields)
+                advance_inner(count, fields)
 
             yield advance
         times.append((time.perf_counter(), done))

@@ -58,7 +58,7 @@ class Picked(Sequence[Row]):
 
         Args:
             rows: the rows to select from.
-            places: indices of the selected rows, in the new order.
+            indices: indices of the selected rows, in the new order.
         """
         self._rows, self._indices = rows, indices
 
