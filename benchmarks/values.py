@@ -200,10 +200,10 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
             logits_to_keep=1,
         ).hidden_states
         sums = hidden[-1].cumsum(1)
-        for place, row in enumerate(batch):
+        for row_index, row in enumerate(batch):
             at, indices = torch.tensor(row.value_positions), [int(index) for index in row.value_targets]
-            layers[:, indices] = torch.stack([layer[place, at] for layer in hidden])
-            mean[indices] = sums[place, at] / (at[:, None] + 1)
+            layers[:, indices] = torch.stack([layer[row_index, at] for layer in hidden])
+            mean[indices] = sums[row_index, at] / (at[:, None] + 1)
             read[indices] = True
     ends = torch.tensor([node.final for node in nodes])
     targets = {aim: torch.tensor(values) for aim, values in values_by_aim.items()}
@@ -283,7 +283,7 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
                 logits_to_keep=1,
             )
         along = zip(packed.places, rows, strict=True)
-        at = torch.cat([places[list(row.value_positions)] for places, row in along])
+        at = torch.cat([positions[list(row.value_positions)] for positions, row in along])
         return head(collected[0].flatten(0, 1)[at]), torch.tensor(
             [int(index) for row in rows for index in row.value_targets]
         )

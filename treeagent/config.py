@@ -201,7 +201,7 @@ class PolicyConfig(ModelConfig):
     learned from."""
 
     @model_validator(mode="after")
-    def _counted(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.context == "refuse" and self.context_tokens is not None:
             raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
         if self.context == "drop" and self.text_only:
@@ -476,7 +476,7 @@ class EvaluateConfig:
     (model predictive control). Empty searches the environment."""
 
     @model_validator(mode="after")
-    def _replays(self) -> Self:
+    def _check_replays(self) -> Self:
         if self.cvar < 1 and not self.replays:
             raise ValueError(f"cvar is {self.cvar:g}, but replays is 0, so that nothing is tried again: set replays")
         if self.replays and (self.decision != "leaf" or self.world):
@@ -595,7 +595,7 @@ class WorldConfig(ModelConfig):
     """Training of the world model."""
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _check_model(self) -> Self:
         if self.generator == "remote" and self.model is None:
             raise ValueError("generator is 'remote', but no model is named: set model to the server's name for it")
         if self.lora and (self.generator == "remote" or self.model is None):

@@ -98,7 +98,11 @@ def shards(folder: Path, name: str | None = None, index: int | None = None) -> l
         return []
     matches = ((_SHARD.fullmatch(path.name), path) for path in folder.iterdir())
     found = [(match["name"], int(match["index"]), path) for match, path in matches if match]
-    return [path for shard_name, place, path in sorted(found) if name in (None, shard_name) and index in (None, place)]
+    return [
+        path
+        for shard_name, shard_index, path in sorted(found)
+        if name in (None, shard_name) and index in (None, shard_index)
+    ]
 
 
 def shard_place(path: Path) -> tuple[str, int]:

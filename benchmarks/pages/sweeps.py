@@ -46,7 +46,7 @@ def step_chance(result: Result, size: str, tokens: str) -> float:
 def sweep_table(result: Result, tokens: str) -> str:
     """A table with a line per size: horizon, p, q and the crossing that q predicts, AUC of V among siblings, success of
     each search method, and how often a success was found."""
-    ways = _everywhere(result, tokens)
+    ways = _methods_at_all_sizes(result, tokens)
     lines = []
     for size in sweep_sizes(result):
         p = estimate([100 * row.figures["p"] for row in _rows(result, _CONTROL, size, tokens)])
@@ -62,7 +62,7 @@ def sweep_table(result: Result, tokens: str) -> str:
 
 def limits_table(result: Result, tokens: str) -> str:
     """A table with a line per size and limit: the success of each search method after it had spent that much."""
-    ways = [way for way in _everywhere(result, tokens) if way != "greedy"]
+    ways = [way for way in _methods_at_all_sizes(result, tokens) if way != "greedy"]
     lines = []
     for size in sweep_sizes(result):
         for limit in LIMITS:
@@ -116,7 +116,7 @@ def crossing_words(result: Result, tokens: str) -> str:
     return " ".join(sentences)
 
 
-def _everywhere(result: Result, tokens: str) -> list[str]:
+def _methods_at_all_sizes(result: Result, tokens: str) -> list[str]:
     """The search methods that were measured at every size."""
     ways = dict.fromkeys(arm.split(", ")[0] for arm in result.arms)
     return [way for way in ways if has(result, *(f"{way}, {size}, {tokens}" for size in sweep_sizes(result)))]

@@ -204,12 +204,12 @@ def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str]
         line = [arm]
         for name in columns:
             values = [row.figures[name] for row in rows if name in row.figures]
-            line.append(_around(estimate(values)) if values else "")
+            line.append(_with_half_width(estimate(values)) if values else "")
         lines.append(line)
     return markdown(["", *columns], lines)
 
 
-def _around(found: Estimate) -> str:
+def _with_half_width(found: Estimate) -> str:
     return short(found.mean) if not found.half else f"{short(found.mean)} ± {short(found.half)}"
 
 
@@ -331,9 +331,9 @@ def caption(result: Result) -> str:
 
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
-    sentence = f"Measured in {_duration(result.seconds)} on {_each(map(_where, result.sessions))}"
+    sentence = f"Measured in {_duration(result.seconds)} on {_joined_distinct(map(_machine_name, result.sessions))}"
     commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
-    return f"{sentence}, by {commands}, commit {_each(map(_commit, result.sessions))}."
+    return f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:
@@ -349,7 +349,7 @@ def _commands(sessions: Iterable[Session]) -> list[str]:
     ]
 
 
-def _where(session: Session) -> str:
+def _machine_name(session: Session) -> str:
     return str(session.machine)
 
 
@@ -357,7 +357,7 @@ def _commit(session: Session) -> str:
     return f"{session.commit[:7]}{' with changes' * session.dirty}"
 
 
-def _each(texts: Iterable[str]) -> str:
+def _joined_distinct(texts: Iterable[str]) -> str:
     return " and ".join(dict.fromkeys(texts))
 
 

@@ -89,7 +89,7 @@ class Given:
 
 @contextmanager
 def open_run(
-    given: Given,
+    options: Given,
     uses: "Sequence[Use]",
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
@@ -102,7 +102,7 @@ def open_run(
     run that CHECKPOINT belongs to, since the policy was trained in its environment and format.
 
     Args:
-        given: the options of the command.
+        options: the options of the command.
         uses: the parts of the command that use tasks.
         learns: returns the update methods that the command uses, given the settings.
         checkpoint: the checkpoint to start from, if any.
@@ -114,23 +114,23 @@ def open_run(
     from treeagent.config import load_config
     from treeagent.run.recipes import find_recipe
 
-    runs = [given.out] if given.resume else []
+    runs = [options.out] if options.resume else []
     if tree_source is not None:
         runs.append(tree_source)
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         runs.append(checkpoint.parent.parent)
-    chosen = [] if given.engine is None else [f"engine={given.engine}"]
-    overrides = [*(given.overrides or ()), *chosen]
-    stored_config = given.out / "config.toml"
-    if given.resume and not stored_config.is_file():
-        given_config = None if given.config is None else find_recipe(given.config)
-        _fetch(load_config(given_config, overrides).mirror, given.out)
+    chosen = [] if options.engine is None else [f"engine={options.engine}"]
+    overrides = [*(options.overrides or ()), *chosen]
+    stored_config = options.out / "config.toml"
+    if options.resume and not stored_config.is_file():
+        given_config = None if options.config is None else find_recipe(options.config)
+        _fetch(load_config(given_config, overrides).mirror, options.out)
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
-    file = own if given.config is None else find_recipe(given.config)
-    if given.config is None and own is not None:
-        require_trust(own, overrides, given.trust)
-    config = load_config(file, overrides, seed=given.seed)
-    require_trusted_worlds(config, given.trust)
+    file = own if options.config is None else find_recipe(options.config)
+    if options.config is None and own is not None:
+        require_trust(own, overrides, options.trust)
+    config = load_config(file, overrides, seed=options.seed)
+    require_trusted_worlds(config, options.trust)
 
     from treeagent.cli.preflight import require
     from treeagent.report.show import show_alarms
@@ -143,15 +143,15 @@ def open_run(
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
-    resumed = load_config(stored_config) if given.resume and stored_config.is_file() else None
+    resumed = load_config(stored_config) if options.resume and stored_config.is_file() else None
     config, warning = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
     if warning:
         Terminal(stderr=True).print(warning, soft_wrap=True)
     if config.mirror:
-        Mirror(config.mirror).require_own(given.out)
+        Mirror(config.mirror).require_own(options.out)
     print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
     with (
-        Run.create(given.out, config, resume=given.resume) as run,
+        Run.create(options.out, config, resume=options.resume) as run,
         mirrored(run.path, config.mirror, print_line),
         tracked(run),
     ):

@@ -45,9 +45,9 @@ def quickstart(
 
     Example: treeagent quickstart --out runs/shop search.limits.simulations=32
     """
-    given = Given(config, overrides, seed, engine, out, resume, trust)
+    options = Given(config, overrides, seed, engine, out, resume, trust)
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
-    with open_run(given, uses, lambda config: config.update.methods) as (run, progress):
+    with open_run(options, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
         from treeagent.workers.processes import shared_workers
 
@@ -73,8 +73,8 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    given = Given(config, overrides, seed, engine, out, resume, trust)
-    with open_run(given, ["collect"], checkpoint=checkpoint_path) as (run, progress):
+    options = Given(config, overrides, seed, engine, out, resume, trust)
+    with open_run(options, ["collect"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.run.progress import Stage
         from treeagent.stages.search import collect as search_tasks
 
@@ -110,8 +110,8 @@ def train(
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if start is None and not resume:  # the folder of a resumed run records its starting policy
         uses.insert(0, "warm_start")
-    given = Given(config, settings, seed, engine, out, resume, trust)
-    with open_run(given, uses, lambda config: config.adapt.methods, start) as (run, progress):
+    options = Given(config, settings, seed, engine, out, resume, trust)
+    with open_run(options, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
         from treeagent.workers.processes import shared_workers
 
@@ -151,8 +151,8 @@ def update(
 
     checkpoint_path = find_checkpoint(checkpoint)
     require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
-    given = Given(config, overrides, seed, engine, out, resume, trust)
-    with open_run(given, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
+    options = Given(config, overrides, seed, engine, out, resume, trust)
+    with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.run.folder import Run
         from treeagent.run.progress import Stage
         from treeagent.stages.update import update as update_policy
@@ -190,8 +190,8 @@ def evaluate(
         from treeagent.envs.disturbed import Disturbance
 
         overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
-    given = Given(config, overrides, seed, engine, out, resume, trust)
-    with open_run(given, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
+    options = Given(config, overrides, seed, engine, out, resume, trust)
+    with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.run.progress import Stage
         from treeagent.stages.evaluate import measure, measure_disturbed
 

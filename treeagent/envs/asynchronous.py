@@ -88,7 +88,7 @@ class WaitingEnv(Env):
             found = make()
             return await found if inspect.isawaitable(found) else found
 
-        env = self._env = self._waited(made())
+        env = self._env = self._wait_for(made())
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
         self.only_success_ends, self.components = env.only_success_ends, env.components
@@ -96,10 +96,10 @@ class WaitingEnv(Env):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
-        return self._waited(self._env.reset(seed=seed, options=options))
+        return self._wait_for(self._env.reset(seed=seed, options=options))
 
     def step(self, action: str | ToolCall) -> StepResult:
-        return self._waited(self._env.step(action))
+        return self._wait_for(self._env.step(action))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._env.tasks(split, count, start)
@@ -111,28 +111,28 @@ class WaitingEnv(Env):
         return self._env.tools()
 
     def legal_actions(self) -> list[str] | None:
-        return self._waited(self._env.legal_actions())
+        return self._wait_for(self._env.legal_actions())
 
     def verify(self) -> float | None:
-        return self._waited(self._env.verify())
+        return self._wait_for(self._env.verify())
 
     def reference(self) -> Sequence[str | ToolCall] | None:
-        return self._waited(self._env.reference())
+        return self._wait_for(self._env.reference())
 
     def snapshot(self) -> object:
-        return self._waited(self._env.snapshot())
+        return self._wait_for(self._env.snapshot())
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self._waited(self._env.restore(snapshot, reseed=reseed))
+        self._wait_for(self._env.restore(snapshot, reseed=reseed))
 
     def state_key(self) -> str | None:
-        return self._waited(self._env.state_key())
+        return self._wait_for(self._env.state_key())
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
         return self._env.demonstrator(noise)
 
     def close(self) -> None:
-        self._waited(self._env.close())
+        self._wait_for(self._env.close())
 
     def interrupt(self) -> None:
         """Cancel the call that runs in another thread."""
@@ -140,7 +140,7 @@ class WaitingEnv(Env):
             self._call.cancel()
         self._env.interrupt()
 
-    def _waited(self, answer: Awaitable[Answer]) -> Answer:
+    def _wait_for(self, answer: Awaitable[Answer]) -> Answer:
         async def run() -> Answer:
             return await answer
 
@@ -155,9 +155,9 @@ class WaitingEnv(Env):
             raise
 
 
-def is_async(made: object) -> bool:
-    """Whether ``made`` is an ``AsyncEnv`` or a class of such environments."""
-    return inspect.iscoroutinefunction(getattr(made, "step", None))
+def is_async(env: object) -> bool:
+    """Whether ``env`` is an ``AsyncEnv`` or a class of such environments."""
+    return inspect.iscoroutinefunction(getattr(env, "step", None))
 
 
 @cache

@@ -80,7 +80,7 @@ def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | s
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         return f"no tool {call.name}, use one of: {', '.join(tool.name for tool in tools)}"
-    return _misfit(call.arguments, tool) or call
+    return _mismatch(call.arguments, tool) or call
 
 
 def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
@@ -120,7 +120,7 @@ def _value(written: str, schema: object) -> object:
         return written
 
 
-def _misfit(arguments: Mapping[str, object], tool: ToolSpec) -> str:
+def _mismatch(arguments: Mapping[str, object], tool: ToolSpec) -> str:
     """Return why ``arguments`` do not fit the tool's schema; empty if they pass the checks of ``read_call``."""
     schemas, required = arguments_of(tool)
     for key in required:

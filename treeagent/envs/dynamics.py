@@ -172,10 +172,10 @@ class EnvDynamics:
             return State(task, (Message("user", opening),), key, position, legal_actions=legal)
 
     def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
-        used = _used(state)
+        used = _steps_used(state)
         key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
         return Transition(
-            self._after(state, action, f"Invalid action: {action.error}", key, position, state.legal_actions),
+            self._next_state(state, action, f"Invalid action: {action.error}", key, position, state.legal_actions),
             reward=0.0 if self._reveal_reward else None,
             truncated=used >= self._max_steps,
             origin=position.episode.origin,
@@ -184,7 +184,7 @@ class EnvDynamics:
         )
 
     def _take_step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
-        env, episode, used, replayed = fork.env, position.episode, _used(state), 0
+        env, episode, used, replayed = fork.env, position.episode, _steps_used(state), 0
         try:
             with _forget_state_on_error(fork, episode):
                 replayed = _move_to(fork, position)
@@ -198,7 +198,7 @@ class EnvDynamics:
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
-                self._after(state, action, f"Unanswered: {reason}", None, position),
+                self._next_state(state, action, f"Unanswered: {reason}", None, position),
                 reward=None,
                 truncated=True,
                 origin=episode.origin,
@@ -211,7 +211,7 @@ class EnvDynamics:
         unverified = 0.0 if episode.has_verifier else env_reward
         reward = unverified if verdict is None else verdict
         return Transition(
-            self._after(state, action, observation, key, _Position(mark, episode, position.paid + reward), legal),
+            self._next_state(state, action, observation, key, _Position(mark, episode, position.paid + reward), legal),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -231,7 +231,7 @@ class EnvDynamics:
         return state.snapshot
 
     @staticmethod
-    def _after(
+    def _next_state(
         state: State,
         action: Action,
         observation: str,
@@ -276,6 +276,6 @@ def _cost(position: _Position, replayed: int) -> int:
     return 0 if position.episode.origin == "imagined" else 1 + replayed
 
 
-def _used(state: State) -> int:
+def _steps_used(state: State) -> int:
     """Return the number of steps used, including the one about to be taken from ``state``."""
     return 1 + sum(message.role == "assistant" for message in state.messages)

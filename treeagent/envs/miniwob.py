@@ -237,7 +237,7 @@ class MiniWoBEnv(Env):
 
         task = task_to_play(self, seed, options)
         try:
-            driver = self._started()
+            driver = self._start_driver()
             driver.get(pages()[self.options.page])
             page = WebDriverWait(driver, _SECONDS, 0.02)
             page.until(lambda _: driver.execute_script("return window.core && core.cover_div !== null"))
@@ -286,7 +286,7 @@ class MiniWoBEnv(Env):
             except _browser_errors():  # it has ended already
                 driver.service.stop()
 
-    def _started(self) -> Any:
+    def _start_driver(self) -> Any:
         from selenium import webdriver
 
         if self._driver is None:

@@ -188,7 +188,7 @@ def _export_shard(
                 rows[view][tree.task.split] += len(view_rows)
                 file = f"{view}/{tree.task.split}-{shard}.{format}"
                 if file not in files:
-                    files[file] = stack.enter_context(_writing(out / file, format, VIEWS[view].columns))
+                    files[file] = stack.enter_context(_open_file(out / file, format, VIEWS[view].columns))
                 files[file](view_rows)
     return {"sha256": _digest(path), "files": list(files), "rows": rows, "counts": counts}
 
@@ -215,7 +215,7 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def _writing(path: Path, format: Format, columns: pyarrow.Schema) -> Iterator[Callable[[list[Row]], None]]:
+def _open_file(path: Path, format: Format, columns: pyarrow.Schema) -> Iterator[Callable[[list[Row]], None]]:
     """Yield a function that appends rows to the file. The file appears under its name only when it is complete."""
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as file:

@@ -195,8 +195,8 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                 **status,
             }
 
-        talk = [_parts(_plain(message)) for message in tree.root.state.messages]
-        opening = list(talk)
+        conversation = [_parts(_plain(message)) for message in tree.root.state.messages]
+        opening = list(conversation)
         for index, turn in enumerate(_turns(tree.root, path, facts)):
             output = _output(turn)
             usage = sum(len(edge.action.token_ids) for edge in turn.edges)
@@ -209,13 +209,13 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                         "gen_ai.operation.name": "chat",
                         "gen_ai.provider.name": "treeagent",
                         "gen_ai.request.model": facts.model,
-                        "gen_ai.input.messages": _text(talk),
+                        "gen_ai.input.messages": _text(conversation),
                         "gen_ai.output.messages": _text([output]),
                         "gen_ai.usage.output_tokens": usage,
                     },
                 )
             )
-            talk.append({"role": "assistant", "parts": output["parts"]})
+            conversation.append({"role": "assistant", "parts": output["parts"]})
             answer = "\n".join(each.content for each in turn.answers)
             if turn.call is not None:
                 spans.append(
@@ -234,9 +234,9 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                     )
                 )
                 part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
-                talk.append({"role": "tool", "parts": [part]})
+                conversation.append({"role": "tool", "parts": [part]})
             else:
-                talk += [_parts(_plain(each)) for each in turn.answers]
+                conversation += [_parts(_plain(each)) for each in turn.answers]
         reward = total_reward(path)
         root = span(
             "invoke_agent treeagent",

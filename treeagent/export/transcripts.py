@@ -267,19 +267,19 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
             answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
             system = _parsed(read.get("gen_ai.system_instructions", []))
-            talk = [TranscriptMessage("system", _join(system))] if system else []
+            conversation = [TranscriptMessage("system", _join(system))] if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                talk += [message for each in _parsed(read[key]) for message in _otel_messages(each)]
-            talks.append((len(talk), span["start"], talk))
+                conversation += [message for each in _parsed(read[key]) for message in _otel_messages(each)]
+            talks.append((len(conversation), span["start"], conversation))
     if not talks:
         raise _Unreadable(
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
-    *_, talk = max(talks, key=lambda each: each[:2])
-    for call_id, _ in talk[-1].calls:  # the results of the last calls are only in the spans of these calls
+    *_, conversation = max(talks, key=lambda each: each[:2])
+    for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
         if call_id in answers:
-            talk = [*talk, TranscriptMessage("tool", answers[call_id], answers=call_id)]
-    return Transcript(storable(str(name or trace)), tuple(talk), _reward(reward))
+            conversation = [*conversation, TranscriptMessage("tool", answers[call_id], answers=call_id)]
+    return Transcript(storable(str(name or trace)), tuple(conversation), _reward(reward))
 
 
 def _parsed(value: object) -> list[Any]:

@@ -46,9 +46,9 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
         chosen, rejected = (conversations[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
         yield {
             "task_id": pair.task_id,
-            "prompt": _talk(prompt),
-            "chosen": _talk(chosen),
-            "rejected": _talk(rejected),
+            "prompt": _message_rows(prompt),
+            "chosen": _message_rows(chosen),
+            "rejected": _message_rows(rejected),
             "ends_turn": not (chosen[-1].partial or rejected[-1].partial),
             "prompt_ids": pair.context_ids,
             "chosen_ids": pair.chosen.token_ids,
@@ -94,7 +94,7 @@ def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
 def _labelled(row: TokenRow, messages: Sequence[Message]) -> Row:
     return {
         "task_id": row.task_id,
-        "messages": _talk(messages),
+        "messages": _message_rows(messages),
         "input_ids": row.token_ids,
         "labels": [token if in_loss else _IGNORED for token, in_loss in zip(row.token_ids, row.mask, strict=True)],
     }
@@ -112,8 +112,8 @@ def _reflections(tree: Tree, config: RunConfig) -> Iterator[Row]:
         assert node is not None
         yield {
             "task_id": tree.task.id,
-            "prompt": _talk(_read(tree, one.path, node)),
-            "completion": _talk([Message("assistant", one.turn)]),
+            "prompt": _message_rows(_read(tree, one.path, node)),
+            "completion": _message_rows([Message("assistant", one.turn)]),
         }
 
 
@@ -131,7 +131,7 @@ def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
 def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for step in transitions(tree, config.policy.format):
         row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
-        yield row | {"history": _talk(step.history)}
+        yield row | {"history": _message_rows(step.history)}
 
 
 def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -141,7 +141,7 @@ def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
                 columns = ("when", "who", "source", "verdict", "choice", "shown", "text", "note")
                 yield {
                     "task_id": tree.task.id,
-                    "prompt": _talk(_read(tree, path, node)),
+                    "prompt": _message_rows(_read(tree, path, node)),
                     **{name: getattr(mark, name) for name in columns},
                 }
 
@@ -153,7 +153,7 @@ def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
             if id(edge) in drops or edge.divergence is not None:
                 yield {
                     "task_id": tree.task.id,
-                    "prompt": _talk(_read(tree, path, node)),
+                    "prompt": _message_rows(_read(tree, path, node)),
                     "action": edge.action.text,
                     "criticality": drops.get(id(edge)),
                     "divergence": edge.divergence,
@@ -227,7 +227,7 @@ def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message
     return (*earlier, turn) if last.partial else (*earlier, last, turn)
 
 
-def _talk(messages: Iterable[Message]) -> list[dict[str, str]]:
+def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 

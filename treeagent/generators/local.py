@@ -350,7 +350,7 @@ class LocalGenerator(Generator):
         if len(leaves) > most:
             parts = [slice(start, start + most) for start in range(0, len(leaves), most)]
             return [row for part in parts for row in self._score(leaves[part], candidates[part], temperature)]
-        after = self._after(leaves, tries, width) if width else [torch.empty(0)] * len(leaves)
+        after = self._logits_after(leaves, tries, width) if width else [torch.empty(0)] * len(leaves)
         scored: list[list[Sample]] = []
         for leaf, trie, fed, sequences in zip(leaves, tries, after, candidates, strict=True):
             first = cast(Tensor, leaf.logits)[None]
@@ -362,7 +362,7 @@ class LocalGenerator(Generator):
             scored.append([Sample(ids, tuple(next(scores) for _ in ids)) for ids in sequences])
         return scored
 
-    def _after(
+    def _logits_after(
         self, leaves: Sequence[Segment], tries: Sequence[dict[tuple[int, ...], list[int]]], width: int
     ) -> Tensor:
         """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].

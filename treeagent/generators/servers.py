@@ -184,12 +184,12 @@ class Servers:
         """The checkpoint's name on the server, and the length of its context in tokens if the server reports it."""
         most = self.config.timeout if len(self.servers) == 1 else min(self.config.timeout, _CHECK_SECONDS)
         client = server.client.with_options(max_retries=1, timeout=most)  # so that a wrong address fails quickly
-        served, model_name = self._listed(server, client), PurePath(self.checkpoint).name
+        served, model_name = self._served_models(server, client), PurePath(self.checkpoint).name
         if self._adapter is not None:
             why, model_name = "", self._adapter_name
             if all(model.id != model_name for model in served):
                 why = self._load(server, client, self._adapter)
-                served = self._listed(server, client)
+                served = self._served_models(server, client)
             if all(model.id != model_name for model in served):
                 raise UserError(
                     f"{server} does not load the adapter {self._adapter} ({why or 'it says that it has'}): start vLLM "
@@ -207,7 +207,7 @@ class Servers:
             f"{self.checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
         )
 
-    def _listed(self, server: Server, client: openai.OpenAI) -> list[Model]:
+    def _served_models(self, server: Server, client: openai.OpenAI) -> list[Model]:
         served = self._attempt(server, lambda _: list(client.models.list()))
         if isinstance(served, Failure):
             raise Unreachable(served.reason)

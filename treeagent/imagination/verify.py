@@ -113,7 +113,11 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     imagined, reward = _end(path), path[-1].reward
     await take_step(environment, growth, path, seconds)
     real = _end(path)
-    if real is imagined or not _same(imagined, real) or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING:
+    if (
+        real is imagined
+        or not _is_same_node(imagined, real)
+        or abs((reward or 0.0) - (path[-1].reward or 0.0)) > _ROUNDING
+    ):
         return False
     # The actions below were sampled after exactly these messages and token ids.
     real.state = replace(real.state, messages=imagined.state.messages)
@@ -122,7 +126,7 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
     return True
 
 
-def _same(imagined: Node, real: Node) -> bool:
+def _is_same_node(imagined: Node, real: Node) -> bool:
     """Whether two nodes have the same observation and the same flags. White space at the end of the observation is
     ignored, since a remote model's answers are stripped there."""
     imagined_text, real_text = answered(imagined.state.messages), answered(real.state.messages)

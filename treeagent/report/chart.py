@@ -125,8 +125,8 @@ def _standalone(svg: str) -> str:
     return _coloured(svg, _STANDALONE).replace("<svg ", '<svg style="background:#fff" ', 1)
 
 
-def _inline(drawn: str, chart: Chart) -> str:
-    svg = drawn[drawn.index("<svg") :]
+def _inline(document: str, chart: Chart) -> str:
+    svg = document[document.index("<svg") :]
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # an HTML parser needs no namespaces
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{chart.name}-", svg)
     label = escape(visible(chart.title))

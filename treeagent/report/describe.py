@@ -74,7 +74,7 @@ def result_columns(rows: Sequence[Row]) -> dict[str, str]:
 def failures(rows: Sequence[Row]) -> list[str]:
     """One sentence for each row in which episodes failed."""
     return [
-        f"{_who(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
+        f"{_label(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
         for row in rows
         if row.get("errors")
     ]
@@ -95,7 +95,7 @@ def components(rows: Sequence[Row]) -> list[str]:
         if "over_budget" in row:
             parts += [f"over budget {row['over_budget']:.0%}", f"plans refused {row['plans_refused']:.0%}"]
         if parts:
-            sentences.append(f"{_who(row)}, an episode: {', '.join(parts)}")
+            sentences.append(f"{_label(row)}, an episode: {', '.join(parts)}")
     return sentences
 
 
@@ -105,14 +105,14 @@ def judgement(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if (found := row.get("found")) is not None:
             clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
-            sentences.append(f"{_who(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
+            sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
     return sentences
 
 
 def reviewed(rows: Sequence[Row]) -> list[str]:
     """One sentence for each row in which reviewers judged episodes."""
     return [
-        f"{_who(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
+        f"{_label(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
         f"environment agrees on {row['agreed']}."
         for row in rows
         if row.get("judged")
@@ -164,13 +164,13 @@ def headline(rows: Sequence[Row]) -> str:
     first = [row for row in rows if row["policy"] == rows[0]["policy"]]
     start = next((row for row in first if row["mode"] == "greedy"), first[0])
     best = max(rows, key=lambda row: (row["success"], -row.get("generated_tokens", 0)))
-    solves = f"{_who(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"
+    solves = f"{_label(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"
     if best is start:
         return f"{solves}; nothing else did better."
     gain = 100 * (best["success"] - start["success"])
     separate = start.get("success_high", 1) < best.get("success_low", 0)
     certainty = "the 95 % intervals do not overlap" if separate else "the 95 % intervals overlap"
-    return f"{solves}, {_who(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+    return f"{solves}, {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
 
 
 def call_text(action: Action) -> str:
@@ -210,7 +210,7 @@ def observation(parent: Node, child: Node) -> str:
     return "\n".join(message.content for message in messages)
 
 
-def _who(row: Row) -> str:
+def _label(row: Row) -> str:
     return f"{row['policy']} with {row['mode']}"
 
 

@@ -92,14 +92,14 @@ class Failures:
     def lines(self) -> Iterator[str]:
         """The counts as lines of text."""
         yield f"{self.failed} of {self.episodes} episodes failed"
-        yield from _listed(self.endings)
+        yield from _reason_lines(self.endings)
         for name, reasons in (("malformed", self.malformed), ("refused", self.refused)):
             if reasons:
                 yield f"{reasons.total()} of their {self.turns} turns were {name}"
-                yield from _listed(reasons)
+                yield from _reason_lines(reasons)
 
 
-def _listed(reasons: Counter[str]) -> Iterator[str]:
+def _reason_lines(reasons: Counter[str]) -> Iterator[str]:
     """Lines with the most frequent reasons and their counts. Reasons that differ only in numbers are merged."""
     alike: dict[str, Counter[str]] = {}
     for reason, count in reasons.items():

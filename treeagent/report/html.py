@@ -89,7 +89,7 @@ def write_report(path: Path, content: Content) -> None:
         _coverage(content.rows),
         _part(draw, "What a search reaches with less", content.anytime, ANYTIME_NOTE),
         _part(draw, "What collecting found with less", content.collecting, ""),
-        _withstood(content.suite),
+        _robustness(content.suite),
         _signal(draw, content),
         _part(draw, "What the trees teach", content.learning_charts, "Of the last collection."),
         _world(draw, content),
@@ -171,7 +171,7 @@ def _coverage(rows: Sequence[Row]) -> str:
         if row.get("taken") is not None:
             shares["taken"] = (round(row["taken"] * covered), covered)
         for key, (count, of) in shares.items():
-            bars[len(cells), key] = interval_bar(*_around(count, of))
+            bars[len(cells), key] = interval_bar(*_interval(count, of))
         cells.append(
             {"policy": cell(row, "policy"), "mode": cell(row, "mode"), "success": cell(row, "success")}
             | {key: f"{100 * count / of:.1f} %" for key, (count, of) in shares.items()}
@@ -192,12 +192,12 @@ def _coverage(rows: Sequence[Row]) -> str:
     return f"<h2>Coverage and judgement</h2>{html}{sentences([note])}" if cells else ""
 
 
-def _around(count: int, of: int) -> tuple[float, float, float]:
+def _interval(count: int, of: int) -> tuple[float, float, float]:
     low, high = wilson_interval(count, of)
     return low, count / of, high
 
 
-def _withstood(rows: Sequence[Row]) -> str:
+def _robustness(rows: Sequence[Row]) -> str:
     """The section of results under disturbances of the environment."""
     parts = []
     for (policy, mode), each in grouped(rows).items():

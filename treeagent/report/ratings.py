@@ -127,9 +127,9 @@ def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None
         [(policies[names[one]][task], policies[names[other]][task]) for one, other in pairs] for task in shared
     ]
     scores_by_task: Sequence[Sequence[float | None]] = (
-        asyncio.run(_judged(judge, episode_pairs))
+        asyncio.run(_judge_pairs(judge, episode_pairs))
         if judge
-        else [[_paid(*both) for both in each] for each in episode_pairs]
+        else [[_score_by_outcome(*both) for both in each] for each in episode_pairs]
     )
     scores: Array = np.full((len(shared), len(names), len(names)), np.nan)
     for index, row in enumerate(scores_by_task):
@@ -164,12 +164,14 @@ def _judge_note(judge: Judge, pairs: int, before: Counter[str]) -> str:
     return note + (f", at a price of {price:,.2f}." if price else ".")
 
 
-def _paid(one: Episode, other: Episode) -> float:
+def _score_by_outcome(one: Episode, other: Episode) -> float:
     ours, theirs = (one.solved, one.paid), (other.solved, other.paid)
     return 0.5 if ours == theirs else float(ours > theirs)
 
 
-async def _judged(judge: Judge, episode_pairs: Sequence[Sequence[tuple[Episode, Episode]]]) -> list[list[float | None]]:
+async def _judge_pairs(
+    judge: Judge, episode_pairs: Sequence[Sequence[tuple[Episode, Episode]]]
+) -> list[list[float | None]]:
     async def row(pairs: Sequence[tuple[Episode, Episode]]) -> list[float | None]:
         return await asyncio.gather(*(judge.prefer(one.task, one.messages, other.messages) for one, other in pairs))
 

@@ -77,7 +77,7 @@ class Board:
             if status.stages:
                 parts.append(_stages(status))
             if status.works and alive:
-                parts.append(_works(run, status))
+                parts.append(_jobs_table(run, status))
         if episodes := self._latest():
             parts.append(_episode_table(episodes))
         sentences = dict.fromkeys([*run.alarms(), *(status.warnings if status else ())])
@@ -138,7 +138,7 @@ def _stages(status: RunStatus) -> Table:
     return table
 
 
-def _works(run: Run, status: RunStatus) -> Table:
+def _jobs_table(run: Run, status: RunStatus) -> Table:
     """A table of the running jobs, with their rates and the metrics that they logged last."""
     table = narrow_table({"at work": True, "done": False, "rate": False, "left": False, "figures": True})
     for column in table.columns:

@@ -79,7 +79,7 @@ class Review:
                 the prefix "at/" it starts at that item itself. Empty starts at the beginning of the queue.
         """
         stays, after = after.startswith("at/"), after.removeprefix("at/")
-        every = self._all()
+        every = self._all_marks()
         own = [mark for mark in effective_marks(every) if mark.who == self.who and mark.source == "human"]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
@@ -97,7 +97,7 @@ class Review:
             "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
         }
 
-    def _all(self) -> list[Mark]:
+    def _all_marks(self) -> list[Mark]:
         return read_marks(self._path)
 
     def shown(self, item: Item) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Review:
             BadRequest: the mark is not one of this reviewer's, or the id is invalid.
             StoreError: the withdrawal could not be written.
         """
-        known = {mark.id for mark in self._all() if mark.who == self.who and mark.verdict != "withdraw"}
+        known = {mark.id for mark in self._all_marks() if mark.who == self.who and mark.verdict != "withdraw"}
         mark_id = _text(request, "mark")
         if mark_id not in known:
             raise BadRequest("that is no mark of yours: load the page again")

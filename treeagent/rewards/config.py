@@ -59,7 +59,7 @@ class JudgeConfig:
     """Price of a million sampled tokens of the judge."""
 
     @model_validator(mode="after")
-    def _asks(self) -> Self:
+    def _has_items(self) -> Self:
         if not self.items:
             raise ValueError("items is empty: ask the judge at least one question")
         for item in self.items:

@@ -67,10 +67,10 @@ def matching(given: Mapping[str, object], wanted: Mapping[str, object]) -> float
     keys = given.keys() | wanted.keys()
     if not keys:
         return 1.0
-    return sum(key in given and key in wanted and _same(given[key], wanted[key]) for key in keys) / len(keys)
+    return sum(key in given and key in wanted and _is_equal(given[key], wanted[key]) for key in keys) / len(keys)
 
 
-def _same(given: object, wanted: object) -> bool:
+def _is_equal(given: object, wanted: object) -> bool:
     match given, wanted:
         case (bool(), _) | (_, bool()):
             return given is wanted
@@ -79,9 +79,9 @@ def _same(given: object, wanted: object) -> bool:
         case (str(), str()):
             return " ".join(given.casefold().split()) == " ".join(wanted.casefold().split())
         case (list() | tuple(), list() | tuple()):
-            return len(given) == len(wanted) and all(map(_same, given, wanted))
+            return len(given) == len(wanted) and all(map(_is_equal, given, wanted))
         case (Mapping(), Mapping()):
-            return given.keys() == wanted.keys() and all(_same(given[key], wanted[key]) for key in given)
+            return given.keys() == wanted.keys() and all(_is_equal(given[key], wanted[key]) for key in given)
     return given == wanted
 
 

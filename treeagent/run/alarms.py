@@ -36,8 +36,8 @@ def alarms(history: Sequence[Figures]) -> list[str]:
     # The spread also falls when tasks are mastered, but then returns rise. The entropy may stay the same if a round's
     # tasks are new to the policy.
     worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
-    stuck = last["reward"] <= first["reward"] + 0.02 and _fell(first, last, "entropy")
-    if _fell(first, last, "reward_std") and (worse or stuck):
+    stuck = last["reward"] <= first["reward"] + 0.02 and _has_fallen(first, last, "entropy")
+    if _has_fallen(first, last, "reward_std") and (worse or stuck):
         warnings.append(
             f"echo trap: the spread of returns fell from {first['reward_std']:.2f} to {last['reward_std']:.2f} and the "
             f"entropy went from {first['entropy']:.2f} to {last['entropy']:.2f}, while the mean return went from "
@@ -51,12 +51,12 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"success went from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
             "(search.process_weight)"
         )
-    if last["invalid"] > _much_more_than(first["invalid"], 0.2):
+    if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
         warnings.append(
             f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
             "anchor the update, or imitate valid steps for a while"
         )
-    if last["repetition"] > _much_more_than(first["repetition"], 0.3):
+    if last["repetition"] > _alarm_threshold(first["repetition"], 0.3):
         warnings.append(
             f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
             "first): take smaller steps"
@@ -73,7 +73,7 @@ def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
         return []
     if last["success"] > 0.95:
         why = f"search solves {last['success']:.0%} of the tasks already: give it harder ones (adapt.variations)"
-    elif _fell(first, last, "reward_std"):
+    elif _has_fallen(first, last, "reward_std"):
         why = (
             f"the returns within a tree spread by {last['reward_std']:.2f} ({first['reward_std']:.2f} at first), "
             "so that little can be told apart: raise policy.temperature, search.limits or adapt.curriculum"
@@ -174,14 +174,14 @@ def row_alarms(
 
 def refusal_sentence(trees: Iterable[Tree]) -> str:
     """A clause with the commonest answer to malformed or refused calls and its count; empty if there were none."""
-    return _commonest(Counter(chain.from_iterable(map(_refusals, trees))))
+    return _most_common(Counter(chain.from_iterable(map(_refusals, trees))))
 
 
 def _refusals(tree: Tree) -> Iterator[str]:
     return (node.state.messages[-1].content.strip() for node in tree.nodes() if node.invalid)
 
 
-def _commonest(refusals: Counter[str]) -> str:
+def _most_common(refusals: Counter[str]) -> str:
     if not refusals:
         return ""
     reason, count = refusals.most_common(1)[0]
@@ -205,18 +205,18 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) 
     if warm.get("demonstration_success") == 0.0:
         causes.append(f"none of {warm['demonstrations']} demonstrations succeeded")
     causes.append(f"search found no success in {count} trees")
-    if refused := _commonest(refusals):
+    if refused := _most_common(refusals):
         causes.append(refused)
     return "; ".join(causes)
 
 
-def _much_more_than(share: float, least: float) -> float:
+def _alarm_threshold(share: float, least: float) -> float:
     """The threshold above which a share raises an alarm: twice the first round's ``share``, and at least ``least``. A
     share above a half cannot double, so from a third on the threshold is halfway between ``share`` and 1."""
     return max(least, min(2 * share, (1 + share) / 2))
 
 
-def _fell(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
+def _has_fallen(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
     return last[name] < (1 - share) * first[name]
 
 

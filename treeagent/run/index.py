@@ -131,10 +131,10 @@ def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[Shard
         CorruptShard: a shard that had to be read is damaged.
     """
     path = index_path(folder, name)
-    places = _places(path)
+    positions = _entry_positions(path)
     for shard in shards(folder, name):
         index = shard_place(shard)[1]
-        seal, at = places.get(index, ("", 0))
+        seal, at = positions.get(index, ("", 0))
         found = _entry(path, at) if seal == shard_seal(shard) else None
         if found is None:
             found = ShardRows.of(shard, read_as(from_record, folder, name, index))
@@ -146,7 +146,7 @@ def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[Shard
 def indexed(folder: Path, name: str) -> dict[int, ShardRows]:
     """The index entries of the shards of ``name``, keyed by their number, whether or not they are still valid."""
     path = index_path(folder, name)
-    entries = {index: _entry(path, at) for index, (_, at) in _places(path).items()}
+    entries = {index: _entry(path, at) for index, (_, at) in _entry_positions(path).items()}
     return {index: entry for index, entry in entries.items() if entry is not None}
 
 
@@ -155,19 +155,19 @@ def tree_rows(folder: Path, name: str) -> Iterator[TreeRow]:
     return (row for shard in shard_rows(folder, name) for row in shard.trees)
 
 
-def _places(path: Path) -> dict[int, tuple[str, int]]:
+def _entry_positions(path: Path) -> dict[int, tuple[str, int]]:
     """The seal in the last entry of each shard, and the offset of the entry's line in the file."""
-    places: dict[int, tuple[str, int]] = {}
+    positions: dict[int, tuple[str, int]] = {}
     if not path.exists():
-        return places
+        return positions
     at = 0
     with regular(path).open("rb") as file:
         for line in file:
             with suppress(ValueError, TypeError, KeyError):  # a line that was cut off by a kill
                 entry = orjson.loads(line)
-                places[entry["index"]] = (entry["seal"], at)
+                positions[entry["index"]] = (entry["seal"], at)
             at += len(line)
-    return places
+    return positions
 
 
 def _entry(path: Path, at: int) -> ShardRows | None:

@@ -235,7 +235,7 @@ class RichProgress:
             self._console.print(line, style="bold", soft_wrap=True)
         on_terminal = self._console.is_terminal
         if on_terminal and not self._works:
-            self._drawing.enter_context(self._drawn())
+            self._drawing.enter_context(self._draw_bars())
         task = self._bars.add_task(visible(name), total=total, live="")
         started = last_line = time.monotonic()
         done, live = 0, ""
@@ -273,7 +273,7 @@ class RichProgress:
             self._write()
 
     @contextmanager
-    def _drawn(self) -> Iterator[None]:
+    def _draw_bars(self) -> Iterator[None]:
         """Draw the bars; at the end they stay on the screen."""
         with lines_above_bars(self._console), self._bars:
             yield

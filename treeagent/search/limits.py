@@ -35,23 +35,23 @@ class Limits:
             raise ValueError("no limit is set: set simulations, environment_steps, generated_tokens or seconds")
         return self
 
-    def reached(self, spent: Budget) -> bool:
+    def reached(self, budget: Budget) -> bool:
         """Whether a tree that has spent this budget may start no further simulation."""
-        return self.share(spent) >= 1
+        return self.share(budget) >= 1
 
-    def share(self, spent: Budget, in_flight: int = 0) -> float:
+    def share(self, budget: Budget, in_flight: int = 0) -> float:
         """The share of the limits that a tree has spent, by the limit that it will reach first. At 1 or above, no
         simulation starts. Simulations ``in_flight`` are assumed to cost as much as the average of those before them."""
-        started = spent.simulations + in_flight
-        scale = started / spent.simulations if spent.simulations else 1.0
+        started = budget.simulations + in_flight
+        scale = started / budget.simulations if budget.simulations else 1.0
         return max(
             used / limit
             for limit, used in (
                 (self.simulations, started),
-                (self.environment_steps, spent.environment_steps * scale),
-                (self.environment_steps, spent.imagined_steps * scale),
-                (self.generated_tokens, spent.generated_tokens * scale),
-                (self.seconds, spent.seconds * scale),
+                (self.environment_steps, budget.environment_steps * scale),
+                (self.environment_steps, budget.imagined_steps * scale),
+                (self.generated_tokens, budget.generated_tokens * scale),
+                (self.seconds, budget.seconds * scale),
             )
             if limit is not None
         )

@@ -104,7 +104,7 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         budget = Budget(**record["budget"])
         spent = _spent(record.get("spent", {}))
         provenance = {"place": record.get("place"), "policy": record.get("policy", "")}
-        plain = _picked(record, TREE_FIELDS)
+        plain = _select_fields(record, TREE_FIELDS)
         return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **plain, **provenance)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
@@ -128,7 +128,7 @@ def _plain(value: object, names: tuple[str, ...]) -> Record:
     return {name: getattr(value, name) for name in names}
 
 
-def _picked(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
+def _select_fields(row: Mapping[str, Any], names: tuple[str, ...]) -> Record:
     return {name: row[name] for name in names}
 
 
@@ -180,10 +180,10 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         token_ids=tuple(row["token_ids"]),
         logprobs=tuple(row["logprobs"]),
         forced=tuple(row.get("forced", ())),
-        **_picked(row, ACTION_FIELDS),
+        **_select_fields(row, ACTION_FIELDS),
     )
     components = {str(name): float(value) for name, value in row.get("components", {}).items()}
-    return Edge(action, group=row.get("group", 0), components=components, **_picked(row, EDGE_FIELDS))
+    return Edge(action, group=row.get("group", 0), components=components, **_select_fields(row, EDGE_FIELDS))
 
 
 def _message_record(message: Message) -> Record:
@@ -191,7 +191,7 @@ def _message_record(message: Message) -> Record:
 
 
 def _message(row: Mapping[str, Any]) -> Message:
-    return Message(token_ids=tuple(row["token_ids"]), **_picked(row, MESSAGE_FIELDS))
+    return Message(token_ids=tuple(row["token_ids"]), **_select_fields(row, MESSAGE_FIELDS))
 
 
 def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
@@ -208,7 +208,7 @@ def _node(row: Mapping[str, Any], task: Task, earlier: list[Node]) -> Node:
         bootstrap=row.get("bootstrap", False),
         paid=row.get("paid"),
         edges=[_edge(edge) for edge in row["edges"]],
-        **_picked(row, NODE_FIELDS),
+        **_select_fields(row, NODE_FIELDS),
     )
     if arrival is not None:
         arrival.child = node

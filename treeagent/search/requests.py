@@ -172,7 +172,7 @@ class AskTell:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._batches = broker.batches()
-        self._next()
+        self._take_batch()
 
     @property
     def trees(self) -> list[Tree]:
@@ -198,8 +198,8 @@ class AskTell:
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise UserError(f"a {type(request).__name__} was answered by {answer!r}: tell a {names}")
         self._broker.deliver(self._waiting, answers)
-        self._next()
+        self._take_batch()
 
-    def _next(self) -> None:
+    def _take_batch(self) -> None:
         self._waiting = next(self._batches, [])
         self._requests = [request for tree in self._waiting for request in tree.requests]

@@ -107,15 +107,15 @@ def kinds(found: Collection[Experience], free: Collection[str] = ()) -> Callable
     Each common call is a separate kind; calls that differ only in their numbers count as the same call. Other calls are
     grouped by their first word, as are all calls whose first word is in ``free``.
     """
-    counts = Counter(_numberless(one.action) for one in found)
+    counts = Counter(_without_numbers(one.action) for one in found)
 
     def kind(one: Experience) -> str:
-        call = _numberless(one.action)
+        call = _without_numbers(one.action)
         common = counts[call] >= max(2, _COMMON * len(found))
         return call if common and one.kind not in free else one.kind
 
     return kind
 
 
-def _numberless(call: str) -> str:
+def _without_numbers(call: str) -> str:
     return re.sub(r"\d+", "#", call)

@@ -344,8 +344,8 @@ def known_tools(config: RunConfig) -> str:
     """The environment's tools as JSON, a form that a cache can compare. Empty if neither the prompt nor the sampling of
     turns nor the scoring of legal actions uses them."""
     policy = config.policy
-    named = policy.format != "react" and (policy.most_thought or policy.actions != "sample")
-    if not policy.is_told and not policy.shots and not policy.is_structured and not named:
+    has_named_calls = policy.format != "react" and (policy.most_thought or policy.actions != "sample")
+    if not policy.is_told and not policy.shots and not policy.is_structured and not has_named_calls:
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 

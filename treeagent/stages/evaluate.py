@@ -79,8 +79,8 @@ def measure_disturbed(
     kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
     jobs_by_stage: dict[str, list[BatchJob]] = {}
     for kind in kinds:
-        place = config.environment
-        harder = replace(config, environment=replace(place, disturbances=(*place.disturbances, kind)))
+        env_config = config.environment
+        harder = replace(config, environment=replace(env_config, disturbances=(*env_config.disturbances, kind)))
         for checkpoint, mode in evaluations:
             stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
             run.record_checkpoint(stage, checkpoint)

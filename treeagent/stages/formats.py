@@ -42,10 +42,10 @@ def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]
             return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
         answers_by_format[name] = answers
     wrong = [sentence for name in answers_by_format for sentence in _differences(env, name, answers_by_format)]
-    return [*wrong, *_unlisted(env.tools(), answers_by_format["react"])], []
+    return [*wrong, *_unlisted_calls(env.tools(), answers_by_format["react"])], []
 
 
-def _unlisted(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
+def _unlisted_calls(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
     """A sentence if successful calls name none of the tools. A prompt lists only the tools, and constrained decoding
     allows only calls of them, so a policy would never make such calls."""
     calls = [episode[-1] for episode, reason in answers.items() if not reason]

@@ -155,12 +155,14 @@ class Local(JudgeModel):
             scored = iter(self.generator.score(read, [words] * len(read)))
             self.chat.forget()  # the ledger keeps the replies, so no prompt is read a second time
         return [
-            Fault(why) if why else Reply(repr(_yes([sum(each.logprobs) for each in next(scored)])), len(prompt))
+            Fault(why)
+            if why
+            else Reply(repr(_yes_probability([sum(each.logprobs) for each in next(scored)])), len(prompt))
             for prompt, why in zip(prompts, refused, strict=True)
         ]
 
 
-def _yes(logprobs: Sequence[float]) -> float:
+def _yes_probability(logprobs: Sequence[float]) -> float:
     """The probability of yes, normalised over all ``logprobs``: the first two belong to yes, the others to no."""
     most = max(logprobs)
     shares = [math.exp(each - most) for each in logprobs]

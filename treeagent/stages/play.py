@@ -257,7 +257,7 @@ def _plan(
 ) -> Sequence[Edge]:
     """The edges of a finished tree to take, within the budgets. The costs ``before`` the root count."""
 
-    allowed = _within(budgets, before)
+    allowed = _within_budgets(budgets, before)
     if mode == "lookahead":
         return most_visited_path(tree, allowed)
     return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
@@ -267,7 +267,7 @@ def _plans_to_replay(
     tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None
 ) -> Sequence[Sequence[Edge]]:
     """The plans to replay: the best paths to ends of the task, or to a limit if no path ended the task."""
-    ends = ranked_ends(tree, config.likelihood_weight, _within(budgets)) or []
+    ends = ranked_ends(tree, config.likelihood_weight, _within_budgets(budgets)) or []
     return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_MAX_REPLAYED_PLANS]
 
 
@@ -275,7 +275,7 @@ def _terminates(path: Sequence[Edge]) -> bool:
     return path[-1].child is not None and path[-1].child.terminated
 
 
-def _within(
+def _within_budgets(
     budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
 ) -> Callable[[Sequence[Edge]], bool]:
     """A function that tells whether a path keeps within the budgets, including the costs ``before`` it."""
@@ -319,7 +319,7 @@ async def _episodes(
             sum(edge.outcome or 0.0 for edge in path),
             sum(not edge.thought for edge in path),
             growth.tree.budget,
-            growth.tree.error or _unanswered(path),
+            growth.tree.error or _unanswered_reason(path),
             components=episode_components(path),
         )
         for growth, path in runs
@@ -327,7 +327,7 @@ async def _episodes(
     return outcomes, _with_errors([growth.tree for growth, _ in runs], outcomes)
 
 
-def _unanswered(path: Sequence[Edge]) -> str:
+def _unanswered_reason(path: Sequence[Edge]) -> str:
     last = path[-1].child if path else None
     return f"the dynamics has no answer after step {len(path)}" if last is not None and last.unknown else ""
 

@@ -214,7 +214,7 @@ def learn(
     ]
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(train, jobs, _where(config), on_event, worker):
+            for job, facts in run_jobs(train, jobs, _worker_settings(config), on_event, worker):
                 run.finish(job.out.name, facts)
         except NothingToLearn as symptom:
             cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
@@ -224,10 +224,10 @@ def learn(
 
 def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
     """A worker for updates only. ``learn`` can use it in one thread while another thread searches."""
-    return own_worker(_where(config))
+    return own_worker(_worker_settings(config))
 
 
-def _where(config: RunConfig) -> RunConfig:
+def _worker_settings(config: RunConfig) -> RunConfig:
     """The settings by which updates are given to workers. An update with several processes uses the whole machine, so
     only one runs at a time."""
     return replace(config, engine="local", workers=1) if config.update.processes > 1 else config

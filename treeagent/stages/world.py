@@ -139,7 +139,7 @@ def _train(
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
     if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
         fitting = replace(fitting, attention="eager")  # faster on a CPU in bfloat16 for rows of up to about 400 tokens
-    reasons, taught = _taught(config, run, progress, learnt)
+    reasons, taught = _teacher_reasons(config, run, progress, learnt)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
     else:
@@ -184,7 +184,7 @@ def _scratch(out: Path) -> tuple[Path, Path]:
     return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
 
 
-def _taught(
+def _teacher_reasons(
     config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
     """Ask the teacher to explain each step. Returns its reasoning, keyed by the digest of a step, and facts for

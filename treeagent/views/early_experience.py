@@ -73,7 +73,7 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
         grammar: the format of the tree's turns.
     """
     for path, node in tree.walk():
-        tried = _tried(tree, path, node, grammar)
+        tried = _tried_calls(tree, path, node, grammar)
         if len(tried) < 2:
             continue
         allowed = [each for each in tried if tree.may_prefer(each.edge)]
@@ -108,7 +108,7 @@ class _Tried(NamedTuple):
     outcome: Outcome
 
 
-def _tried(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> list[_Tried]:
+def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> list[_Tried]:
     """The calls of whole turns tried at a state, if an end is known below them. Each call appears once, with its best
     outcome."""
     by_call: dict[str, _Tried] = {}

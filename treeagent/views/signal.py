@@ -176,13 +176,13 @@ def estimated_ends(tree: Tree) -> list[Estimated]:
     for path in finished_paths(tree):
         node = path[-1].child
         assert node is not None
-        paid = _paid(path) if node.paid is None else node.paid
+        paid = _outcome_sum(path) if node.paid is None else node.paid
         if node.terminated and paid is not None and path_origin(path) == "real":
             estimates.append(Estimated(node.value, paid))
     return estimates
 
 
-def _paid(path: Sequence[Edge]) -> float | None:
+def _outcome_sum(path: Sequence[Edge]) -> float | None:
     rewards = [edge.outcome for edge in path]
     return None if None in rewards else sum(each for each in rewards if each is not None)
 

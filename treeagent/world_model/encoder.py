@@ -33,7 +33,7 @@ class EncoderConfig:
     RUN/checkpoints/warm."""
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _check_model(self) -> Self:
         if self.kind == "sentence-transformers" and self.model is None:
             raise ValueError("kind is 'sentence-transformers', but no model is named: set model, such as to a folder")
         if self.kind == "lexical" and self.model is not None:

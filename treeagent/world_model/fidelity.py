@@ -324,14 +324,14 @@ async def audit(
 def chains(experiences: Sequence[Experience]) -> list[list[Experience]]:
     """Return all episodes that the steps form: every path from a step without predecessor to one without successor."""
     following: dict[object, list[Experience]] = defaultdict(list)
-    reached = {_after(one) for one in experiences}
+    reached = {_state_after(one) for one in experiences}
     for one in experiences:
         following[_before(one)].append(one)
     found: list[list[Experience]] = []
     waiting = [[one] for one in experiences if _before(one) not in reached][::-1]
     while waiting:
         chain = waiting.pop()
-        after = following.get(_after(chain[-1]), [])
+        after = following.get(_state_after(chain[-1]), [])
         if after and not chain[-1].terminated:
             waiting += [[*chain, one] for one in reversed(after)]
         else:
@@ -343,7 +343,7 @@ def _before(one: Experience) -> object:
     return one.task_id, one.history
 
 
-def _after(one: Experience) -> object:
+def _state_after(one: Experience) -> object:
     action, observation = Message("assistant", one.action), Message("user", one.observation)
     return one.task_id, (*one.history, action, observation)
 

@@ -107,7 +107,7 @@ class ReplayBuffer:
         return len(self) - before
 
     def _add(self, batch: dict[str, Experience]) -> None:
-        new = {digest: one for digest, one in batch.items() if not self._has(digest)}
+        new = {digest: one for digest, one in batch.items() if not self._contains(digest)}
         vectors = embed(self._encoder, [(one.history, one.action) for one in new.values()]).astype(np.float16)
         if not np.isfinite(vectors).all():
             raise UserError("the encoder gave a vector with NaN or infinity: use another one")
@@ -120,7 +120,7 @@ class ReplayBuffer:
                 "INSERT OR IGNORE INTO experience (digest, origin, record, vector) VALUES (?, ?, ?, ?)", rows
             )
 
-    def _has(self, digest: str) -> bool:
+    def _contains(self, digest: str) -> bool:
         return self._connection.execute("SELECT 1 FROM experience WHERE digest = ?", (digest,)).fetchone() is not None
 
     def experiences(self) -> Iterator[Experience]:

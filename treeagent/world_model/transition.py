@@ -79,13 +79,13 @@ def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> 
     first, *others = messages
     opening = Message(first.role, first.content.removeprefix(f"{task.prompt}\n"))
     turns = (
-        Message(message.role, _called(message.content, grammar) if message.role == "assistant" else message.content)
+        Message(message.role, _call_text(message.content, grammar) if message.role == "assistant" else message.content)
         for message in others
     )
     return (Message("user", task.prompt), opening, *turns)
 
 
-def _called(text: str, grammar: Grammar | None) -> str:
+def _call_text(text: str, grammar: Grammar | None) -> str:
     if grammar is None:
         return text
     action = grammar.read(text)

@@ -66,7 +66,7 @@ class McpEnv(Env):
         self._server: _Server | None = None
         self._changed = False
         """Whether a call may have changed the server's state."""
-        offered = self._started().tools
+        offered = self._running_server().tools
         names = [each.name for each in offered]
         requested = names if tools is None else tools
         chosen = [each for each in offered if each.name in requested]
@@ -74,7 +74,7 @@ class McpEnv(Env):
         if ANSWER.name in requested or not set(requested) <= set(names):
             listed, has = f"{list(requested)!r:.500}", f"{names!r:.500}"
             fault = f"tools are {listed}: name tools of the server, which has {has}, but not 'answer'"
-        elif fault := _unfit(self._tools):
+        elif fault := _unfit_reason(self._tools):
             fault = f"the MCP server {self._command} {fault}: name others of its tools in tools="
         if fault:
             self.close()
@@ -90,7 +90,7 @@ class McpEnv(Env):
         if self._changed:
             self.close()
         self._task, self._answer = task, None
-        self._started()
+        self._running_server()
         return "ready", {}
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -102,7 +102,7 @@ class McpEnv(Env):
             self._answer = str(call.arguments["answer"])
             return "answered", self._judge(task, self._answer), True, False, {}
         self._changed |= not next(tool for tool in self._tools if tool.name == call.name).read_only
-        text, failed = self._called(call)
+        text, failed = self._call_tool(call)
         if len(text) > self._characters:
             text = f"{text[: self._characters]} and {len(text) - self._characters} more characters"
         return text, 0.0, False, False, {"tool_error": text} if failed else {}
@@ -131,12 +131,12 @@ class McpEnv(Env):
             raise ValueError("no episode has begun: call reset first")
         return self._task
 
-    def _started(self) -> "_Server":
+    def _running_server(self) -> "_Server":
         if self._server is None:
             self._server, self._changed = _Server(self._command, self._seconds), False
         return self._server
 
-    def _called(self, call: ToolCall) -> tuple[str, bool]:
+    def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
         """Call a tool of the server. Returns the result as text, and whether it is an error."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
@@ -221,7 +221,7 @@ def _repeatable(offered: Any) -> bool:
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
-def _unfit(tools: Sequence[ToolSpec]) -> str:
+def _unfit_reason(tools: Sequence[ToolSpec]) -> str:
     """Return why an agent could not call or read the tools; empty if it can."""
     seen, size = set[str](), 0
     for tool in tools:

@@ -71,7 +71,7 @@ class OpenEnvEnv(Env):
         self._client: Any = None
         self._last: _Answer | None = None
         try:
-            about = self._started().state()
+            about = self._open_client().state()
         except Exception as error:  # connecting to an unknown server may raise anything
             self.close()
             raise UserError(f"the OpenEnv server {address} does not answer ({error}): start it first") from error
@@ -90,7 +90,7 @@ class OpenEnvEnv(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         over = "the episode is over"
-        if self._here().done:
+        if self._last_answer().done:
             return over, 0.0, True, False, {"tool_error": over}
         try:
             observation, reward, done = self._last = self._request("step", dict(self._act(action)))
@@ -110,12 +110,12 @@ class OpenEnvEnv(Env):
     def verify(self) -> float:
         """Return the verdict that a server of ``to_openenv`` sends. For other servers, return 1 if the episode has
         ended in success, otherwise 0."""
-        observation, reward, done = self._here()
+        observation, reward, done = self._last_answer()
         verdict = observation.get("verdict")
         return float(verdict) if verdict is not None else float(done and self._success(observation, reward))
 
     def snapshot(self) -> object:
-        last, released = self._here(), [self._released.pop() for _ in range(len(self._released))]
+        last, released = self._last_answer(), [self._released.pop() for _ in range(len(self._released))]
         answer = self._request("step", {"verb": "snapshot", "released": released})
         result = _Place(answer.observation["snapshot"], last, self._client)
         # Only recorded here: garbage collection may happen in the middle of another request.
@@ -137,7 +137,7 @@ class OpenEnvEnv(Env):
         self._last = snapshot.last
 
     def state_key(self) -> str | None:
-        key: str | None = self._here().observation.get("state_key")
+        key: str | None = self._last_answer().observation.get("state_key")
         return key
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class OpenEnvEnv(Env):
         if client is not None:
             client.close()
 
-    def _started(self) -> Any:
+    def _open_client(self) -> Any:
         if self._client is None:
             from openenv.core import GenericEnvClient
 
@@ -156,7 +156,7 @@ class OpenEnvEnv(Env):
             delete them."""
         return self._client
 
-    def _here(self) -> "_Answer":
+    def _last_answer(self) -> "_Answer":
         if self._last is None:
             raise ValueError("no episode has begun: call reset first")
         return self._last
@@ -168,7 +168,7 @@ class OpenEnvEnv(Env):
             _Misfit: the server does not accept the form of the action.
         """
         try:
-            answer = getattr(self._started(), method)(*arguments, **keywords)
+            answer = getattr(self._open_client(), method)(*arguments, **keywords)
         except TimeoutError:
             self.close()
             raise EnvTimeout(f"{method} of {self._name} took longer than {self._seconds:g} seconds") from None

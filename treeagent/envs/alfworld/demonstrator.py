@@ -30,21 +30,25 @@ class AlfworldDemonstrator:
 
 
 def _meant(spec: GameSpec, game: Game, history: tuple[str, ...], commands: Sequence[str]) -> tuple[str, str]:
-    target, goal, held = spec.target.lower(), spec.goal.lower(), _held(history)
+    target, goal, held = spec.target.lower(), spec.goal.lower(), _held_object(history)
     if not held:
         in_place: set[str] = set()
         if spec.kind == "pick_two_obj_and_place":
             in_place = {name for name, where in game.objects(history) if where.startswith(f"{goal} ")}
         takes = [each for each in commands if each.removeprefix("take ").split(" from ")[0] not in in_place]
-        return f"find {target}", _first(takes, f"take {target} ") or _seek(game, history, target, commands, in_place)
+        return f"find {target}", _first_command(takes, f"take {target} ") or _seek(
+            game, history, target, commands, in_place
+        )
     if not held.startswith(f"{target} "):
-        return f"leave {held}", _first(commands, "move ", "go to ")
+        return f"leave {held}", _first_command(commands, "move ", "go to ")
     if spec.kind == "look_at_obj_in_light":
-        return f"use {goal}", _first(commands, f"use {goal} ") or _seek(game, history, goal, commands)
+        return f"use {goal}", _first_command(commands, f"use {goal} ") or _seek(game, history, goal, commands)
     verb, station = STATIONS.get(spec.kind, ("", ""))
     if verb and not any(command.startswith(f"{verb} {held} ") for command in history):
-        return f"{verb} {target}", _first(commands, f"{verb} {held} ", f"go to {station.lower()} ", "")
-    return f"put {target} in {goal}", _first(commands, f"move {held} to {goal} ", f"open {goal} ", f"go to {goal} ")
+        return f"{verb} {target}", _first_command(commands, f"{verb} {held} ", f"go to {station.lower()} ", "")
+    return f"put {target} in {goal}", _first_command(
+        commands, f"move {held} to {goal} ", f"open {goal} ", f"go to {goal} "
+    )
 
 
 def _seek(
@@ -65,13 +69,13 @@ def _seek(
     return (known or new or ahead or list(commands))[0]
 
 
-def _first(commands: Sequence[str], *starts: str) -> str:
+def _first_command(commands: Sequence[str], *starts: str) -> str:
     """Return the first command that has one of the prefixes ``starts``, trying these in order; empty if there is
     none."""
     found = (command for start in starts for command in commands if command.startswith(start))
     return next(found, "")
 
 
-def _held(history: Sequence[str]) -> str:
+def _held_object(history: Sequence[str]) -> str:
     last = next((command for command in reversed(history) if command.startswith(("take ", "move "))), "")
     return last.removeprefix("take ").split(" from ")[0] if last.startswith("take ") else ""

@@ -112,10 +112,10 @@ class Game:
         while history[:known] not in self._places:
             known -= 1
         for count in range(known, len(history)):
-            self._places[history[: count + 1]] = self._after(self._places[history[:count]], history[count])
+            self._places[history[: count + 1]] = self._next_place(self._places[history[:count]], history[count])
         return self._places[history]
 
-    def _after(self, place: Place, command: str) -> Place:
+    def _next_place(self, place: Place, command: str) -> Place:
         action, library = place.moves[command], _planner()
         library.set_state_id(place.state)
         effects = (self._atom * action.effects)()

@@ -40,8 +40,8 @@ def find_files(options: PlanningOptions) -> tuple[Path, Mapping[Split, Sequence[
         )
     domain = Path(options.domain_file).expanduser()
     if not isinstance(options.problems, dict):
-        return domain, _by_hash(_listed(options.problems, domain), _TENTHS)
-    return domain, {split: _listed(files, domain) for split, files in options.problems.items()}
+        return domain, _by_hash(_problem_files(options.problems, domain), _TENTHS)
+    return domain, {split: _problem_files(files, domain) for split, files in options.problems.items()}
 
 
 def _of_pddlgym(name: str) -> tuple[Path, Mapping[Split, Sequence[Path]]]:
@@ -57,7 +57,7 @@ def _of_pddlgym(name: str) -> tuple[Path, Mapping[Split, Sequence[Path]]]:
     return folder / f"{name}.pddl", {**found, "test": sorted((folder / f"{name}_test").glob("*.pddl"))}
 
 
-def _listed(files: Files, domain: Path) -> Sequence[Path]:
+def _problem_files(files: Files, domain: Path) -> Sequence[Path]:
     paths = [Path(each).expanduser() for each in ([files] if isinstance(files, str) else files)]
     if len(paths) == 1 and paths[0].is_dir():
         paths = [path for path in sorted(paths[0].glob("*.pddl")) if path.resolve() != domain.resolve()]

@@ -80,9 +80,9 @@ class _Relaxed:
         for step, each in enumerate(problem.steps.values()):
             for change in each.changes:
                 if change.adds:
-                    for needs in _needs(each.when, change.when):
-                        self._rules.append(_Rule(self._all(needs), self._all(change.adds), step))
-        self._goals = [self._all(case.yes) for case in problem.goal]
+                    for needs in _required_facts(each.when, change.when):
+                        self._rules.append(_Rule(self._fact_numbers(needs), self._fact_numbers(change.adds), step))
+        self._goals = [self._fact_numbers(case.yes) for case in problem.goal]
         self._free = [number for number, rule in enumerate(self._rules) if not rule.needs]
         self._users: list[list[int]] = [[] for _ in self._numbers]
         for number, rule in enumerate(self._rules):
@@ -121,9 +121,9 @@ class _Relaxed:
         goal = min(self._goals, key=lambda facts: sum(costs[fact] for fact in facts), default=None)
         if goal is None or any(costs[fact] == math.inf for fact in goal):
             return math.inf
-        return len(self._used(goal, by))
+        return len(self._used_steps(goal, by))
 
-    def _used(self, goal: Sequence[int], by: Sequence[int]) -> set[int]:
+    def _used_steps(self, goal: Sequence[int], by: Sequence[int]) -> set[int]:
         steps, pending, seen = set[int](), list(goal), set[int]()
         while pending:
             fact = pending.pop()
@@ -133,11 +133,11 @@ class _Relaxed:
                 pending += self._rules[by[fact]].needs
         return steps
 
-    def _all(self, facts: State) -> tuple[int, ...]:
+    def _fact_numbers(self, facts: State) -> tuple[int, ...]:
         return tuple(self._numbers.setdefault(fact, len(self._numbers)) for fact in sorted(facts))
 
 
-def _needs(*conditions: Condition) -> Iterator[State]:
+def _required_facts(*conditions: Condition) -> Iterator[State]:
     """Yield, for each combination of cases of the two conditions, the facts that must hold."""
     first, second = conditions
     for one in first:

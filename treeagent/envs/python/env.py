@@ -57,13 +57,13 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
         match call.name:
             case "submit":
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.tests])
-                verdict = float(_same(run.returned, [value for _, value in exercise.tests]))
+                verdict = float(_is_equal(run.returned, [value for _, value in exercise.tests]))
                 self.visit = replace(self.visit, verdict=verdict)
                 return "handed in"
             case "test":
                 self.visit = replace(self.visit, tested=code)
                 run = self._sandbox.run(code, [(argument,) for argument, _ in exercise.examples])
-                return self._shown(run) if run.returned is None else _compared(run.returned, exercise)
+                return self._shown(run) if run.returned is None else _failed_examples(run.returned, exercise)
         return self._shown(self._sandbox.run(code))
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -85,19 +85,19 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
         return "\n".join(filter(None, (output, f"error: {run.error}" if run.error else ""))) or "no output"
 
 
-def _compared(returned: Sequence[object], exercise: Exercise) -> str:
+def _failed_examples(returned: Sequence[object], exercise: Exercise) -> str:
     wrong = [
         f"f({argument}) gives {found!r:.60}, not {value}"
         for found, (argument, value) in zip(returned, exercise.examples, strict=True)
-        if not _same(found, value)
+        if not _is_equal(found, value)
     ]
     return "; ".join(wrong) or "all examples pass"
 
 
-def _same(found: Any, expected: Any) -> bool:
+def _is_equal(found: Any, expected: Any) -> bool:
     """Compare two JSON values. Unlike ``==``, True does not equal 1."""
     if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(_same, found, expected))
+        return isinstance(found, list) and len(found) == len(expected) and all(map(_is_equal, found, expected))
     return type(found) is type(expected) and bool(found == expected)
 
 

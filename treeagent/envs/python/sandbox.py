@@ -85,7 +85,7 @@ class Sandbox:
             raise UserError(
                 f"code cannot be run safely on this machine ({why.strip()}): use Linux on x86-64 with seccomp"
             )
-        error = error or _ending(process.returncode)
+        error = error or _exit_reason(process.returncode)
         returned = _returned(written.removeprefix(LOCKED), len(calls)) if calls and not error else None
         return Run(output.decode(errors="replace"), error, returned)
 
@@ -111,7 +111,7 @@ def _read(files: Sequence[int], deadline: float) -> tuple[list[bytes], str]:
     return list(read.values()), ""
 
 
-def _ending(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"it took more than {CPU_SECONDS} seconds of processor time"
     return "" if code == 0 else f"it ended by {signal.strsignal(-code) if code < 0 else f'exit code {code}'}"

@@ -242,13 +242,13 @@ def _related(names: Mapping[Kind, Sequence[str]], rng: random.Random) -> dict[st
     objects: dict[str, Sequence[str]] = {"river": _RIVERS}
     objects.update(names.items())
     return {
-        name: Entity(kind, name, {each.name: _another(objects[each.object], name, rng) for each in _ABOUT[kind]})
+        name: Entity(kind, name, {each.name: _other_name(objects[each.object], name, rng) for each in _ABOUT[kind]})
         for kind in _ABOUT
         for name in names[kind]
     }
 
 
-def _another(names: Sequence[str], name: str, rng: random.Random) -> str:
+def _other_name(names: Sequence[str], name: str, rng: random.Random) -> str:
     while (other := rng.choice(names)) == name:
         pass
     return other

@@ -85,7 +85,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def act(self, call: ToolCall) -> str:
         before = self.visit
         name, target = pressed(call)
-        self.visit = self._after(before, name, target)
+        self.visit = self._next_session(before, name, target)
         return self._shown(before, self.visit)
 
     def verdict(self) -> float | None:
@@ -109,7 +109,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def _product(self, session: Session) -> Product:
         return self.catalogue.products[session.product_id]
 
-    def _after(self, session: Session, name: str, target: str) -> Session:
+    def _next_session(self, session: Session, name: str, target: str) -> Session:
         """Return the session after an action. ``name`` and ``target`` are the results of ``pressed``."""
         match name, session.page:
             case "search", _:

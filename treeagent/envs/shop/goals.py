@@ -50,7 +50,7 @@ class GeneratedGoals:
         while len(goals) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)
             requirements = _requirements(goal)
-            if _belongs(goal, split) and requirements not in self._seen:
+            if _is_in_split(goal, split) and requirements not in self._seen:
                 self._seen.add(requirements)
                 goals.append((goal, instruction))
                 misses = 0
@@ -76,7 +76,7 @@ class GeneratedGoals:
         harder += [replace(goal, options=tuple(sorted((*goal.options, each), key=order.index))) for each in values]
         if product.price <= goal.price_limit - 10:
             harder.append(replace(goal, price_limit=goal.price_limit - 10))
-        return [(each, _instruction(rng, each, product)) for each in harder if _belongs(each, split)]
+        return [(each, _instruction(rng, each, product)) for each in harder if _is_in_split(each, split)]
 
     def _draw(self, rng: random.Random, split: Split) -> tuple[Goal, str]:
         product = self._catalogue.products[rng.choice(self._catalogue.split_ids[split])]
@@ -106,7 +106,7 @@ def _requirements(goal: Goal) -> str:
     return repr((goal.type, sorted(goal.attributes), goal.options, goal.price_limit))
 
 
-def _belongs(goal: Goal, split: Split) -> bool:
+def _is_in_split(goal: Goal, split: Split) -> bool:
     bucket = hashlib.blake2b(_requirements(goal).encode(), digest_size=4).digest()[0]
     return split == SPLITS[bucket % len(SPLITS)]
 

@@ -17,10 +17,12 @@ class Department:
 def _department(name: str, types: str, attributes: str, **options: str) -> Department:
     """Build a department from comma-separated lists. All departments have the same colors."""
     groups = {"color": "black, white, red, blue, green, brown, grey, pink", **options}
-    return Department(name, _listed(types), _listed(attributes), tuple((g, _listed(v)) for g, v in groups.items()))
+    return Department(
+        name, _split_list(types), _split_list(attributes), tuple((g, _split_list(v)) for g, v in groups.items())
+    )
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(text.split(", "))
 
 

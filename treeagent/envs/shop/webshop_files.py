@@ -85,14 +85,14 @@ class FuzzyMatching(Matching):
         self._clean = utils.default_process
 
     def attribute(self, product: Product, wanted: str) -> bool:
-        return any(self._alike(had, wanted) for had in product.attributes) or wanted in product.text.lower()
+        return any(self._is_similar(had, wanted) for had in product.attributes) or wanted in product.text.lower()
 
     def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
         if value in product.text.lower():
             return True
-        return value in wanted if group == "size" else any(self._alike(value, each) for each in wanted)
+        return value in wanted if group == "size" else any(self._is_similar(value, each) for each in wanted)
 
-    def _alike(self, one: str, other: str) -> bool:
+    def _is_similar(self, one: str, other: str) -> bool:
         return bool(self._ratio(one, other, processor=self._clean) > _FUZZY_THRESHOLD)
 
 

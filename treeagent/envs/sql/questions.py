@@ -43,7 +43,7 @@ def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
         template = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])
         words, plan, gold = template(schema, rng)
         question = Question(seed, rows, schema, plan, gold, ordered=template is _sorted)
-        if _telling(question):
+        if _is_informative(question):
             return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, to_jsonable_python(question))
 
 
@@ -58,7 +58,7 @@ def right(question: Question, sql: str) -> bool:
         return False
 
 
-def _telling(question: Question) -> bool:
+def _is_informative(question: Question) -> bool:
     """Whether the question is informative: on every database the gold query returns some rows but fewer than the main
     table has, and not all databases give the same result."""
     results = [question.database(each).query(question.gold)[1] for each in range(1 + SIBLINGS)]

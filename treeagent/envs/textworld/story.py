@@ -104,7 +104,7 @@ class Story:
         self._interpreter.step("tw-trace-actions")
         ram, stack, *_ = self._interpreter.get_state()
         self._ram_bytes, self._origin = len(ram), np.concatenate((ram, stack))
-        self.start = self._here()
+        self.start = self._current_position()
 
     def play(self, position: Position, command: str) -> tuple[str, Position]:
         """Give a command. Returns (the observation, the position after the command). The position stays the same if the
@@ -112,7 +112,7 @@ class Story:
         words = " ".join(command.split())
         reply = self._replies.get((position, words))
         if reply is None:
-            reply = self._replies[position, words] = self._played(position, words)
+            reply = self._replies[position, words] = self._execute(position, words)
             if len(self._replies) > _REPLIES:
                 del self._replies[next(iter(self._replies))]
         return reply
@@ -134,8 +134,8 @@ class Story:
         digest.update(ram[table:end])
         return f"{digest.hexdigest()}{position.outcome}"
 
-    def _played(self, position: Position, words: str) -> tuple[str, Position]:
-        objection = self._objection(position, words)
+    def _execute(self, position: Position, words: str) -> tuple[str, Position]:
+        objection = self._refusal(position, words)
         if objection:
             return objection, position
         memory = self._memory(position)
@@ -148,9 +148,9 @@ class Story:
         if self._track(actions) is None:
             return "Say in full what to do with what.", position
         outcome: Outcome = "won" if WON in text else "lost" if LOST in text else ""
-        return text, self._here(actions, outcome)
+        return text, self._current_position(actions, outcome)
 
-    def _objection(self, position: Position, words: str) -> str:
+    def _refusal(self, position: Position, words: str) -> str:
         if position.outcome:
             return "The game is over."
         if not words:
@@ -167,7 +167,7 @@ class Story:
             return "One thing at a time."
         return ""
 
-    def _here(self, actions: tuple[str, ...] = (), outcome: Outcome = "") -> Position:
+    def _current_position(self, actions: tuple[str, ...] = (), outcome: Outcome = "") -> Position:
         """Return the interpreter's current state as a position."""
         ram, stack, *registers = self._interpreter.get_state()
         memory = np.concatenate((ram, stack)) ^ self._origin

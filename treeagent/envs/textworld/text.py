@@ -25,7 +25,9 @@ def write_plainly(game: Any) -> None:
     recipe = _RECIPE.search(str(game.metadata.get("recipe", "")))
     if recipe is not None:
         book = next(info for info in game.infos.values() if info.name == "cookbook")
-        book.desc = f"Ingredients: {_listed(recipe['ingredients'])}. Directions: {_listed(recipe['directions'])}."
+        book.desc = (
+            f"Ingredients: {_joined_lines(recipe['ingredients'])}. Directions: {_joined_lines(recipe['directions'])}."
+        )
 
 
 def split_trace(raw: str) -> tuple[str, tuple[str, ...]]:
@@ -73,5 +75,5 @@ def _state(this: str) -> str:
     return f"[if {this} is locked]locked[else if {this} is open]open[otherwise]closed[end if]"
 
 
-def _listed(lines: str) -> str:
+def _joined_lines(lines: str) -> str:
     return "; ".join(line.strip() for line in lines.splitlines() if line.strip())

@@ -79,7 +79,7 @@ class Collector:
             marks = effective_marks(read_marks(run.path / FILE))
             for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
                 for file in shards(folder):
-                    name, place = shard_place(file)
+                    name, index = shard_place(file)
                     if names and name not in names:
                         continue
                     beside = run.episodes / file.name if kind == "trees" and name.startswith(_PLANS) else file
@@ -90,7 +90,7 @@ class Collector:
                     known[key] = shard
                     used |= shard.tokens
                     for line, summary in enumerate(shard.summaries):
-                        where = {"run": number, "kind": kind, "name": visible(name), "shard": place, "line": line}
+                        where = {"run": number, "kind": kind, "name": visible(name), "shard": index, "line": line}
                         trees.append(where | summary | {"piece": summary["piece"] + len(pieces)})
                     pieces += shard.pieces
             runs.append(_run(run, used))
@@ -123,9 +123,9 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
 def _pack(
     run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark], measure: Callable[[Tree], None] | None
 ) -> _Shard:
-    name, place = shard_place(file)
+    name, index = shard_place(file)
     shard, piece, size, marks_by_task = _Shard(), list[bytes](), 0, by_task(marks)
-    for tree, packed in _packed(run, name, place, kind, beside, marks_by_task, measure):
+    for tree, packed in _packed(run, name, index, kind, beside, marks_by_task, measure):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
@@ -144,23 +144,23 @@ def _pack(
 def _packed(
     run: Run,
     name: str,
-    place: int,
+    index: int,
     kind: str,
     beside: Path,
     marks_by_task: Mapping[str, Sequence[Mark]],
     measure: Callable[[Tree], None] | None,
 ) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
-        for episode in read_as(from_record, run.episodes, name, place):
+        for episode in read_as(from_record, run.episodes, name, index):
             yield episode, pack(episode, run.config, "episode", marks=marks_by_task.get(episode.task.id, ()))
         return
     plans = name.startswith(_PLANS)
     episodes_by_task: Mapping[str, Tree] = (
-        {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, place)}
+        {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, index)}
         if plans and beside.is_file()
         else {}
     )
-    for tree in read_as(from_record, run.trees, name, place):
+    for tree in read_as(from_record, run.trees, name, index):
         if measure is not None:
             measure(tree)
         kind_of, marks = "plan" if plans else "training", marks_by_task.get(tree.task.id, ())
