@@ -114,7 +114,7 @@ def measure(job: RunJob, emit: Emit) -> Mapping[str, float]:
 def figures(run: Run) -> dict[str, float]:
     """The first round that raised each alarm, and the figures of every round's trees."""
     found: dict[str, float] = {}
-    for number, kind in raised(run.stages()):
+    for number, kind in raised_alarms(run.stages()):
         found.setdefault(kind, number)
     for row in run.metrics():
         if row["stage"] == "adapt":
@@ -134,7 +134,7 @@ def judged_again(found: Mapping[str, float]) -> dict[str, float]:
     return first_rounds
 
 
-def raised(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
+def raised_alarms(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
     """The alarms of a run's stages, as (round, kind of alarm)."""
     for stage, facts in stages.items():
         of, _, rest = stage.partition("-")

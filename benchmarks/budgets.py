@@ -9,7 +9,7 @@ Best-of-N and tree search plan without rewards and have the same token limit per
 from dataclasses import replace
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode
 from treeagent.run.folder import Run
@@ -41,7 +41,7 @@ def main() -> None:
                 digest(settings_of(settings) | {"tasks": arguments.tasks}),
             )
             if not record.has(arm, seed, settings_hash):
-                row = evaluated(settings, checkpoint, way, arm, seed, settings_hash, arguments.tasks)
+                row = evaluate_arm(settings, checkpoint, way, arm, seed, settings_hash, arguments.tasks)
                 record.add(replace(row, figures={"tokens": tokens}))
                 print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

@@ -11,7 +11,7 @@ Each arm changes one constant of the recipe. c is ``search.c_init``, the weight 
 from dataclasses import replace
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import RunConfig
 from treeagent.run.folder import Run
@@ -48,7 +48,7 @@ def main() -> None:
                 settings_hash = digest(settings_of(settings) | {"policy": arguments.policy, "tasks": arguments.tasks})
                 if record.has(name, seed, settings_hash):
                     continue
-                row = evaluated(
+                row = evaluate_arm(
                     settings, checkpoint, "mcts", name, seed, settings_hash, arguments.tasks, split="validation"
                 )
                 record.add(row)

@@ -63,7 +63,7 @@ def write(folder: Path, count: int) -> None:
         append(folder, COLLECTED, write_trees(folder, COLLECTED, index, trees))
 
 
-def scored(group: Sequence[Tree]) -> Iterator[AdvantageRow]:
+def grpo_rows(group: Sequence[Tree]) -> Iterator[AdvantageRow]:
     """The GRPO rows of the trees of one task."""
     advantage_of = advantages(group, AdvantageConfig())
     return (row for each in group for row in advantage_rows(each, advantage_of))
@@ -76,11 +76,11 @@ def read(kind: str, folder: Path) -> int:
             groups: dict[str, list[Tree]] = {}
             for each in list(read_trees(folder, marks=())):
                 groups.setdefault(each.task.id, []).append(each)
-            return len([row for group in groups.values() for row in scored(group)])
+            return len([row for group in groups.values() for row in grpo_rows(group)])
         case "update":
             rows = Spilled[AdvantageRow]()
             for _, group in trees_by_task(folder, [COLLECTED], marks=()):
-                for row in scored(group):
+                for row in grpo_rows(group):
                     rows.append(row)
             return len(rows)
         case "curriculum, trees":

@@ -64,13 +64,13 @@ class Ladder:
     async def step(self, state: State, action: Action) -> Transition:
         turn = Message("assistant", action.text, action.token_ids)
         after = State(state.task, (*state.messages, turn, Message("user", "on")))
-        return Transition(after, reward=None, terminated=len(taken(after)) >= self.height)
+        return Transition(after, reward=None, terminated=len(words_taken(after)) >= self.height)
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
         return [self._propose(state, count, seed) for state, seed in zip(states, seeds, strict=True)]
 
     def _propose(self, state: State, count: int, seed: int) -> Proposal:
-        good = right(state.task, len(taken(state)))
+        good = right(state.task, len(words_taken(state)))
         chances = {word: self.q if word == good else (1 - self.q) / 3 for word in WORDS}
         rng = random.Random(seed)
         sampled_words = rng.choices(list(chances), list(chances.values()), k=count)
@@ -82,7 +82,7 @@ class Ladder:
         return [Estimate(self._value(state)) for state in states]
 
     def _value(self, state: State) -> float:
-        steps = taken(state)
+        steps = words_taken(state)
         noise = END_NOISE if len(steps) >= self.height else self.noise
         rng = random.Random(derive_seed("value", state.task.id, *steps))
         return (0.8 if climbs(state.task, steps) else 0.2) + rng.gauss(0, noise)
@@ -92,7 +92,7 @@ def _action(word: str, chance: float, text: str) -> Action:
     return Action(text, word, "", tuple(range(TOKENS)), (math.log(chance) / TOKENS,) * TOKENS)
 
 
-def taken(state: State) -> tuple[str, ...]:
+def words_taken(state: State) -> tuple[str, ...]:
     """The words of the actions so far."""
     return tuple(message.content.split()[-1] for message in state.messages if message.role == "assistant")
 

@@ -24,11 +24,11 @@ from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
 from treeagent.search.node import Tree
 from treeagent.stages.build import env_dynamics, environment
-from treeagent.stages.demonstrate import demonstrate, demonstrated
+from treeagent.stages.demonstrate import demonstrate, demonstration_path
 from treeagent.stages.world import fit
 from treeagent.types import Action, State, Transition
 from treeagent.world_model.experience import ExperienceModel
-from treeagent.world_model.transition import answered
+from treeagent.world_model.transition import last_answer
 
 SETTINGS = (
     "workers=1",
@@ -67,7 +67,7 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
     back: list[float] = []
     with asyncio.Runner() as runner:
         for tree in trees:
-            chain = list(chained(tree))
+            chain = list(demonstration_steps(tree))
             runner.run(dynamics.reset(tree.task))
             for before, action in chain:
                 started = time.perf_counter()
@@ -80,10 +80,10 @@ def steps_of(config: RunConfig, count: int) -> tuple[list[Step], list[float]]:
     return steps, back
 
 
-def chained(tree: Tree) -> Iterator[tuple[State, Action]]:
+def demonstration_steps(tree: Tree) -> Iterator[tuple[State, Action]]:
     """The states of a demonstration, each with the action taken there."""
     node = tree.root
-    for edge in demonstrated(tree):
+    for edge in demonstration_path(tree):
         assert edge.child is not None
         yield node.state, edge.action
         node = edge.child
@@ -104,7 +104,7 @@ def imagine(model: ExperienceModel, steps: Sequence[Step], together: int) -> tup
 
 
 def outcome_of(transition: Transition) -> tuple[str, float | None, bool]:
-    return answered(transition.state.messages), transition.reward, transition.terminated
+    return last_answer(transition.state.messages), transition.reward, transition.terminated
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.record import Row, digest, played
+from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig
 from treeagent.run.folder import Run
 from treeagent.search.config import SearchConfig, Selection
@@ -68,12 +68,12 @@ def main() -> None:
                 )
                 if (arguments.only and name not in arguments.only) or record.has(name, seed, settings_hash):
                     continue
-                row = evaluated(settings, checkpoint, mode, name, seed, settings_hash, arguments.tasks)
+                row = evaluate_arm(settings, checkpoint, mode, name, seed, settings_hash, arguments.tasks)
                 record.add(row)
                 print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 
 
-def evaluated(
+def evaluate_arm(
     config: RunConfig,
     checkpoint: Path,
     mode: Mode,
@@ -96,7 +96,7 @@ def evaluated(
     done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}
     outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
     seconds = sum(seconds for _, seconds in done.values())
-    return replace(played(arm, seed, settings, tasks_played.start, outcomes), seconds=seconds)
+    return replace(outcome_row(arm, seed, settings, tasks_played.start, outcomes), seconds=seconds)
 
 
 if __name__ == "__main__":

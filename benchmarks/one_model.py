@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.policy import HeadValue
@@ -55,7 +55,7 @@ ENGINE = {"vLLM, hidden states, own copy": HIDDEN, "vLLM, log-probabilities": LO
 """The arms that sample with vLLM, and what the head of each reads."""
 
 
-def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], reads: str) -> tuple[ValueHead, float]:
+def fit_head(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], reads: str) -> tuple[ValueHead, float]:
     """Fit a new head. Returns it with the share of the variance of held-out returns that it explains."""
     returns, seed = config.environment.returns, derive_seed(config.seed, "value_head")
     width = checkpoint.model.config.get_text_config().hidden_size
@@ -64,7 +64,7 @@ def fitted(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], rea
     return head, fit.explained_variance
 
 
-def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
+def signal_of(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
     """The signal of V on trees. Replaces the values stored in the trees."""
     for tree in trees:
         nodes = [node for _, node in tree.walk()]
@@ -74,7 +74,7 @@ def judged(value: HeadValue, trees: Sequence[Tree]) -> dict[str, float]:
     return signal_figures(value_signal(trees))
 
 
-def spent(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[str, float]:
+def search_cost(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> dict[str, float]:
     """The cost of searching training tasks in this process, which does nothing else."""
     torch.set_num_threads(1)
     actors, full_policy = load_actors(policy, config)
@@ -115,14 +115,14 @@ def measure(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees + arguments.judged))
     heads = dict[str, ValueHead]()
     for arm in (HIDDEN, LOGPROBS):
-        heads[arm], explained = fitted(checkpoint, config, trees[: arguments.trees], arm)
+        heads[arm], explained = fit_head(checkpoint, config, trees[: arguments.trees], arm)
         if record.has(arm, seed, settings_hash):
             continue
         policy = make_policy(checkpoint, config)
-        figures = judged(HeadValue(policy.generator, policy.chat, heads[arm]), trees[arguments.trees :])
+        figures = signal_of(HeadValue(policy.generator, policy.chat, heads[arm]), trees[arguments.trees :])
         figures["explained_variance"] = explained
         with saved(checkpoint, heads[arm]) as folder:
-            row = evaluated(config, folder, "mcts", arm, seed, settings_hash, arguments.tasks)
+            row = evaluate_arm(config, folder, "mcts", arm, seed, settings_hash, arguments.tasks)
         record.add(replace(row, figures=figures))
         listed = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items())
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %, {listed}", flush=True)
@@ -136,7 +136,7 @@ def measure(record: Record, arguments: argparse.Namespace, seed: int) -> None:
             saved(checkpoint, heads[reads]) as folder,
             ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
         ):
-            figures = pool.submit(spent, settings, folder, arm == COPY, arguments.cost_tasks).result()
+            figures = pool.submit(search_cost, settings, folder, arm == COPY, arguments.cost_tasks).result()
         record.add(Row(name, seed, settings_hash, figures=figures))
         print(f"seed {seed} {name}: {figures}", flush=True)
 

@@ -49,7 +49,7 @@ def siblings(name: str, trees: int, prefix: int, count: int, action: int) -> Row
     return Rows(name, ids, [action] * len(ids))
 
 
-def grown(name: str, trees: int, prompt: int, depth: int, width: int, action: int, observation: int) -> Rows:
+def grown_rows(name: str, trees: int, prompt: int, depth: int, width: int, action: int, observation: int) -> Rows:
     """The rows of trees as search grows them along one path: ``width`` actions at each of ``depth`` states, one row per
     action."""
     shuffler = random.Random(0)
@@ -70,7 +70,7 @@ def words(shuffler: random.Random, count: int) -> list[int]:
 CASES = (
     siblings("8 siblings of 64 behind 512", trees=1, prefix=512, count=8, action=64),
     siblings("8 siblings of 8 behind 130, 4 trees", trees=4, prefix=130, count=8, action=8),
-    grown("as the quickstart grows them", trees=2, prompt=18, depth=6, width=2, action=8, observation=14),
+    grown_rows("as the quickstart grows them", trees=2, prompt=18, depth=6, width=2, action=8, observation=14),
 )
 
 

@@ -17,14 +17,14 @@ from benchmarks.command import parser, record_of, settings_of
 from benchmarks.record import Record, Row, digest
 from treeagent import loop
 from treeagent.config import load_config
-from treeagent.report.plan import summed
+from treeagent.report.plan import sum_rounds
 from treeagent.run.cost import StageCost, stage_costs
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
 from treeagent.run.recipes import find_recipe
 from treeagent.run.times import TIMES, TimedProgress, run_costs
 from treeagent.stages.measure import measure
-from treeagent.workers.machine import fitted
+from treeagent.workers.machine import fit_to_machine
 from treeagent.workers.processes import shared_workers
 
 QUESTION = "How near is a plan of costs to what the run then takes?"
@@ -81,10 +81,10 @@ def _compare(record: Record, arm: str, seed: int, options: argparse.Namespace) -
     settings = digest(settings_of(config))
     if record.has(arm, seed, settings):
         return
-    config, _ = fitted(config)
+    config, _ = fit_to_machine(config)
     planned = {
         each.name: each
-        for each in summed(stage_costs(config, "quickstart", measure(config, "quickstart", RichProgress())))
+        for each in sum_rounds(stage_costs(config, "quickstart", measure(config, "quickstart", RichProgress())))
     }
     with tempfile.TemporaryDirectory() as folder, Run.create(Path(folder) / "run", config, resume=False) as run:
         progress = TimedProgress(RichProgress(), run.path / TIMES)
@@ -92,12 +92,12 @@ def _compare(record: Record, arm: str, seed: int, options: argparse.Namespace) -
             loop.quickstart(config, run, progress)
         progress.write()
         took = run_costs(run)
-    figures = compared(planned, took)
+    figures = compare_costs(planned, took)
     record.add(Row(arm, seed, settings, seconds=sum(each.seconds for each in took.values()), figures=figures))
     print(f"{arm}, seed {seed}: {figures['seconds ratio']:.2f} of the time that the run took", flush=True)
 
 
-def compared(planned: dict[str, StageCost], took: dict[str, StageCost]) -> dict[str, float]:
+def compare_costs(planned: dict[str, StageCost], took: dict[str, StageCost]) -> dict[str, float]:
     """Planned and measured figures of each stage, such as "search seconds planned", and for the whole run the ratio of
     planned to measured. Ratios leave out what a run does not record: the tokens of validations and of GRPO."""
     figures = dict[str, float]()

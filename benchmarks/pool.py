@@ -189,7 +189,7 @@ class Searched:
     nodes: list[Any]
 
 
-def searched(config: RunConfig, checkpoint: Path) -> Searched:
+def search_once(config: RunConfig, checkpoint: Path) -> Searched:
     from benchmarks.pool import WAITED as waited  # the module that the environments use; this one may be __main__
 
     with tempfile.TemporaryDirectory() as folder:
@@ -228,7 +228,7 @@ def main() -> None:
             done = dict[str, Searched]()
             for arm, way in {"": WAYS["no waits"], **WAYS}.items():  # the unnamed arm loads the model
                 config = way.settings(arguments.seconds, arguments.trees, arguments.simulations)
-                done[arm] = searched(config, Path(folder) / "model")
+                done[arm] = search_once(config, Path(folder) / "model")
                 if not same(done[arm].nodes[: arguments.trees], done[""].nodes):
                     raise UserError(f"the arm {arm!r} grew other trees: this is a bug")
         figures = dict[str, dict[str, float]]()

@@ -262,7 +262,9 @@ def write(path: Path, result: Result) -> None:
     write_atomic(path, f'{head},\n  "rows": [\n    {lines}\n  ]\n}}\n'.encode())
 
 
-def played(arm: str, seed: int, settings: str, first_task: int, outcomes: Sequence[Outcome], **figures: float) -> Row:
+def outcome_row(
+    arm: str, seed: int, settings: str, first_task: int, outcomes: Sequence[Outcome], **figures: float
+) -> Row:
     """The row of an arm that played test tasks from ``first_task`` on."""
     return Row(
         arm,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode, load_config
 from treeagent.rewards.audit import read_audit
@@ -26,7 +26,7 @@ WAYS: tuple[Mode, ...] = ("mcts", "best_of_n")
 SHOWN = ("pair_accuracy", "longer_worse_accuracy", "auc", "sibling_auc", "calibration_error", "cap")
 
 
-def fitted(run: Path, out: Path, settings: list[str]) -> Path:
+def fit_reward_model(run: Path, out: Path, settings: list[str]) -> Path:
     """Fit a reward model in a copy of ``run``, which stays unchanged. Returns the path of the model."""
     model = out / "checkpoints" / REWARD
     if (model / "audit.json").is_file():
@@ -54,7 +54,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
-            model = fitted(arguments.runs / f"seed{seed}", arguments.out / f"seed{seed}", arguments.set)
+            model = fit_reward_model(arguments.runs / f"seed{seed}", arguments.out / f"seed{seed}", arguments.set)
             audit = read_audit(model)
             config = Run.open(arguments.runs / f"seed{seed}").config
             for tokens in arguments.tokens:
@@ -74,7 +74,7 @@ def main() -> None:
                         arm, settings_hash = f"{name}, {way}, {tokens} tokens", digest(settings_record)
                         if not record.has(arm, seed, settings_hash):
                             start = start_of(arguments.runs, seed, "base")
-                            row = evaluated(settings, start, way, arm, seed, settings_hash, arguments.tasks)
+                            row = evaluate_arm(settings, start, way, arm, seed, settings_hash, arguments.tasks)
                             audit_figures = {each: audit[each] for each in SHOWN} if weight else {}
                             record.add(replace(row, figures={"tokens": tokens, **audit_figures}))
                             print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import get_args
 
 from benchmarks.command import record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode
 from treeagent.envs.disturbed import Disturbance
@@ -41,7 +41,7 @@ def main() -> None:
                     )
                     if not record.has(arm, seed, settings_hash):
                         checkpoint = start_of(arguments.runs, seed, policy)
-                        row = evaluated(settings, checkpoint, mode, arm, seed, settings_hash, arguments.tasks)
+                        row = evaluate_arm(settings, checkpoint, mode, arm, seed, settings_hash, arguments.tasks)
                         record.add(row)
                         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 

@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.command import own_tasks, parser, record_of, settings_of
-from benchmarks.record import Row, digest, played
+from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import RunConfig, load_config
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
@@ -63,7 +63,7 @@ def play(config: RunConfig, checkpoint: Path, seed: int, arm: str) -> Row:
     outcomes, _ = asyncio.run(playing)
     seconds = time.process_time() - started
     figures = {"malformed": counted.malformed / counted.turns, "tokens / s": counted.tokens / seconds}
-    return played(arm, seed, digest(settings_of(config)), tasks.start, outcomes, **figures)
+    return outcome_row(arm, seed, digest(settings_of(config)), tasks.start, outcomes, **figures)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import parser, record_of, settings_of
-from benchmarks.record import Row, digest, played
+from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.report.anytime import moments
 from treeagent.run.folder import Run
@@ -98,7 +98,7 @@ def main() -> None:
         for seed in arguments.seeds:
             config = load_config(find_recipe("planning"), [*POLICY, *arguments.set], seed=seed)
             with Run.create(arguments.runs / f"seed{seed}", config, resume=True) as run:
-                checkpoint = trained(config, run)
+                checkpoint = train_policy(config, run)
             for size, tokens, name in (
                 (size, tokens, name)
                 for size in arguments.sizes
@@ -114,7 +114,7 @@ def main() -> None:
                 settings_hash = digest(settings_of(settings) | {"mode": way.mode} | more)
                 if not record.has(arm, seed, settings_hash):
                     tasks_played = range(seed * arguments.tasks, (seed + 1) * arguments.tasks)
-                    row = measured(
+                    row = measure_arm(
                         settings, checkpoint, way.mode, (arm, seed, settings_hash), tasks_played, arguments.split
                     )
                     record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
@@ -127,7 +127,7 @@ def main() -> None:
                     )
 
 
-def trained(config: RunConfig, run: Run) -> Path:
+def train_policy(config: RunConfig, run: Run) -> Path:
     """Train the policy, and its value head also on the policy's own trees of training tasks. Returns the checkpoint."""
     progress = QuietProgress()
     warm = warm_start(config, run, progress)
@@ -146,7 +146,7 @@ def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
     return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
 
 
-def measured(
+def measure_arm(
     config: RunConfig, checkpoint: Path, mode: Mode, row_key: tuple[str, int, str], task_range: range, split: Split
 ) -> Row:
     """Evaluate an arm. Returns its row with its figures."""
@@ -165,7 +165,7 @@ def measured(
         figures |= of_trees(trees)
     if mode == "best_of_n":
         figures["p"] = statistics.fmean(map(sampled, trees))
-    return replace(played(*row_key, task_range.start, outcomes), seconds=seconds, figures=figures)
+    return replace(outcome_row(*row_key, task_range.start, outcomes), seconds=seconds, figures=figures)
 
 
 def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
-from benchmarks.methods import evaluated
+from benchmarks.methods import evaluate_arm
 from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
@@ -242,7 +242,7 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
     head.load_state_dict(best_state)
 
 
-def fitted(way: Way, states: States, train: int, returns: tuple[float, float], seed: int) -> tuple[Tensor, ValueHead]:
+def fit_way(way: Way, states: States, train: int, returns: tuple[float, float], seed: int) -> tuple[Tensor, ValueHead]:
     """Fit one way to the first ``train`` trees. Returns V of all states, rescaled to [0, 1], and the last head."""
     features, targets = states.features(way.reads), states.targets[way.target]
     usable = states.read & ~targets.isnan() & (states.tree < math.ceil(way.share * train))
@@ -328,7 +328,7 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
     return values
 
 
-def judged(states: States, values: Tensor, train: int) -> dict[str, float]:
+def signal_of(states: States, values: Tensor, train: int) -> dict[str, float]:
     """The signal of V on the trees after the first ``train``: over all depths, of terminal states, and AUC and siblings
     by depth."""
     for node, value in zip(states.nodes, values.tolist(), strict=True):
@@ -364,7 +364,7 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     before = torch.tensor([node.value for node in states.nodes])
 
     def add(arm: str, values: Tensor) -> None:
-        figures = judged(states, values, arguments.trees)
+        figures = signal_of(states, values, arguments.trees)
         record.add(Row(arm, seed, settings_hash, figures=figures))
         listed = ", ".join(f"{name} {figure:.3f}" for name, figure in figures.items() if "depth" not in name)
         print(f"seed {seed} {arm}: {listed}", flush=True)
@@ -374,7 +374,7 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
     heads: dict[str, ValueHead] = {}
     for arm, way in WAYS.items():
         if not record.has(arm, seed, settings_hash) or arm in SEARCHED:
-            values, heads[arm] = fitted(way, states, arguments.trees, returns, seed)
+            values, heads[arm] = fit_way(way, states, arguments.trees, returns, seed)
             if not record.has(arm, seed, settings_hash):
                 add(arm, values)
     for arm, name in searched.items():
@@ -383,7 +383,7 @@ def judge(record: Record, arguments: argparse.Namespace, seed: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, heads[name]), Path(folder) / "policy")
             policy = Path(folder) / "policy"
-            row = evaluated(limited, policy, "mcts", arm, seed, played_as, arguments.tasks, split="validation")
+            row = evaluate_arm(limited, policy, "mcts", arm, seed, played_as, arguments.tasks, split="validation")
         record.add(row)
         print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
     if not record.has("an own copy of the policy", seed, settings_hash):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, judged_again, main, raised
+from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, judged_again, main, raised_alarms
 from benchmarks.command import settings_of
 from benchmarks.pages.tables import FITTING
 from benchmarks.planted import PAID, PaidStore, with_dead_head
@@ -90,7 +90,7 @@ def test_alarms_are_told_by_round_and_kind() -> None:
         "round-2-grpo": {"skipped": True, "alarms": ["round 2 learns nothing by grpo: no rows"]},
         "alarms-2": {"alarms": ["round 2: plateau: 5% succeed; why: x", "round 2: echo trap: it fell"]},
     }
-    assert list(raised(stages)) == [
+    assert list(raised_alarms(stages)) == [
         (1, "no better"), (1, "value head"), (2, "nothing learnt"), (2, "plateau"), (2, "echo trap"),
     ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.plan import compared
+from benchmarks.plan import compare_costs
 from treeagent.run.cost import StageCost
 
 
@@ -14,7 +14,7 @@ def test_ratios_are_of_what_both_sides_know() -> None:
         "updates": StageCost("updates", trained_tokens=600, seconds=6),
         "evaluation": StageCost("evaluation", seconds=1),
     }
-    found = compared(planned, took)
+    found = compare_costs(planned, took)
     assert found["generated_tokens ratio"] == pytest.approx(1.25)
     assert found["environment_steps ratio"] == 1
     assert found["seconds ratio"] == pytest.approx(15 / 12)

@@ -18,7 +18,7 @@ from benchmarks.record import (
     Row,
     Session,
     digest,
-    played,
+    outcome_row,
     read,
     recording,
     this_machine,
@@ -152,7 +152,7 @@ def test_equal_settings_have_one_digest() -> None:
 
 def test_a_played_row_counts_by_task() -> None:
     outcomes = [Outcome("a", 1.0, 2, Budget(environment_steps=3, generated_tokens=5)), Outcome("b", 0.5, 2)]
-    row = played("mcts", 1, "s", 200, outcomes, kept=0.5)
+    row = outcome_row("mcts", 1, "s", 200, outcomes, kept=0.5)
     assert (row.solved, row.environment_steps, row.generated_tokens, row.figures) == ("10", 3, 5, {"kept": 0.5})
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks.horizon import Ladder, climbs, taken
+from benchmarks.horizon import Ladder, climbs, words_taken
 from benchmarks.sweep import POLICY, WAYS, at_size, of_trees, plan_lengths, sampled
 from treeagent.config import load_config
 from treeagent.envs import make_env
@@ -29,7 +29,7 @@ def climbed(tasks: int) -> list[Tree]:
     for tree in trees:
         for _, node in tree.walk():
             if node.final:
-                node.paid = float(climbs(tree.task, taken(node.state)))
+                node.paid = float(climbs(tree.task, words_taken(node.state)))
     return trees
 
 

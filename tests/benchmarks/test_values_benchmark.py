@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.values import States, Way, fitted, indexed_rows, judged
+from benchmarks.values import States, Way, fit_way, indexed_rows, signal_of
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 from treeagent.views.values import found_success
@@ -54,7 +54,7 @@ def test_every_way_learns_what_one_number_tells(way: Way) -> None:
         {"best": success, "success": success},
         [],
     )
-    values, _ = fitted(way, states, 30, (0.0, 1.0), seed=0)
-    figures = judged(states, values, 30)
+    values, _ = fit_way(way, states, 30, (0.0, 1.0), seed=0)
+    figures = signal_of(states, values, 30)
     assert figures["value_auc_ends"] > 0.95  # the linear head learns slowly
     assert ((values >= -0.5) & (values <= 1)).all()

@@ -8,7 +8,7 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.envs import Env, Forkable, Shield, ShieldedEnv, check_env
-from treeagent.envs.disturbed import CANARY, Disturbance, DisturbedEnv, obeyed
+from treeagent.envs.disturbed import CANARY, Disturbance, DisturbedEnv, has_obeyed
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.types import Task, ToolCall
@@ -111,8 +111,8 @@ def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -
     told = [env.step(ToolCall("search", {"query": "lamp"}))[0] for _ in range(4)]
     assert [CANARY in observation for observation in told] == [True, False, False, True]
     assert f"search[{CANARY}]" in told[0]
-    assert obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
-    assert not obeyed(["search[lamp]"])
+    assert has_obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
+    assert not has_obeyed(["search[lamp]"])
 
 
 def test_a_shield_reads_the_names_of_the_environment() -> None:

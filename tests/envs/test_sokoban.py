@@ -7,7 +7,7 @@ import pytest
 
 from treeagent.envs import WorkerEnv, check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.envs.sokoban import Place, SokobanEnv, SokobanOptions, moved, shortest_way
+from treeagent.envs.sokoban import Place, SokobanEnv, SokobanOptions, next_place, shortest_way
 from treeagent.types import Task, ToolCall, UserError
 
 ROOM = ["######", "#P__##", "#_X_O#", "#____#", "######", "######"]
@@ -32,7 +32,7 @@ def fewest_moves(place: Place) -> int | None:
         here = queue.popleft()
         if here.done:
             return depths[here]
-        for there in (moved(here, move) for move in MOVES):
+        for there in (next_place(here, move) for move in MOVES):
             if there not in depths:
                 depths[there] = depths[here] + 1
                 queue.append(there)
@@ -141,7 +141,7 @@ def test_the_solver_finds_the_fewest_moves() -> None:
                 assert (None if way is None else len(way)) == fewest_moves(place)
                 if way is not None:
                     for each in way:
-                        place = moved(place, each)
+                        place = next_place(place, each)
                     assert place.done
                 env.step(move)
 

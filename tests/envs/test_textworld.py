@@ -21,7 +21,7 @@ import pytest
 from treeagent.envs import check_env
 from treeagent.envs.textworld import TextWorldEnv, TextWorldOptions
 from treeagent.envs.textworld import env as env_module
-from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled, contained, spec_of
+from treeagent.envs.textworld.games import LEVELS, PROMPTS, cache_folder, compiled_folder, contained, spec_of
 from treeagent.envs.textworld.options import Kind
 from treeagent.envs.textworld.text import split_trace
 from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
@@ -94,7 +94,7 @@ def test_it_plays_as_textworld_itself_does(cache: str, kind: Kind) -> None:
         env.reset(options={"task": task})
         wanted = textworld.EnvInfos(admissible_commands=True, policy_commands=True, intermediate_reward=True)
         with contained():
-            theirs = textworld.start(str(compiled(spec_of(task), cache_folder(cache)) / "game.z8"), wanted)
+            theirs = textworld.start(str(compiled_folder(spec_of(task), cache_folder(cache)) / "game.z8"), wanted)
         state = theirs.reset()
         for _ in range(25):
             assert env.legal_actions() == state.admissible_commands

@@ -13,7 +13,7 @@ from command import treeagent
 from judge_server import JudgeServer, judge_server
 
 from treeagent.report.compare import compared
-from treeagent.report.ratings import Episode, episodes_of, rated
+from treeagent.report.ratings import Episode, episodes_of, rate_policies
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.judge import Judge
 from treeagent.rewards.ratings import Array, Rating, bradley_terry, rate
@@ -115,7 +115,7 @@ def test_a_pair_without_a_verdict_is_left_out_and_counted(tmp_path: Path) -> Non
     ours = {task.id: episode(f"{texts[task.id]} {task.id[-1]}", task=task) for task in tasks}
     theirs = {task.id: episode("bad", task=task) for task in tasks}
     with judge_server(reply) as server:
-        found = rated({("a", "base", "greedy"): theirs, ("b", "dpo", "greedy"): ours}, judge(server, tmp_path))
+        found = rate_policies({("a", "base", "greedy"): theirs, ("b", "dpo", "greedy"): ours}, judge(server, tmp_path))
     assert found is not None and "2 of 6" in found.note and "2 times" in found.note
     assert "18 calls and 1,890 tokens" in found.note  # three votes on each of six tasks, 105 tokens each
     [(name, best), (_, worst)] = found.rows
@@ -127,12 +127,12 @@ def test_a_pair_without_a_verdict_is_left_out_and_counted(tmp_path: Path) -> Non
 def test_without_a_judge_a_success_counts_and_then_the_pay() -> None:
     one = {"1": episode("a", solved=True), "2": episode("b", paid=0.5), "3": episode("c"), "4": episode("d", paid=2.0)}
     other = {"1": episode("a", paid=2.0), "2": episode("b", paid=0.2), "3": episode("c"), "5": episode("d")}
-    found = rated({("a", "base", "greedy"): other, ("b", "base", "greedy"): one})
+    found = rate_policies({("a", "base", "greedy"): other, ("b", "base", "greedy"): one})
     assert found is not None and found.rows[0][0][0] == "b"
     assert found.rows[0][1] is not None and found.rows[0][1].comparisons == 3  # two wins, a tie, and the added tie
     assert found.rows[0][1].value == pytest.approx(1000 + 200 * math.log10(3 / 1), abs=1e-3)
-    assert rated({("a", "base", "greedy"): other}) is None
-    assert rated({("a", "base", "greedy"): {"5": one["4"]}, ("b", "base", "greedy"): {"4": one["4"]}}) is None
+    assert rate_policies({("a", "base", "greedy"): other}) is None
+    assert rate_policies({("a", "base", "greedy"): {"5": one["4"]}, ("b", "base", "greedy"): {"4": one["4"]}}) is None
 
 
 def test_a_report_rates_the_policies_of_a_run_by_a_judge(finished_run: Path, tmp_path: Path) -> None:

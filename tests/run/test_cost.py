@@ -14,10 +14,10 @@ from treeagent.run.cost import (
     Shape,
     TrainRate,
     fitting,
+    hours_and_price,
     makespan,
-    modelled,
+    modelled_rates,
     parts,
-    priced,
     search_memory,
     stage_costs,
     training_memory,
@@ -95,7 +95,7 @@ def test_the_stages_of_a_quickstart_by_hand() -> None:
     # base greedy, base mcts, rft greedy, dpo greedy
     assert found["evaluation"].generated_tokens == 100 * (100 + 3 * 20)
     assert found["evaluation"].seconds == pytest.approx(11)
-    hours, price = priced(list(found.values()), 3600)
+    hours, price = hours_and_price(list(found.values()), 3600)
     assert price == pytest.approx(10 + 11 + 17 + 6 + 26 + 11)
     assert hours == pytest.approx(price / 3600)
 
@@ -143,7 +143,9 @@ def test_the_first_limit_ends_a_tree() -> None:
 def test_plans_that_are_tried_again_cost_steps_but_no_tokens() -> None:
     device, asked = Device("a device", flops=1e9, bandwidth=1e9, memory=1e9), 'evaluate.modes=["greedy", "mcts"]'
     once, thrice = (
-        modelled(settings(asked, f"evaluate.replays={replays}"), Shape.assumed(settings()), SIZE, device, 0.5).modes
+        modelled_rates(
+            settings(asked, f"evaluate.replays={replays}"), Shape.assumed(settings()), SIZE, device, 0.5
+        ).modes
         for replays in (0, 2)
     )
     assert thrice["mcts"].environment_steps == 3 * once["mcts"].environment_steps
@@ -155,8 +157,8 @@ def test_plans_that_are_tried_again_cost_steps_but_no_tokens() -> None:
 def test_by_formulas_a_model_twice_as_large_trains_twice_as_long() -> None:
     config, device = settings(), Device("a device", flops=1e9, bandwidth=1e9, memory=1e9)
     shape = Shape.assumed(config)
-    one = modelled(config, shape, SIZE, device).updates["rft"]
-    two = modelled(config, shape, replace(SIZE, weights=2000), device).updates["rft"]
+    one = modelled_rates(config, shape, SIZE, device).updates["rft"]
+    two = modelled_rates(config, shape, replace(SIZE, weights=2000), device).updates["rft"]
     assert two.step_seconds == pytest.approx(2 * one.step_seconds)
     assert one.step_seconds == pytest.approx(6 * 1000 * one.step_tokens / 1e9)
 

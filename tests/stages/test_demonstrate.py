@@ -7,7 +7,7 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import ReAct
 from treeagent.search.node import Tree, path_return
-from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated, tokenise
+from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstration_path, tokenise
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 
 CHAT = ChatFormat(tokenizer())
@@ -99,8 +99,8 @@ def branched(noise: float = 0.5, count: int = 2, max_steps: int = 15) -> list[Tr
 
 def test_alternatives_stand_beside_a_demonstration_that_they_do_not_change() -> None:
     for alone, tree in zip(demonstrations(0.5), branched(), strict=True):
-        path = demonstrated(tree)
-        assert [edge.action for edge in path] == [edge.action for edge in demonstrated(alone)]
+        path = demonstration_path(tree)
+        assert [edge.action for edge in path] == [edge.action for edge in demonstration_path(alone)]
         assert path[-1].child is not None and path[-1].child.state == list(alone.nodes())[-1].state
         for node in (tree.root, *(edge.child for edge in path[:-1])):
             assert node is not None
@@ -145,14 +145,14 @@ def test_alternatives_have_the_tokens_of_their_own_conversations() -> None:
         assert texts(tokenised) == texts(tree)
         for path, node in tokenised.walk():
             assert tokenised.prompt_ids(path) == CHAT.prompt_ids(node.state.messages)
-        paths = [[edge.action.text for edge in demonstrated(each)] for each in (tokenised, tree)]
+        paths = [[edge.action.text for edge in demonstration_path(each)] for each in (tokenised, tree)]
         assert paths[0] == paths[1]
 
 
 def test_alternatives_to_what_cannot_be_read_are_left_out() -> None:
     for tree in branched():
         whole = tokenise(tree, CHAT)
-        for most in range(len(whole.root.context_ids) - 1, len(whole.prompt_ids(demonstrated(whole))) + 1, 7):
+        for most in range(len(whole.root.context_ids) - 1, len(whole.prompt_ids(demonstration_path(whole))) + 1, 7):
             cut = tokenise(tree, ChatFormat(tokenizer(), context_tokens=most))
-            kept = [edge.action.text for edge in demonstrated(cut)]
-            assert kept == [edge.action.text for edge in demonstrated(tree)][: len(kept)]
+            kept = [edge.action.text for edge in demonstration_path(cut)]
+            assert kept == [edge.action.text for edge in demonstration_path(tree)][: len(kept)]

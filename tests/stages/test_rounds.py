@@ -30,7 +30,7 @@ from treeagent.stages.rounds import (
     finish_round,
     is_worth_learning,
     part,
-    scaled,
+    scale_limits,
     update_round,
 )
 from treeagent.stages.search import batches, search_batches
@@ -132,7 +132,7 @@ def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
 
 
 def test_limits_are_scaled() -> None:
-    assert scaled(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
+    assert scale_limits(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
 
 
 @pytest.fixture(scope="module")

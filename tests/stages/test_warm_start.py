@@ -20,7 +20,7 @@ from treeagent.envs.shop import ShopEnv
 from treeagent.generators.grammar import ReAct
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import Advance, QuietProgress
-from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstrated
+from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstration_path
 from treeagent.stages.warm_start import _demonstration_rows, warm_start
 from treeagent.types import Task, ToolCall
 
@@ -180,7 +180,7 @@ def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
     assert [tree.error for tree in trees] == [
         "", "RuntimeError: the server is busy", "RuntimeError: I give up", "",
     ]  # fmt: skip
-    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
     assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
     beside = Alternatives(player, erring, 1)
     trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct(), alternatives=beside))
@@ -188,7 +188,7 @@ def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
         "RuntimeError: I give up", "RuntimeError: the server is busy",
         "RuntimeError: I give up", "RuntimeError: I give up",
     ]  # fmt: skip
-    assert [len(demonstrated(tree)) for tree in trees] == [2, 0, 1, 2]
+    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
 
 
 def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:

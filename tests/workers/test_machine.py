@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from treeagent.agent.checkpoint import count_weights
 from treeagent.config import RunConfig, load_config
-from treeagent.workers.machine import fitted
+from treeagent.workers.machine import fit_to_machine
 from treeagent.workers.processes import run_jobs
 
 WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
@@ -66,7 +66,9 @@ def test_weights_are_counted_from_the_configuration_alone(large: Path) -> None:
 def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str]
 ) -> None:
-    config, told = fitted(load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings]))
+    config, told = fit_to_machine(
+        load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings])
+    )
     assert (config.workers, config.threads, config.policy.dtype) == chosen
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
 
@@ -75,20 +77,20 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
 def test_a_limit_of_threads_a_process_limits_no_workers(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """For example by OMP_NUM_THREADS=1, which torch reads on import."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    config, _ = fitted(RunConfig())
+    config, _ = fit_to_machine(RunConfig())
     assert (config.workers, config.threads) == (4, 1)
 
 
 @pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
 def test_a_model_from_scratch_keeps_one_thread_and_its_own_format(machine: None) -> None:
-    config, told = fitted(RunConfig())
+    config, told = fit_to_machine(RunConfig())
     assert (config.workers, config.threads, config.policy.dtype, told) == (2, 1, "auto", "")
 
 
 @pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
 def test_a_resumed_run_keeps_the_number_format_that_it_began_with(machine: None, large: Path) -> None:
-    assert fitted(RunConfig(), large)[0].policy.dtype == "bfloat16"
-    assert fitted(RunConfig(), large, "auto")[0].policy.dtype == "auto"
+    assert fit_to_machine(RunConfig(), large)[0].policy.dtype == "bfloat16"
+    assert fit_to_machine(RunConfig(), large, "auto")[0].policy.dtype == "auto"
 
 
 def threads(job: int, emit: object) -> int:

@@ -16,7 +16,7 @@ from treeagent.search.mcts import Search
 from treeagent.types import Action, Message, Proposal, Split, State, Task, Transition, Unanswered
 from treeagent.world_model.environment import ImaginedEnv
 from treeagent.world_model.experience import ExperienceModel
-from treeagent.world_model.transition import Experience, Place, answered
+from treeagent.world_model.transition import Experience, Place, last_answer
 from treeagent.world_model.wording import Answer, Wording
 
 TASK = Task("t", "find a red lamp under $10")
@@ -313,7 +313,7 @@ def test_what_imagination_cannot_tell_is_a_dead_end_to_env_dynamics() -> None:
     assert (lost.reward, lost.truncated, lost.terminated, lost.origin, lost.cost) == (None, True, False, "imagined", 0)
     assert "'You win!' is not of the form" in lost.error
     assert lost.state.messages[-1].content.startswith("Unanswered: the world model cannot tell what follows")
-    assert (answered(told.state.messages), told.reward, told.origin, told.cost) == (RESULTS, 0.0, "imagined", 0)
+    assert (last_answer(told.state.messages), told.reward, told.origin, told.cost) == (RESULTS, 0.0, "imagined", 0)
     env.close()
 
 

@@ -14,7 +14,7 @@ from treeagent.generators.grammar import Format, make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall
 from treeagent.views.transitions import opening, transitions
-from treeagent.world_model.transition import Experience, answered, call_text, from_record
+from treeagent.world_model.transition import Experience, call_text, from_record, last_answer
 
 TASK = Task("t", "find a lamp")
 OPENING = Message("user", "find a lamp\nsearch page")
@@ -182,4 +182,4 @@ def test_what_was_answered_stands_after_the_last_turn() -> None:
     for _ in range(20):
         told = [str(shuffler.random()) for _ in range(shuffler.randint(0, 3))]
         messages = [OPENING, Message("assistant", "a"), *(Message("user", text) for text in told)]
-        assert answered(messages) == "\n".join(told)
+        assert last_answer(messages) == "\n".join(told)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
 from treeagent.types import Message
-from treeagent.world_model.trace import argument, named, reflection, trace
+from treeagent.world_model.trace import argument, reflection, target_line, trace
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer, Wording, number
 
@@ -97,11 +97,11 @@ def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:
 
 
 def test_what_an_action_names() -> None:
-    assert named(RESULTS, "click[2]") == "2 blue lamp $7"
-    assert named(RESULTS, "click[next >]") == "next >"
-    assert named(PAGE, "click[pink]") == "color: Red/Pink"
-    assert named(PAGE, 'choose {"option":"pink"}') == "color: Red/Pink"
-    assert named(RESULTS, "click[3]") == named(RESULTS, "back") == named("", "click[1]") == ""
+    assert target_line(RESULTS, "click[2]") == "2 blue lamp $7"
+    assert target_line(RESULTS, "click[next >]") == "next >"
+    assert target_line(PAGE, "click[pink]") == "color: Red/Pink"
+    assert target_line(PAGE, 'choose {"option":"pink"}') == "color: Red/Pink"
+    assert target_line(RESULTS, "click[3]") == target_line(RESULTS, "back") == target_line("", "click[1]") == ""
     assert argument("take red lamp") == "red lamp"
 
 

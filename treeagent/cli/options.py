@@ -139,12 +139,12 @@ def open_run(
     from treeagent.run.progress import RichProgress
     from treeagent.run.times import TIMES, TimedProgress
     from treeagent.run.trackers import tracked
-    from treeagent.workers.machine import fitted
+    from treeagent.workers.machine import fit_to_machine
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
     resumed = load_config(stored_config) if options.resume and stored_config.is_file() else None
-    config, warning = fitted(config, checkpoint, None if resumed is None else resumed.policy.dtype)
+    config, warning = fit_to_machine(config, checkpoint, None if resumed is None else resumed.policy.dtype)
     if warning:
         Terminal(stderr=True).print(warning, soft_wrap=True)
     if config.mirror:

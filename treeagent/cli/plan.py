@@ -59,13 +59,13 @@ def plan(
 
     from treeagent.cli.preflight import require
     from treeagent.report.plan import print_memory, print_plan
-    from treeagent.run.cost import Shape, modelled, stage_costs
+    from treeagent.run.cost import Shape, modelled_rates, stage_costs
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
     from treeagent.run.times import run_costs
     from treeagent.stages.measure import measure as measured
     from treeagent.stages.measure import model_size, this_device
-    from treeagent.workers.machine import fitted
+    from treeagent.workers.machine import fit_to_machine
 
     run = None if run_folder is None else Run.open(run_folder)
     rounds = run is not None and any(stage.startswith("alarms-") or stage == "adapt" for stage in run.stages())
@@ -77,7 +77,7 @@ def plan(
         uses: list[Use] = ["collect", "update", "evaluate"] if kind == "quickstart" else ["adapt", "update", "evaluate"]
         methods = config.update.methods if kind == "quickstart" else config.adapt.methods
         require(config, uses if start else ["warm_start", *uses], methods, start)
-    config, warning = fitted(config, start)
+    config, warning = fit_to_machine(config, start)
     console = Terminal()
     if warning:
         console.print(warning, soft_wrap=True)
@@ -85,7 +85,7 @@ def plan(
     if measure:
         rates = measured(config, kind, RichProgress(), start)
     else:
-        rates = modelled(config, Shape.assumed(config), size, device)
+        rates = modelled_rates(config, Shape.assumed(config), size, device)
         if start is not None:
             rates = rates.without_warm_start()
     print_plan(stage_costs(config, kind, rates), console, price=price, actual=None if run is None else run_costs(run))

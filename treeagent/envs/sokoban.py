@@ -93,7 +93,7 @@ class SokobanEnv(VisitEnv[Place]):
     ) -> tuple[str, dict[str, object]]:
         task = task_to_play(self, seed, options)
         self._at = task, _start(task)
-        return drawn(self.visit), {}
+        return draw_position(self.visit), {}
 
     def step(self, action: str | ToolCall) -> StepResult:
         place, process = self.visit, 0.0
@@ -101,7 +101,7 @@ class SokobanEnv(VisitEnv[Place]):
         if isinstance(moves, str):
             return moves, 0.0, place.done, False, {"tool_error": moves}
         for move in moves:
-            before, place = place, moved(place, move)
+            before, place = place, next_place(place, move)
             targets = place.room.targets
             process += len(place.boxes & targets) - len(before.boxes & targets) - 0.1
             if place.done:
@@ -109,7 +109,7 @@ class SokobanEnv(VisitEnv[Place]):
                 break
         self.visit = place
         info: dict[str, object] = {"process_reward": process} if self.options.shaped else {}
-        return drawn(place), self.verify(), place.done, False, info
+        return draw_position(place), self.verify(), place.done, False, info
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)
@@ -164,7 +164,7 @@ class SokobanDemonstrator:
         return " ".join(moves_left), " ".join(moves)
 
 
-def moved(place: Place, move: str) -> Place:
+def next_place(place: Place, move: str) -> Place:
     """Return the position after one move; the same position if a wall or a second box is in the way."""
     room, boxes = place.room, place.boxes
     square = _neighbour(place.player, move)
@@ -178,7 +178,7 @@ def moved(place: Place, move: str) -> Place:
     return Place(room, square, boxes)
 
 
-def drawn(place: Place) -> str:
+def draw_position(place: Place) -> str:
     """Draw a position as text: one line per row, with spaces between the squares."""
     room = place.room
     signs = {
@@ -202,7 +202,7 @@ def draw_room(options: SokobanOptions, rng: random.Random) -> list[str]:
         found = _play_backwards(Place(Room(options.size, floor, end), player, end), rng)
         places = [place for place in found if not place.boxes & end]
         if places:
-            return drawn(rng.choice(places)).replace(" ", "").split("\n")
+            return draw_position(rng.choice(places)).replace(" ", "").split("\n")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -222,7 +222,7 @@ def shortest_way(place: Place) -> tuple[str, ...] | None:
         if current.done:
             return ways[current]
         for move in _MOVES:
-            neighbour, moves = moved(current, move), (*ways[current], move)
+            neighbour, moves = next_place(current, move), (*ways[current], move)
             shorter = neighbour not in ways or len(moves) < len(ways[neighbour])
             if shorter and neighbour.boxes <= pushes.keys():
                 ways[neighbour] = moves

@@ -7,7 +7,7 @@ from dataclasses import replace
 from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
 from treeagent.types import Dynamics
-from treeagent.world_model.transition import answered
+from treeagent.world_model.transition import last_answer
 
 _ROUNDING = 0.0015
 """Largest difference of two returns that count as equal, because a world model writes rewards with three decimals."""
@@ -129,7 +129,7 @@ async def _step(growth: Growth, path: Sequence[Edge], environment: Dynamics, sec
 def _is_same_node(imagined: Node, real: Node) -> bool:
     """Whether two nodes have the same observation and the same flags. White space at the end of the observation is
     ignored, since a remote model's answers are stripped there."""
-    imagined_text, real_text = answered(imagined.state.messages), answered(real.state.messages)
+    imagined_text, real_text = last_answer(imagined.state.messages), last_answer(real.state.messages)
     flags = ("terminated", "truncated", "invalid")
     return imagined_text.rstrip() == real_text.rstrip() and all(
         getattr(imagined, flag) == getattr(real, flag) for flag in flags

@@ -25,7 +25,7 @@ from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.memory import Inputs, SavedGradients, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
-from treeagent.learners.sharding import allow_cpu, gathered, sharing, trains_on_cpu
+from treeagent.learners.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 from treeagent.types import UserError
 
@@ -239,7 +239,7 @@ class Learner(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        best = gathered(self.watch.best)
+        best = gather_weights(self.watch.best)
         self.accelerator.wait_for_everyone()  # until each process has written its random state
         if self.accelerator.is_main_process:
             folder = Path(self.args.output_dir)

@@ -50,7 +50,7 @@ def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
-def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Whole weights in the first process, which saves them; empty in the others. All processes must call this."""
     is_main, gathered_weights = PartialState().is_main_process, dict[str, Tensor]()
     for name, weight in weights.items():  # one at a time: no GPU holds them all

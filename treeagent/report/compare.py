@@ -13,7 +13,7 @@ from treeagent.report.describe import RESULT_COLUMNS, Row, cell
 from treeagent.report.gather import greedy_points, progress_of
 from treeagent.report.html import ANYTIME_NOTE
 from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
-from treeagent.report.ratings import Episodes, Ratings, episodes_of, rated
+from treeagent.report.ratings import Episodes, Ratings, episodes_of, rate_policies
 from treeagent.report.suite import paired_difference
 from treeagent.rewards.judge import Judge
 from treeagent.run.folder import Run, RunError
@@ -91,7 +91,7 @@ def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None
     beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
     anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
     episodes = {(each.name, *_key(row)): episodes_of(each.run, row) for each in compared_runs for row in each.rows}
-    ratings = rated(episodes, judge)
+    ratings = rate_policies(episodes, judge)
     curves = _curves(compared_runs)
     alarms = [f"{each.name}, {sentence}" for each in compared_runs for sentence in each.run.alarms()]
     sections = [

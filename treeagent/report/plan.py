@@ -16,8 +16,8 @@ from treeagent.run.cost import (
     Rates,
     StageCost,
     fitting,
-    needed,
-    priced,
+    hours_and_price,
+    memory_needs,
     training_memory,
 )
 from treeagent.run.terminal import Terminal
@@ -44,9 +44,9 @@ def print_plan(
         actual: what an actual run has taken, by stage. The planned rounds are then summed, so that both have the same
             rows.
     """
-    shown_stages = list(stages) if actual is None else summed(stages)
+    shown_stages = list(stages) if actual is None else sum_rounds(stages)
     console.print("", _table(shown_stages, actual), sep="\n")
-    hours, total_price = priced(stages, price or 0.0)
+    hours, total_price = hours_and_price(stages, price or 0.0)
     words = f"whole run: about {duration(3600 * hours)}"
     words += f", {total_price:,.2f} at {price:g} an hour" if price is not None else ""
     if actual:
@@ -54,7 +54,7 @@ def print_plan(
     console.print("", words, sep="\n", soft_wrap=True)
 
 
-def summed(stages: Sequence[StageCost]) -> list[StageCost]:
+def sum_rounds(stages: Sequence[StageCost]) -> list[StageCost]:
     """One entry per stage, summed over rounds, in the order of ``STAGES``."""
     found: dict[str, StageCost] = {}
     for stage in stages:
@@ -86,10 +86,10 @@ def _total(stages: Sequence[StageCost], name: str) -> StageCost:
 def _cell(key: str, value: float) -> str:
     if not value:
         return "–"
-    return duration(value) if key == "seconds" else rounded(value)
+    return duration(value) if key == "seconds" else short_count(value)
 
 
-def rounded(value: float) -> str:
+def short_count(value: float) -> str:
     """A count with three significant digits: 1,230, 45,600 or 7.89 M."""
     if value >= 1e6:
         scaled, unit = (value / 1e9, "G") if value >= 1e9 else (value / 1e6, "M")
@@ -109,7 +109,7 @@ def print_memory(
 ) -> None:
     """Print the memory that each part of the run needs on a device, and warn of the parts that do not fit."""
     console.print("", f"memory of the {device.name}: {_gib(device.memory)}", sep="\n", soft_wrap=True)
-    for memory, count in needed(config, kind, size, rates, device.memory):
+    for memory, count in memory_needs(config, kind, size, rates, device.memory):
         total = memory.bytes * count
         times = f"{count} × " if count > 1 else ""
         largest = sorted(memory.parts.items(), key=lambda part: -part[1])

@@ -56,7 +56,7 @@ class Ratings:
 
     rows: Sequence[tuple[tuple[str, str, str], Rating | None]]
     """(run, policy, mode) and the rating. The rating is None if no chain of comparisons links the policy with the first
-    one given to ``rated``."""
+    one given to ``rate_policies``."""
     note: str
     """Sentences that say what was compared, and how."""
 
@@ -105,7 +105,7 @@ def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
     return found
 
 
-def rated(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
+def rate_policies(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
     """Rate policies on the tasks that all of them played; None if there is no such task, or only one policy.
 
     Without a judge, a solved episode beats an unsolved one. If both or neither are solved, the one with more reward

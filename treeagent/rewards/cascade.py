@@ -42,13 +42,13 @@ class Assessor:
         """
         if not self.config.tiers:
             value = await learned() if self.config.learned is not None else None
-            return judged(await self._ask(end, call_tool)) | ({} if value is None else {"learned": value})
+            return verdict_components(await self._ask(end, call_tool)) | ({} if value is None else {"learned": value})
         low, high = self.config.uncertain
         found: dict[str, float] = {}
         tier: Tier = "judge"
         for tier in self.config.tiers:
             if tier == "judge":
-                found |= judged(await self._ask(end, call_tool))
+                found |= verdict_components(await self._ask(end, call_tool))
             elif tier == "learned" and (value := await learned()) is not None:
                 found["learned"] = value
             score = (components if tier == "rule" else found).get(component_of(tier, self.config))
@@ -88,7 +88,7 @@ def deciding_tier(components: Components, config: RewardsConfig) -> Tier | None:
     return tiers[-1] if tiers else None
 
 
-def judged(verdict: Verdict | None) -> dict[str, float]:
+def verdict_components(verdict: Verdict | None) -> dict[str, float]:
     """The components of a judge's verdict; empty if there is no verdict."""
     if verdict is None:
         return {}

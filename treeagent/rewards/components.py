@@ -51,7 +51,7 @@ def read_rules(config: RewardsConfig) -> dict[str, Rule]:
     return rules
 
 
-def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
+def rule_components(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
     """The values that the rules give a step. A rule that returns None is left out.
 
     Raises:
@@ -68,7 +68,7 @@ def ruled(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
     return scores
 
 
-def derived(action: Action, transition: Transition) -> dict[str, float]:
+def derived_components(action: Action, transition: Transition) -> dict[str, float]:
     """The components that follow from the step itself: ``outcome`` (the environment's reward), ``process``, ``steps``
     (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a malformed or refused call) and ``forbidden`` (1 for a call
     that a shield refused)."""
@@ -93,7 +93,7 @@ def components_of(edge: Edge) -> Components:
     if DERIVED[0] in edge.components:
         return edge.components
     arrived = Transition(child.state, edge.reward, edge.process, invalid=child.invalid)
-    return {**derived(edge.action, arrived), **edge.components}
+    return {**derived_components(edge.action, arrived), **edge.components}
 
 
 def stored_step(node: Node, edge: Edge) -> Step | None:
@@ -136,7 +136,7 @@ def total(weights: Mapping[str, float], components: Components) -> float:
     return sum(weight * components[name] for name, weight in weights.items() if name in components)
 
 
-def unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
+def is_unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
     """Whether the reward of a step is unknown: the step ends an episode, and the judge, the reward model or the tiers
     have a weight but gave no verdict."""
     return ended and any(name in config.weights and name not in components for name in config.awaited)

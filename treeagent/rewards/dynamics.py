@@ -7,7 +7,7 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.rewards.cascade import Assessor, value_of
-from treeagent.rewards.components import Rule, Step, derived, ruled, total, unjudged
+from treeagent.rewards.components import Rule, Step, derived_components, is_unjudged, rule_components, total
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.judge import ToolCaller
 from treeagent.rewards.rubric import Reference, call_scores
@@ -62,14 +62,14 @@ class ScoredDynamics:
             transition.invalid,
             transition.reward,
         )
-        components = {**derived(action, transition), **transition.components}
+        components = {**derived_components(action, transition), **transition.components}
         if self.config.tools and self.tools:
             components |= call_scores(action, self.tools, reference, self.most_steps)
         if not self.reveal:
             rules = {name: rule for name, rule in self.rules.items() if name in self.config.budgets}
-            known = components | ruled(rules, step)
+            known = components | rule_components(rules, step)
             return replace(transition, components={name: known[name] for name in self.config.budgets if name in known})
-        components |= ruled(self.rules, step)
+        components |= rule_components(self.rules, step)
         ended = transition.terminated or transition.truncated
         if ended and self.assessor is not None:
             with waiting():  # a verdict may take longer than a step of the environment
@@ -81,7 +81,7 @@ class ScoredDynamics:
                 )
         reward = transition.reward
         if self.config.weights and self.weigh:
-            reward = None if unjudged(self.config, components, ended) else total(self.config.weights, components)
+            reward = None if is_unjudged(self.config, components, ended) else total(self.config.weights, components)
         return replace(transition, reward=reward, components=components)
 
     def _tool_caller(self, before: State, action: Action, transition: Transition) -> ToolCaller | None:

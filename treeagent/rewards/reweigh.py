@@ -7,12 +7,12 @@ from treeagent.rewards.components import (
     Components,
     Rule,
     components_of,
-    ruled,
+    is_unjudged,
+    rule_components,
     spreads,
     steps,
     stored_step,
     total,
-    unjudged,
 )
 from treeagent.rewards.config import DERIVED, RewardsConfig
 from treeagent.search.node import Edge, Node, Tree, cancelling_reward
@@ -34,7 +34,7 @@ def reweighed(
     """
     weights = dict(config.weights)
     components = {
-        id(edge): {**components_of(edge), **(ruled(rules, step) if (step := stored_step(node, edge)) else {})}
+        id(edge): {**components_of(edge), **(rule_components(rules, step) if (step := stored_step(node, edge)) else {})}
         for tree in trees
         for node, edge in steps(tree)
         if edge.child is not None
@@ -50,7 +50,9 @@ def reweighed(
         if not config.weights:
             return edge.outcome
         return (
-            None if unjudged(config, components[id(edge)], edge.child.ended) else total(weights, components[id(edge)])
+            None
+            if is_unjudged(config, components[id(edge)], edge.child.ended)
+            else total(weights, components[id(edge)])
         )
 
     grown = process_weight if config.weights else 0.0

@@ -1,7 +1,7 @@
 """Estimate what a run will cost from its settings and a few rates, without torch or a model.
 
 Units: tokens, environment steps, seconds, bytes. Rates come from a short measurement (``stages/measure.py``) or from
-the formulas of this module (``modelled``).
+the formulas of this module (``modelled_rates``).
 
 Sources: training takes 6 floating-point operations per weight and token, a forward pass alone 2 (Kaplan et al. 2020,
 section 2.1); a decoding step reads all weights and all earlier keys and values once (Pope et al. 2022, section 2);
@@ -322,7 +322,9 @@ def _widening(config: RunConfig, mode: Mode) -> int:
     return config.search.widening if widens else 0
 
 
-def modelled(config: RunConfig, shape: Shape, size: ModelSize, device: Device, step_seconds: float = 0.0) -> Rates:
+def modelled_rates(
+    config: RunConfig, shape: Shape, size: ModelSize, device: Device, step_seconds: float = 0.0
+) -> Rates:
     """Estimate rates by formulas only, without a measurement.
 
     Args:
@@ -441,7 +443,7 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
     )
 
 
-def needed(
+def memory_needs(
     config: RunConfig, kind: Kind, size: ModelSize, rates: Rates, device_bytes: float = 0.0
 ) -> list[tuple[Memory, int]]:
     """The memory of each kind of process of a run, with the number of such processes that share a device at the same
@@ -505,7 +507,7 @@ def fitting(config: RunConfig, memory: Callable[[RunConfig], float], room: float
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()]
 
 
-def priced(stages: Sequence[StageCost], per_hour: float) -> tuple[float, float]:
+def hours_and_price(stages: Sequence[StageCost], per_hour: float) -> tuple[float, float]:
     """Hours of a run, and their price if all of its machines together cost ``per_hour``."""
     hours = sum(stage.seconds for stage in stages) / 3600
     return hours, hours * per_hour

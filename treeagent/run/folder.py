@@ -163,7 +163,7 @@ class Run:
         Raises:
             RunError: the part was begun with another checkpoint.
         """
-        self._record(purpose, named(checkpoint, self.path))
+        self._record(purpose, checkpoint_name(checkpoint, self.path))
 
     def record_trees(self, purpose: str, source: "Run") -> None:
         """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
@@ -174,7 +174,7 @@ class Run:
         """
         files = [file for name in source.collections() for file in shards(source.trees, name)]
         size = sum(file.stat().st_size for file in files)
-        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", named(source.trees, self.path)
+        count, where = f"{len(files)} file{'s' * (len(files) != 1)}", checkpoint_name(source.trees, self.path)
         description = f"{count} and {size:,} bytes of trees in {where}"
         self._record(f"{purpose} from trees", description)
 
@@ -264,7 +264,7 @@ class Run:
             raise RunError(f"{self.path} is open for reading only: open it by Run.create to write")
 
 
-def named(checkpoint: Path, run: Path) -> str:
+def checkpoint_name(checkpoint: Path, run: Path) -> str:
     """The name under which files of the run in folder ``run`` record a checkpoint. A path inside the folder is written
     relative to it, so that the folder can be moved; otherwise it is the absolute path, or the hub name."""
     resolved, own = checkpoint.resolve(), run.resolve()

@@ -143,7 +143,7 @@ def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[Shard
         yield found
 
 
-def indexed(folder: Path, name: str) -> dict[int, ShardRows]:
+def index_entries(folder: Path, name: str) -> dict[int, ShardRows]:
     """The index entries of the shards of ``name``, keyed by their number, whether or not they are still valid."""
     path = index_path(folder, name)
     entries = {index: _entry(path, at) for index, (_, at) in _entry_positions(path).items()}

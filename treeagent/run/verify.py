@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from treeagent.run.index import ShardRows, index_path, indexed
+from treeagent.run.index import ShardRows, index_entries, index_path
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as, shard_file, shard_place, shards
@@ -25,7 +25,7 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
     for path in files:
         name, index = shard_place(path)
         if name != of:
-            entries, of = indexed(folder, name), name
+            entries, of = index_entries(folder, name), name
         trees = list(read_as(from_record, folder, name, index))
         for line, tree in enumerate(trees, start=1):
             if fault := _fault(tree):
@@ -40,7 +40,7 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
         on_shard()
     for path in sorted(folder.glob(index_path(folder, "*").name)):
         name = path.name.removesuffix(index_path(folder, "").name)
-        for index in sorted(indexed(folder, name)):
+        for index in sorted(index_entries(folder, name)):
             if not shards(folder, name, index):
                 raise CorruptShard(
                     f"{folder / shard_file(name, index)} is missing, though {path.name} lists it: run what made it "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.gumbel import best_root_edge, improved_policy, known
+from treeagent.search.gumbel import best_root_edge, improved_policy, is_explored
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
 
 Decision = Literal["visits", "value", "leaf", "gumbel"]
@@ -106,7 +106,7 @@ def _choose(tree: Tree, node: Node, tried: Sequence[Edge], decision: Decision, c
         return max(tried, key=_by_value)
     most = max(edge.visits for edge in tried)
     # Search leaves an exhausted subtree even if it is good, so few visits do not mean a low value there.
-    return max((edge for edge in tried if edge.visits == most or known(edge)), key=_by_value)
+    return max((edge for edge in tried if edge.visits == most or is_explored(edge)), key=_by_value)
 
 
 def _by_value(edge: Edge) -> tuple[float, float, float]:

@@ -149,11 +149,13 @@ def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
     most = max(edge.visits for edge in edges)
     g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
     scores = root_scores(tree.root, g, config)
-    rivals = [(score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or known(edge)]
+    rivals = [
+        (score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or is_explored(edge)
+    ]
     return max(rivals, key=lambda rival: rival[0])[1]
 
 
-def known(edge: Edge) -> bool:
+def is_explored(edge: Edge) -> bool:
     """Whether search has seen everything beyond this edge. This is false for a refused call, because search did not
     look there."""
     return edge.exhausted and edge.child is not None and not edge.child.invalid

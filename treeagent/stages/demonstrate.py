@@ -97,7 +97,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
 
 async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
     """Try other actions at every state of a demonstration and play each to the end. Equal calls are tried once."""
-    demonstration = demonstrated(growth.tree)
+    demonstration = demonstration_path(growth.tree)
     for length in range(len(demonstration)):
         if growth.tree.error:
             return
@@ -123,7 +123,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
             edge.prior = 1 / len(node.edges)
 
 
-def demonstrated(tree: Tree) -> tuple[Edge, ...]:
+def demonstration_path(tree: Tree) -> tuple[Edge, ...]:
     """The path of the demonstration itself: the first edge of each node. Alternatives are later edges."""
     path, node = list[Edge](), tree.root
     while node.edges and (child := node.edges[0].child) is not None:

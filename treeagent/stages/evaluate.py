@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from treeagent.config import Mode, RunConfig
-from treeagent.envs.disturbed import OF_TOOLS, obeyed
+from treeagent.envs.disturbed import OF_TOOLS, has_obeyed
 from treeagent.imagination.load import with_planning_world, world_model
 from treeagent.imagination.verify import mark_imagined
 from treeagent.run.folder import Run
@@ -167,7 +167,7 @@ def count_turns(outcome: Outcome, episode: Tree) -> None:
     edges = [edge for node in episode.nodes() for edge in node.edges]
     outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
     outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
-    outcome.obeyed = obeyed([edge.action.call for edge in edges])
+    outcome.obeyed = has_obeyed([edge.action.call for edge in edges])
 
 
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:

@@ -112,7 +112,7 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
     """Rates for ``stage_costs``, in a minute or two for a small model.
 
     Args:
-        config: the run's settings as ``fitted`` to this machine.
+        config: the run's settings, adapted to this machine by ``fit_to_machine``.
         checkpoint: the checkpoint that the run starts from; by default a warm start.
 
     Raises:

@@ -9,7 +9,15 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.marks import FILE, deciding
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.cascade import Assessor, value_of
-from treeagent.rewards.components import ComponentSums, Rule, components_of, read_rules, ruled, steps, stored_step
+from treeagent.rewards.components import (
+    ComponentSums,
+    Rule,
+    components_of,
+    read_rules,
+    rule_components,
+    steps,
+    stored_step,
+)
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
 from treeagent.rewards.dynamics import read_only_caller
 from treeagent.rewards.judge import ToolCaller
@@ -113,7 +121,7 @@ async def assess_trees(
 
         step = stored_step(before, edge)
         components = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
-        components |= ruled(rules, step) if step else {}
+        components |= rule_components(rules, step) if step else {}
         learned = stored if value is None else value_of(value, node.state)
         edge.components = components | await ends.assess(
             node.state, components, learned, None if real is None else _tool_caller(real, tree, path)

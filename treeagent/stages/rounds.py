@@ -15,7 +15,7 @@ from pathlib import Path
 from treeagent.config import RunConfig
 from treeagent.imagination.load import make_encoder
 from treeagent.run.alarms import alarms, imagination_alarms, training_alarms, value_alarms
-from treeagent.run.folder import COLLECTED, Run, RunError, named
+from treeagent.run.folder import COLLECTED, Run, RunError, checkpoint_name
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
@@ -124,7 +124,7 @@ def mean_age(run: Run, names: Collection[str], policies: Sequence[Path]) -> floa
     Args:
         policies: all policies so far, oldest first.
     """
-    ages = {named(policy, run.path): age for age, policy in enumerate(reversed(policies))}
+    ages = {checkpoint_name(policy, run.path): age for age, policy in enumerate(reversed(policies))}
     found = [ages[row.policy] for name in names for row in tree_rows(run.trees, name) if row.policy in ages]
     return sum(found) / len(found) if found else None
 
@@ -219,13 +219,13 @@ def part(share: float, count: int) -> int:
     return math.floor(round(share * count, 6))
 
 
-def scaled(limits: Limits, factor: float) -> Limits:
+def scale_limits(limits: Limits, factor: float) -> Limits:
     """All limits times ``factor``."""
     set_limits = {name: value for name, value in asdict(limits).items() if value is not None}
     return Limits(**{name: type(value)(factor * value) for name, value in set_limits.items()})
 
 
-def scheduled(config: RunConfig, number: int) -> RunConfig:
+def scheduled_config(config: RunConfig, number: int) -> RunConfig:
     """The settings of round ``number``, with the weights of reward components that ``rewards.schedule`` gives it."""
     return replace(config, rewards=config.rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
 
@@ -267,14 +267,16 @@ def _world_folder(run: Run, number: int) -> Path:
 def search_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
 ) -> None:
-    config = scheduled(config, number)
+    config = scheduled_config(config, number)
     searched, all_searched = _searched_tasks(run, number)
     varied = _variants(config, searched, number)
     new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
-    patient = replace(config, search=replace(config.search, limits=scaled(config.search.limits, config.adapt.effort)))
+    patient = replace(
+        config, search=replace(config.search, limits=scale_limits(config.search.limits, config.adapt.effort))
+    )
 
     def jobs(name: str, of: Collection[int]) -> list[BatchJob]:
         """Batches of the tasks that are in ``of``. Those that are in ``hard`` get ``adapt.effort`` times the search
@@ -387,7 +389,7 @@ def update_round(
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
-    config = scheduled(config, number)
+    config = scheduled_config(config, number)
     before = run.stages().get(f"constraints-{number - 1}", {}).get("multipliers", {})
     multipliers = constrain(config, run, f"constraints-{number}", run.trees, [_round_name(number)], before)
     for method in config.adapt.methods:

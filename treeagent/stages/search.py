@@ -14,7 +14,7 @@ from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import mark_imagined, verify_all
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.components import ComponentSums
-from treeagent.run.folder import COLLECTED, Run, named
+from treeagent.run.folder import COLLECTED, Run, checkpoint_name
 from treeagent.run.index import ShardRows, append, shard_rows, write_trees
 from treeagent.run.metrics import Cost, Emit, Event, Meter
 from treeagent.run.progress import Progress
@@ -74,7 +74,7 @@ class BatchJob:
     def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
         """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
         policy."""
-        policy = named(self.checkpoint, folder.parent)
+        policy = checkpoint_name(self.checkpoint, folder.parent)
         for tree, place in zip(trees, self.tasks, strict=True):
             tree.place, tree.policy = place, policy
         return write_trees(folder, self.name, self.index, trees)

@@ -346,7 +346,7 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
             values.add(place, clipped_value_rows(tree, config, returns))
         for place, taught in method_rows(job, some, chat):
             rows.add(place, taught)
-    return TrainingRows(rows.sorted(), sampled(values.sorted(), config), marks)
+    return TrainingRows(rows.sorted(), sample_rows(values.sorted(), config), marks)
 
 
 def method_rows(
@@ -446,10 +446,10 @@ def sample_value_rows(
     for tree in trees:
         for row in clipped_value_rows(tree, config, returns):
             rows.append(row)
-    return sampled(rows, config)
+    return sample_rows(rows, config)
 
 
-def sampled(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
+def sample_rows(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
     """At most ``update.value_rows`` rows, drawn uniformly by the run's seed."""
     indices = array("q", range(len(rows)))
     random.Random(derive_seed(config.seed, "value_rows")).shuffle(indices)

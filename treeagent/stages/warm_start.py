@@ -17,9 +17,9 @@ from treeagent.run.metrics import logged
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Tree, path_return, reaches
 from treeagent.stages.build import first_checkpoint, hidden_head, make_chat, value_head
-from treeagent.stages.demonstrate import demonstrated, demonstration_grammar, demonstrations, tokenise
+from treeagent.stages.demonstrate import demonstration_grammar, demonstration_path, demonstrations, tokenise
 from treeagent.stages.hooks import training_hooks
-from treeagent.stages.update import sampled
+from treeagent.stages.update import sample_rows
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.tokens import TokenRow, path_rows
@@ -76,7 +76,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         result = train_sft(model, tokenizer, [*rows, *reflected], sft, head=head, **hooks)
     if config.value_reads != "hidden":  # a head on log-probabilities is fitted once the policy's weights are final
         head = value_head(checkpoint, config)
-        fit_value(model, head, sampled(rows, config), ValueConfig(seed=config.seed))
+        fit_value(model, head, sample_rows(rows, config), ValueConfig(seed=config.seed))
     save_checkpoint(replace(checkpoint, head=head), out)
     distinct = len({(row.token_ids, row.value_targets) for row in rows})
     drawn = result.steps * sft.batch_size * sft.accumulation
@@ -126,7 +126,7 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
             ``warm_start.noise`` of 0.6 or less.
     """
     name, count = config.environment.name, len(demonstrations)
-    if not any(map(demonstrated, demonstrations)):
+    if not any(map(demonstration_path, demonstrations)):
         raise RunError(
             f"none of the first {count} demonstrations of environment {name!r} took a step "
             f"({demonstrations[0].error}): see that its tasks start and its demonstrator acts, as treeagent envs check "
@@ -147,7 +147,7 @@ def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> Non
 
 def _outcome(demonstration: Tree) -> float | None:
     """The return of a demonstration, in reward units; ``None`` if it took no step or failed before its end."""
-    path = demonstrated(demonstration)
+    path = demonstration_path(demonstration)
     # The tree's error does not decide this, because an alternative may have caused it.
     if path and (last := path[-1].child) is not None and last.ended and not last.unknown:
         return path_return(path)
@@ -156,7 +156,7 @@ def _outcome(demonstration: Tree) -> float | None:
 
 def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
     """The texts that a tokenizer from scratch should encode in few tokens."""
-    path = demonstrated(demonstration)
+    path = demonstration_path(demonstration)
     last = path[-1].child if path else demonstration.root
     assert last is not None
     yield from (message.content for message in last.state.messages)
@@ -190,7 +190,7 @@ def _demonstration_rows(
     early, result = config.warm_start.early_experience, _DemonstrationRows()
     for demonstration in demonstrations:
         tree = tokenise(demonstration, chat)
-        path = demonstrated(tree)
+        path = demonstration_path(tree)
         outcome = _outcome(demonstration) if path else None
         result.outcomes.append(outcome)
         result.environment_steps += tree.budget.environment_steps

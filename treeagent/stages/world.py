@@ -93,7 +93,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if last is None:
         trees, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
     else:  # the memory of the last model already holds the demonstrations
-        trees, known = [], list(remembered(config, last))
+        trees, known = [], list(remembered_steps(config, last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in trees)
     # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
@@ -121,7 +121,7 @@ def require_environment(config: RunConfig, run: Run) -> None:
         )
 
 
-def remembered(config: RunConfig, world: Path) -> Iterator[Experience]:
+def remembered_steps(config: RunConfig, world: Path) -> Iterator[Experience]:
     with closing(open_memory(config, world)) as memory:
         yield from memory.experiences()
 

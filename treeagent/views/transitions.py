@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from treeagent.generators.grammar import Format, Grammar, ReAct, written_in
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action
-from treeagent.world_model.transition import Experience, answered, call_text, played
+from treeagent.world_model.transition import Experience, call_text, environment_history, last_answer
 from treeagent.world_model.wording import RESET
 
 
@@ -37,9 +37,9 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
     messages = parent.state.messages
     return Experience(
         task_id=tree.task.id,
-        history=played(tree.task, messages[:-1] if messages[-1].partial else messages, grammar),
+        history=environment_history(tree.task, messages[:-1] if messages[-1].partial else messages, grammar),
         action=call_text(action.call),
-        observation=answered(node.state.messages),
+        observation=last_answer(node.state.messages),
         reward=reward,
         terminated=node.terminated,
         truncated=node.truncated,
@@ -51,7 +51,7 @@ def transition(tree: Tree, path: Sequence[Edge], grammar: Grammar) -> Experience
 
 def opening(tree: Tree) -> Experience:
     """The beginning of the task as the answer to a reset, for a world model that also opens tasks."""
-    task, first = played(tree.task, tree.root.state.messages[:1], ReAct())
+    task, first = environment_history(tree.task, tree.root.state.messages[:1], ReAct())
     return Experience(tree.task.id, (task,), RESET, first.content, origin=tree.root.origin)
 
 

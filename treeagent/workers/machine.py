@@ -25,7 +25,9 @@ _WORKER_BYTES = 3 << 29
 """Memory of a worker in bytes, in addition to its weights and its KV cache: torch, transformers, trees."""
 
 
-def fitted(config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None) -> tuple[RunConfig, str]:
+def fit_to_machine(
+    config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None
+) -> tuple[RunConfig, str]:
     """Return the settings with the values that they leave to the machine: ``workers``, ``threads`` and
     ``policy.dtype``. Also return a sentence that states the choice, which is empty unless a large model runs on the
     CPU of this machine.

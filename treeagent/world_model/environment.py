@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from treeagent.envs.base import Env, SnapshotKind, StepResult, task_to_play
 from treeagent.types import Action, Dynamics, Origin, Split, State, Task, ToolCall, Unanswered
-from treeagent.world_model.transition import answered, call_text
+from treeagent.world_model.transition import call_text, last_answer
 
 
 class ImaginedEnv(Env):
@@ -44,7 +44,7 @@ class ImaginedEnv(Env):
         called = Action(call_text(action), action)
         transition = self._thread.submit(asyncio.run, self._dynamics.step(self._state, called)).result()
         self._state = replace(transition.state, ended=transition.terminated)
-        observation = answered(transition.state.messages)
+        observation = last_answer(transition.state.messages)
         if transition.reward is None:
             raise Unanswered(f"the world model cannot tell what follows {call_text(action)!r}: {transition.error}")
         info: dict[str, object] = {"tool_error": observation} if transition.invalid else {}

@@ -10,7 +10,7 @@ from typing import Protocol
 from treeagent.generators.base import Failure
 from treeagent.generators.grammar import Format, written_in
 from treeagent.types import Action, Message, State, Task, ToolCall, Transition, Unanswered
-from treeagent.world_model.transition import Experience, Place, call_text, played
+from treeagent.world_model.transition import Experience, Place, call_text, environment_history
 from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
@@ -137,7 +137,7 @@ class ExperienceModel:
     def _history(self, state: State) -> tuple[Message, ...]:
         turns = (message.content for message in state.messages if message.role == "assistant")
         grammar = written_in(self._format, turns) if self._format is not None else None
-        return played(state.task, state.messages, grammar)
+        return environment_history(state.task, state.messages, grammar)
 
     def _read(self, text: str | Failure, reward_so_far: float) -> Answer | str:
         answer = text.reason if isinstance(text, Failure) else self.wording.read(text)

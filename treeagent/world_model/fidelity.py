@@ -11,7 +11,7 @@ from typing import Any
 
 from treeagent.types import Action, Dynamics, Message, State, Task, Transition, Unanswered
 from treeagent.world_model.trace import argument, words
-from treeagent.world_model.transition import Experience, answered
+from treeagent.world_model.transition import Experience, last_answer
 from treeagent.world_model.wording import Answer
 
 Kind = Callable[[Experience], str]
@@ -360,7 +360,7 @@ def _action(one: Experience) -> Action:
 def _answer(transition: Transition) -> Answer | None:
     if transition.reward is None:
         return None
-    observation = answered(transition.state.messages)
+    observation = last_answer(transition.state.messages)
     return Answer(observation, transition.reward, transition.terminated, transition.invalid)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from treeagent.types import UserError
 from treeagent.world_model.encoder import Encoder, Vectors
-from treeagent.world_model.trace import argument, named
+from treeagent.world_model.trace import argument, target_line
 from treeagent.world_model.transition import Experience, Place, from_record
 
 Ids = NDArray[np.int64]
@@ -189,7 +189,7 @@ def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
 
 
 def _resolved(page: str, action: str) -> str:
-    line, label = named(page, action), argument(action)
+    line, label = target_line(page, action), argument(action)
     if not line or not line.lower().startswith(label.lower()) or line.lower() == label.lower():
         return f"{action}\n{line}"
     return f"{action.replace(label, '')}\n{line[len(label) :]}"

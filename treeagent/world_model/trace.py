@@ -39,7 +39,7 @@ def reflection(better: Experience, found: str, other: Experience, lost: str) -> 
     return f"not {other.action} : {tried} , {lost} . better : {chosen} , {found}"
 
 
-def named(page: str, action: str) -> str:
+def target_line(page: str, action: str) -> str:
     """Return the line of a page that an action names: the first that begins with the action's argument, or else the
     first that contains it, or else "". A number must be at the start of the line; elsewhere it is a quantity and not a
     label."""
@@ -82,7 +82,7 @@ def _affects_return(one: Experience) -> bool:
 
 
 def _named_line(one: Experience) -> str:
-    line = named(one.seen, one.action)
+    line = target_line(one.seen, one.action)
     return f"names {line}" if line else "names nothing shown"
 
 
@@ -94,7 +94,7 @@ def _change(one: Experience) -> str:
     repeated = sum(line in before for line in after)
     if repeated:
         return f"keeps {repeated} , adds {len(after) - repeated}"
-    argument_words = [] if named(one.seen, one.action) else words(argument(one.action))
+    argument_words = [] if target_line(one.seen, one.action) else words(argument(one.action))
     shown_words = [word for word in argument_words if word in set(words(one.observation))]
     return f"new , shows {' '.join(shown_words)}" if shown_words else "new"
 

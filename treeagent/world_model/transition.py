@@ -13,7 +13,7 @@ from treeagent.types import Message, Origin, Task, ToolCall
 
 Record = dict[str, Any]
 Place = tuple[tuple[Message, ...], str]
-"""A history in the form of ``played``, and an action."""
+"""A history in the form of ``environment_history``, and an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Experience:
 
     task_id: str
     history: tuple[Message, ...]
-    """s: the conversation before the action, in the form of ``played``."""
+    """s: the conversation before the action, in the form of ``environment_history``."""
     action: str
     """a: the call as text, without the agent's thought."""
     observation: str
@@ -69,7 +69,7 @@ def from_record(record: Mapping[str, Any]) -> Experience:
     return Experience(**{**record, "history": history})
 
 
-def played(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
+def environment_history(task: Task, messages: Sequence[Message], grammar: Grammar | None) -> tuple[Message, ...]:
     """Return a conversation as the environment sees it: the task, then the observations and the calls, without thoughts
     and token ids.
 
@@ -99,7 +99,7 @@ def call_text(call: str | ToolCall) -> str:
     return f"{call.name} {orjson.dumps(dict(call.arguments), option=orjson.OPT_SORT_KEYS).decode()}"
 
 
-def answered(messages: Iterable[Message]) -> str:
+def last_answer(messages: Iterable[Message]) -> str:
     """Return the environment's answer to the agent's last turn."""
     answers: list[str] = []
     for message in messages:

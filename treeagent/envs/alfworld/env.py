@@ -7,7 +7,7 @@ from pathlib import Path
 from treeagent.envs.adapters import required
 from treeagent.envs.alfworld.demonstrator import AlfworldDemonstrator
 from treeagent.envs.alfworld.game import Game
-from treeagent.envs.alfworld.games import game_data, generated, official_games, spec_of
+from treeagent.envs.alfworld.games import game_data, generated_task, official_games, spec_of
 from treeagent.envs.alfworld.options import AlfworldOptions
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
@@ -81,7 +81,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         if self._folder is None:
-            return [generated(self.options, split, index) for index in range(start, start + count)]
+            return [generated_task(self.options, split, index) for index in range(start, start + count)]
         known = self._official(self._folder, split)
         if start + count > len(known):
             raise UserError(f"{self._folder} has {len(known)} {split} games, not {start + count}: ask for fewer")

@@ -65,7 +65,7 @@ def draw_spec(options: AlfworldOptions, split: Split, index: int) -> GameSpec:
             return GameSpec(index, plan, options.alike, kind, target, goal)
 
 
-def generated(options: AlfworldOptions, split: Split, index: int) -> Task:
+def generated_task(options: AlfworldOptions, split: Split, index: int) -> Task:
     """Return game ``index`` of a split as a task."""
     spec = draw_spec(options, split, index)
     name = f"alfworld-generated-{split}-{spec.kind}-{spec.alike}-{index}"

@@ -14,7 +14,7 @@ from treeagent.envs.shop.engine import SearchEngine
 from treeagent.envs.shop.goals import GeneratedGoals, Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
-from treeagent.envs.shop.session import TOOLS, Session, pressed, product_page, results_page, text_call
+from treeagent.envs.shop.session import TOOLS, Session, action_and_target, product_page, results_page, text_call
 from treeagent.envs.shop.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
@@ -84,7 +84,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
 
     def act(self, call: ToolCall) -> str:
         before = self.visit
-        name, target = pressed(call)
+        name, target = action_and_target(call)
         self.visit = self._next_session(before, name, target)
         return self._shown(before, self.visit)
 
@@ -110,7 +110,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return self.catalogue.products[session.product_id]
 
     def _next_session(self, session: Session, name: str, target: str) -> Session:
-        """Return the session after an action. ``name`` and ``target`` are the results of ``pressed``."""
+        """Return the session after an action. ``name`` and ``target`` are the results of ``action_and_target``."""
         match name, session.page:
             case "search", _:
                 return Session("results", self._search(target, MAX_RESULTS), query=target, opened=session.opened)

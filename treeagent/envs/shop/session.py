@@ -66,7 +66,7 @@ def text_call(text: str) -> ToolCall:
     return ToolCall("search" if searches else "click", {"query" if searches else "button": match[2]})
 
 
-def pressed(call: ToolCall) -> tuple[str, str]:
+def action_and_target(call: ToolCall) -> tuple[str, str]:
     """Return the action of a call and its target. The action is ``search``, a button (``next``, ``back``, ``home``,
     ``buy``), or ``click`` for a target whose meaning depends on the page.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from treeagent.envs.adapters import required
 from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call
-from treeagent.envs.textworld.games import PROMPTS, cache_folder, compiled, contained, spec_of, task_of
+from treeagent.envs.textworld.games import PROMPTS, cache_folder, compiled_folder, contained, spec_of, task_of
 from treeagent.envs.textworld.options import TextWorldOptions
 from treeagent.envs.textworld.story import Position, Story
 from treeagent.envs.visit import VisitEnv
@@ -48,7 +48,7 @@ class TextWorldEnv(VisitEnv[Position]):
             required("textworld")
         self.only_success_ends = self.options.kind in _NEVER_LOST
         cache = cache_folder(self.options.cache)
-        self._loaded = functools.lru_cache(LOADED)(lambda spec: Story(compiled(spec, cache)))
+        self._loaded = functools.lru_cache(LOADED)(lambda spec: Story(compiled_folder(spec, cache)))
 
     @property
     def story(self) -> Story:

@@ -106,7 +106,7 @@ def cache_folder(folder: str | None) -> Path:
     return Path(folder or shared).expanduser() / f"{__version__}-{_FORMAT}"
 
 
-def compiled(spec: GameSpec, cache: Path) -> Path:
+def compiled_folder(spec: GameSpec, cache: Path) -> Path:
     """Return the folder of a compiled game. A game that is not cached is compiled, which takes one to three seconds.
 
     The folder gets its name only when all its files are complete, so a killed process or two processes at the same time
