@@ -138,8 +138,10 @@ def _rounds(row: Row) -> list[tuple[int, float]]:
 
 
 def gains(result: Result, arm: str, control: str, before: str = "before") -> str:
-    """How many points an arm and a control gain over ``before``, as the end of a sentence about the arm. Gains are means
-    over the seeds that both have."""
+    """How many points an arm and a control gain over ``before``, as the end of a sentence about the arm.
+
+    Gains are means over the seeds that both have.
+    """
     seeds = result.of(arm).keys() & result.of(control).keys()
     gain, other = (
         statistics.fmean(percent(result.of(each)[seed]) - percent(result.of(before)[seed]) for seed in seeds)
