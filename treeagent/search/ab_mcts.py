@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, mark_exhausted, may_sample_new
+from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new
 from treeagent.search.node import Edge, Node
 from treeagent.search.puct import merge_key
 from treeagent.search.requests import RequestGenerator
@@ -161,7 +161,7 @@ class ABMCTS(Searcher):
         Args:
             claimed: the edges, by ``id``, that simulations of this batch step through; this simulation's edge is added.
         """
-        while not self._closed(node := end(growth, path)):
+        while not self._closed(node := last_node(growth, path)):
             choices = [edge for edge in node.edges if edge.child is not None and not self._closed(edge.child)]
             untried = _untried(node, claimed)
             can = untried is not None or not node.edges or may_sample_new(growth, node)
@@ -179,19 +179,19 @@ class ABMCTS(Searcher):
         return node.exhausted or self.is_end(node)
 
     def _needs_candidates(self, growth: Growth, path: Path) -> bool:
-        return not (path and path[-1].child is None) and not self._closed(end(growth, path))
+        return not (path and path[-1].child is None) and not self._closed(last_node(growth, path))
 
-    def count(self, growth: Growth, node: Node) -> int:
+    def candidate_count(self, growth: Growth, node: Node) -> int:
         return self.config.widening or self.config.candidates
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
-        return self.sample(growth, [end(growth, path) for path in paths], may_widen=True)
+        return self.sample(growth, [last_node(growth, path) for path in paths], may_widen=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or
         else through the latest one and on below it. Returns False if another simulation of the batch steps through that
         one."""
-        node = end(growth, path)
+        node = last_node(growth, path)
         if not node.edges:  # the policy could not read the state, so it is an end
             return bool(path)
         if (edge := _untried(node, claimed)) is not None:
@@ -206,7 +206,7 @@ class ABMCTS(Searcher):
 
     def _finish(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> None:
         """Back up a simulation, and record its return at every edge."""
-        before, leaf = [edge.value_sum for edge in path], end(growth, path)
+        before, leaf = [edge.value_sum for edge in path], last_node(growth, path)
         leaf.exhausted |= self.is_end(leaf)
         self.back_up(growth, path)
         mark_exhausted(growth, path)

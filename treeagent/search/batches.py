@@ -23,8 +23,8 @@ from treeagent.search.growth import (
     add_step_result,
     backup,
     create_trees,
-    end,
     expand,
+    last_node,
     score,
     share_time,
     store_estimate,
@@ -127,7 +127,7 @@ class Searcher(ABC):
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Sample candidates at the end of each path."""
-        return self.sample(growth, [end(growth, path) for path in paths])
+        return self.sample(growth, [last_node(growth, path) for path in paths])
 
     def sample(self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False) -> RequestGenerator[None]:
         """Sample candidates at each node, and have the critic score them. ``may_widen`` is as in ``growth.expand``."""
@@ -135,19 +135,19 @@ class Searcher(ABC):
             return
         proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for node, proposal in zip(nodes, proposals, strict=True):
-            expand(growth, node, proposal, self.count(growth, node), may_widen=may_widen)
+            expand(growth, node, proposal, self.candidate_count(growth, node), may_widen=may_widen)
         if self.critic is None or not self.config.critic_weight:
             return
         # The score of a single candidate would have no effect, because nothing competes with it.
-        if rivals := [node for node in nodes if len(node.edges) > 1]:
-            scores = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in rivals]
-            for node, each in zip(rivals, cast("Sequence[Sequence[float]]", scores), strict=True):
-                score(growth, node, each)
+        if several := [node for node in nodes if len(node.edges) > 1]:
+            answers = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in several]
+            for node, scores in zip(several, cast("Sequence[Sequence[float]]", answers), strict=True):
+                score(growth, node, scores)
 
     def action_requests(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[WantActions]:
-        return [WantActions(node.state, self.count(growth, node), growth.next_seed()) for node in nodes]
+        return [WantActions(node.state, self.candidate_count(growth, node), growth.next_seed()) for node in nodes]
 
-    def count(self, growth: Growth, node: Node) -> int:
+    def candidate_count(self, growth: Growth, node: Node) -> int:
         """How many candidates are sampled at once at a node."""
         return self.config.candidates
 
@@ -155,7 +155,7 @@ class Searcher(ABC):
         """Step through the last edge of each path. With ``estimate``, also estimate V(s) of the states reached."""
         if not paths:
             return
-        answers = yield [WantStep(end(growth, path[:-1]).state, path[-1].action) for path in paths]
+        answers = yield [WantStep(last_node(growth, path[:-1]).state, path[-1].action) for path in paths]
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
             add_step_result(growth, path, answer)
         if self.value is None or not (estimate or self.config.estimate_all):
@@ -165,7 +165,7 @@ class Searcher(ABC):
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Estimate V(s) at the end of each path, if ``step`` has not done so."""
-        if self.value is not None and (nodes := _estimable([end(growth, path) for path in paths])):
+        if self.value is not None and (nodes := _estimable([last_node(growth, path) for path in paths])):
             _store_estimates(growth, nodes, (yield [WantValue(node.state) for node in nodes]))
 
     async def _answer_batch(self, waiting: Sequence[WaitingTree]) -> Sequence[Answer]:

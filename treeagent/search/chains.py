@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, store_proposal
+from treeagent.search.growth import Growth, last_node, store_proposal
 from treeagent.search.node import Node
 from treeagent.search.puct import edges_from
 from treeagent.search.requests import RequestGenerator
@@ -20,7 +20,7 @@ from treeagent.types import Proposal
 class Chains(Searcher):
     """A search that grows its trees by whole chains."""
 
-    def count(self, growth: Growth, node: Node) -> int:
+    def candidate_count(self, growth: Growth, node: Node) -> int:
         return 1
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
@@ -28,7 +28,7 @@ class Chains(Searcher):
         because merging would make two chains one."""
         if not paths:
             return
-        nodes = [end(growth, path) for path in paths]
+        nodes = [last_node(growth, path) for path in paths]
         proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for path, node, proposal in zip(paths, nodes, proposals, strict=True):
             if not store_proposal(growth, node, proposal):

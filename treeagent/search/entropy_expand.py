@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from treeagent.search.batches import Path
 from treeagent.search.chains import RandomExpand
-from treeagent.search.growth import Growth, end
+from treeagent.search.growth import Growth, last_node
 from treeagent.search.node import Edge
 
 
@@ -28,7 +28,7 @@ class EntropyExpand(RandomExpand):
 
     def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:
         def order(path: Path) -> tuple[int, float]:
-            return len(end(growth, path[:-1]).edges), -surprise(path[-1])
+            return len(last_node(growth, path[:-1]).edges), -surprise(path[-1])
 
         return [path[:-1] for path in heapq.nsmallest(self.config.chains.expansions, group, order)]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end
+from treeagent.search.growth import Growth, last_node
 from treeagent.search.requests import RequestGenerator
 
 
@@ -25,7 +25,7 @@ class Frontier(Searcher):
         found: list[Path] = []
         for group in self.groups(growth, paths):
             yield from self.expand(growth, group)
-            candidates = [[*path, edge] for path in group for edge in end(growth, path).edges]
+            candidates = [[*path, edge] for path in group for edge in last_node(growth, path).edges]
             for tried in self.groups(growth, candidates):
                 yield from self.step(growth, tried)
                 stepped = [path for path in tried if path[-1].child is not None]

@@ -74,7 +74,7 @@ class Growth:
         return derive_seed(self.tree.seed, self.seed_count)
 
 
-def end(growth: Growth, path: Sequence[Edge]) -> Node:
+def last_node(growth: Growth, path: Sequence[Edge]) -> Node:
     """The node at the end of ``path``."""
     node = path[-1].child if path else growth.tree.root
     assert node is not None
@@ -185,7 +185,8 @@ def score(growth: Growth, node: Node, scores: Sequence[float]) -> None:
 
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
     """Step through the last edge of ``path``: ``try_step``, then ``add_step_result``."""
-    add_step_result(growth, path, await try_step(dynamics, end(growth, path[:-1]).state, path[-1].action, seconds))
+    state = last_node(growth, path[:-1]).state
+    add_step_result(growth, path, await try_step(dynamics, state, path[-1].action, seconds))
 
 
 async def try_step(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
@@ -208,7 +209,7 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     If the step failed or paid a reward that is not finite, the tree stores the reason as its error, and the edge stays
     without a child.
     """
-    edge, parent = path[-1], end(growth, path[:-1])
+    edge, parent = path[-1], last_node(growth, path[:-1])
     if isinstance(transition, Exception):
         growth.tree.error = describe(transition)
         return
@@ -300,10 +301,10 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         value = _step_reward(edge, process_weight) + _discount(edge, growth) * value
         _add_visit(edge, value, growth)
         if growth.exhausted_returns:
-            state = end(growth, path[:index])
-            rivals = [rival for rival in state.edges if growth.exhausted_returns.get(id(rival), value) > value]
-            if rivals:
-                best = max(rivals, key=lambda rival: growth.exhausted_returns[id(rival)])
+            node = last_node(growth, path[:index])
+            better = [each for each in node.edges if growth.exhausted_returns.get(id(each), value) > value]
+            if better:
+                best = max(better, key=lambda each: growth.exhausted_returns[id(each)])
                 value = growth.exhausted_returns[id(best)]
                 _add_visit(best, value, growth)
 

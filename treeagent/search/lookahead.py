@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from treeagent.search.batches import Path, Searcher
 from treeagent.search.decide import by_visits
-from treeagent.search.growth import Growth, end
+from treeagent.search.growth import Growth, last_node
 from treeagent.search.requests import RequestGenerator
 
 
@@ -25,7 +25,7 @@ class Lookahead(Searcher):
     def grow(self, growth: Growth) -> RequestGenerator[None]:
         path: Path = []
         while self.simulations_allowed(growth) and (not path or self.is_expandable(path)):
-            node = end(growth, path)
+            node = last_node(growth, path)
             if not node.edges:
                 yield from self.expand(growth, [path])
             plans = yield from self._plan_each(growth, [[*path, edge] for edge in node.edges])
@@ -47,15 +47,15 @@ class Lookahead(Searcher):
             for path in group:
                 plans.append(self._best_continuation(path))
                 self.back_up(growth, plans[-1])
-        return [plan for plan in plans if not end(growth, plan).unknown]
+        return [plan for plan in plans if not last_node(growth, plan).unknown]
 
     def _grow_to_depth(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Grow every node that is at most ``lookahead.depth`` steps away and not in the tree yet."""
         for depth in range(self.config.lookahead.depth):
             if depth:
                 inner = [path for path in paths if self.is_expandable(path)]
-                yield from self.expand(growth, [path for path in inner if not end(growth, path).edges])
-                paths = [[*path, edge] for path in inner for edge in end(growth, path).edges]
+                yield from self.expand(growth, [path for path in inner if not last_node(growth, path).edges])
+                paths = [[*path, edge] for path in inner for edge in last_node(growth, path).edges]
             yield from self.step(growth, [path for path in paths if path[-1].child is None])
             if growth.tree.error:
                 return

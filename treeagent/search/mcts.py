@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, end, mark_exhausted, may_sample_new, record_exhausted_returns
+from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, record_exhausted_returns
 from treeagent.search.gumbel import (
     Halving,
     gumbel_noise,
@@ -58,7 +58,7 @@ class Search(Searcher):
         return 0 if self.config.selection == "uct" else self.config.widening
 
     def grow(self, growth: Growth) -> RequestGenerator[None]:
-        """Each iteration runs up to ``leaves`` simulations through the four phases above."""
+        """Grow one tree. Each iteration runs up to ``leaves`` simulations: select, expand, evaluate and back up."""
         if not growth.tree.error and not self.config.estimate_all:
             yield from self.estimate(growth, [[]])  # ``step`` estimates every other node on its first visit
         while paths := self._select(growth):
@@ -109,12 +109,12 @@ class Search(Searcher):
         the next simulation of the batch look elsewhere (WU-UCT, Liu et al. 2020). If every way on is already in flight,
         the simulation is given up and the function returns False.
         """
-        node: Node | None = end(growth, path)
+        node: Node | None = last_node(growth, path)
         while node is not None and not self.is_end(node) and node.edges:
-            sampled = growth.latest_edges.pop(id(node), None)
-            if sampled is None and self._prefers_new(growth, node):
+            latest = growth.latest_edges.pop(id(node), None)
+            if latest is None and self._prefers_new(growth, node):
                 break
-            edge = self._best_edge(growth, node, sampled)
+            edge = self._best_edge(growth, node, latest)
             if edge is None:
                 _release(path)
                 return False
@@ -159,19 +159,19 @@ class Search(Searcher):
 
     def _needs_candidates(self, growth: Growth, path: Path) -> bool:
         """Whether candidates must be sampled at the end of ``path``."""
-        return not _untried(path) and not self.is_end(end(growth, path))
+        return not _untried(path) and not self.is_end(last_node(growth, path))
 
-    def count(self, growth: Growth, node: Node) -> int:
+    def candidate_count(self, growth: Growth, node: Node) -> int:
         return self.widening or self.config.candidates
 
     def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Sample candidates once at each node, however many simulations wait there."""
-        nodes = list({id(node): node for path in paths for node in [end(growth, path)]}.values())
+        nodes = list({id(node): node for path in paths for node in [last_node(growth, path)]}.values())
         yield from self.sample(growth, nodes, may_widen=self.widening > 0)
         for node in nodes:
             if id(node) in growth.samples:
-                latest = {merge_key(action) for action in growth.samples[id(node)][-self.widening :]}
-                growth.latest_edges[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in latest]
+                keys = {merge_key(action) for action in growth.samples[id(node)][-self.widening :]}
+                growth.latest_edges[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in keys]
             if node is growth.tree.root and node.edges:
                 self._prepare_root(growth)
 
@@ -186,10 +186,10 @@ class Search(Searcher):
         if config.selection == "gumbel":
             growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
 
-    def _best_edge(self, growth: Growth, node: Node, sampled: Sequence[Edge] | None = None) -> Edge | None:
-        """The edge to follow: one of the ``sampled`` ones if candidates were just sampled. None if other simulations of
+    def _best_edge(self, growth: Growth, node: Node, latest: Sequence[Edge] | None = None) -> Edge | None:
+        """The edge to follow: one of the ``latest`` ones if candidates were just sampled. None if other simulations of
         the batch already step through all of them."""
-        edges = node.edges if sampled is None else sampled
+        edges = node.edges if latest is None else latest
         # If all edges are closed (exhausted or pruned), a visit finds nothing new but still refines N and Q.
         choices = [edge for edge in edges if self._is_open(edge)] or edges
         choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
@@ -247,12 +247,12 @@ class Search(Searcher):
         if node is not growth.tree.root:
             deficits = visit_deficits(node, improved_policy(node, self.config))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
-        due = 0 if self._may_add_root_candidates(growth) else self._required_visits(growth)
+        required = 0 if self._may_add_root_candidates(growth) else self._required_visits(growth)
         scores = root_scores(node, growth.noise, self.config)
         # The schedule fixes how many visits the chosen action must have. If all such actions are exhausted, the ones
         # closest to that number of visits are chosen, because the penalty outweighs any score.
         return {
-            id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - due)
+            id(edge): score - 1e6 * abs(edge.visits + edge.in_flight - required)
             for edge, score in zip(node.edges, scores, strict=True)
         }
 

@@ -53,9 +53,9 @@ def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float
     """c_init min(1, sqrt(N) / 2D), where N is the number of ``simulations`` that the limits allow in all, and D is the
     ``depth`` of the tree so far.
 
-    Under PUCT, each state on the way to the best leaf spends a number of visits on other actions that grows like c
-    sqrt(N). D such states together need c D sqrt(N) visits, and only N are available. Deep trees must therefore explore
-    less at each state to reach an end, and shallow ones can afford more. The factor 2 was chosen by
+    Under PUCT, each state on the way to the best leaf gives other actions a number of visits in proportion to
+    c sqrt(N). D such states together need c D sqrt(N) visits, and only N are available. Deep trees must therefore
+    explore less at each state to reach an end, and shallow ones can afford more. The factor 2 was chosen by
     ``benchmarks.horizon``.
     """
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
@@ -75,8 +75,8 @@ def first_play_value(node: Node, value_range: ValueRange) -> float:
     """Q̂ of an edge without visits: the mean Q of its visited siblings, or V(s) if there are none, minus
     ``FIRST_PLAY_REDUCTION``."""
     visits = node.visits
-    parent = sum([edge.value_sum for edge in node.edges]) / visits if visits else node.value
-    return value_range.normalise(parent) - FIRST_PLAY_REDUCTION
+    mean = sum([edge.value_sum for edge in node.edges]) / visits if visits else node.value
+    return value_range.normalise(mean) - FIRST_PLAY_REDUCTION
 
 
 def new_action_value(node: Node, value_range: ValueRange) -> float:
@@ -144,10 +144,10 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
 
         P(new) = R C/T        P(s,a) = Σ_{texts of a} π(text|s) + (1 - S - P(new)) t(a)/T
 
-    Repeated samples show that less probability is left. If n of D samples are texts sampled once, R is limited to (n +
-    1) / (D + 1), after the estimate n/D of Good (1953). This matters if a server samples only from the likeliest tokens
-    but reports the probabilities of all tokens. If a server reports no probabilities, S is 0, and T and t(a) count
-    samples.
+    Repeated samples show that less probability is left. If n of D samples are texts sampled once, R is at most
+    (n + 1) / (D + 1), after the estimate n/D of Good (1953). This matters if a server samples only from the likeliest
+    tokens but reports the probabilities of all tokens. If a server reports no probabilities, S is 0, and T and t(a)
+    count samples.
 
     Candidates with an equal ``merge_key`` become one edge, which holds the likeliest of them.
 
@@ -156,7 +156,7 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
             there are no actions.
     """
     pool = _Pool.of(actions)
-    new = pool.unseen * len(pool.action) / pool.texts.total()
+    new = pool.unseen * len(pool.likeliest) / pool.texts.total()
     return pool.edges(new), new
 
 
@@ -164,7 +164,7 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
 class _Pool:
     """The samples at one state, grouped by the key of their call."""
 
-    action: Mapping[Key, Action]
+    likeliest: Mapping[Key, Action]
     """The likeliest sample of each call."""
     known: Mapping[Key, float]
     """Σ π(text|s) over the distinct texts of each call; the sum over all calls is S."""
@@ -188,10 +188,10 @@ class _Pool:
             texts, known = Counter(map(merge_key, actions)), dict.fromkeys(best, 0.0)
         else:
             texts = Counter(key for key, _ in samples)
-            each = {(merge_key(action), action.text): math.exp(action.logprob) for action in actions}
-            total = max(math.fsum(each.values()), 1.0)  # rounding or a server's sampling may make S > 1
+            by_text = {(merge_key(action), action.text): math.exp(action.logprob) for action in actions}
+            total = max(math.fsum(by_text.values()), 1.0)  # rounding or a server's sampling may make S > 1
             known = dict.fromkeys(best, 0.0)
-            for (key, _), probability in each.items():
+            for (key, _), probability in by_text.items():
                 known[key] += probability / total
         once = sum(count == 1 for count in samples.values())
         unseen = min(max(1.0 - math.fsum(known.values()), 0.0), (once + 1) / (len(actions) + 1))
@@ -200,7 +200,7 @@ class _Pool:
     def edges(self, new: float) -> list[Edge]:
         """The calls as edges, with priors that sum to 1 - ``new``."""
         rest = max(1.0 - math.fsum(self.known.values()) - new, 0.0) / self.texts.total()
-        return [Edge(action, self.known[key] + rest * self.texts[key]) for key, action in self.action.items()]
+        return [Edge(action, self.known[key] + rest * self.texts[key]) for key, action in self.likeliest.items()]
 
 
 def _check(action: Action) -> None:

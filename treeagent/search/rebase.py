@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from treeagent.search.batches import Path
 from treeagent.search.frontier import Frontier
-from treeagent.search.growth import Growth, end
+from treeagent.search.growth import Growth, last_node
 from treeagent.search.node import Node
 from treeagent.search.requests import RequestGenerator
 
@@ -34,13 +34,13 @@ class Rebase(Frontier):
         while frontier and left > 0 and self.simulations_allowed(growth):
             scores = [self.rank(path)[0] if path else 0.0 for path in frontier]
             widths = split(left, scores, self.config.rebase.temperature)
-            growth.widths = {id(end(growth, path)): width for path, width in zip(frontier, widths, strict=True)}
+            growth.widths = {id(last_node(growth, path)): width for path, width in zip(frontier, widths, strict=True)}
             acting = [path for path, width in zip(frontier, widths, strict=True) if width]
             frontier = yield from self.try_all(growth, acting)
-            children = [edge.child for path in acting for edge in end(growth, path).edges]
+            children = [edge.child for path in acting for edge in last_node(growth, path).edges]
             left -= sum(child is not None and child.ended for child in children)
 
-    def count(self, growth: Growth, node: Node) -> int:
+    def candidate_count(self, growth: Growth, node: Node) -> int:
         return growth.widths[id(node)]
 
 

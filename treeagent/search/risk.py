@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from treeagent.search.growth import Growth, end, estimate_nodes, take_step
+from treeagent.search.growth import Growth, estimate_nodes, last_node, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
 from treeagent.types import Dynamics, Value
 
@@ -66,7 +66,7 @@ async def safest(
         # Not in parallel: the random outcome of a step depends on how often its tree has stepped from there before.
         tried = [await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)]
         unbroken = [(growth, path) for growth, path in tried if not growth.tree.error]
-        await estimate_nodes(value, [(growth, end(growth, path)) for growth, path in unbroken])
+        await estimate_nodes(value, [(growth, last_node(growth, path)) for growth, path in unbroken])
         for growth, _ in tried:
             tree.budget.add(growth.tree.budget)
             tree.error = tree.error or growth.tree.error

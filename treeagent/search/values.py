@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treeagent.search.growth import Growth, end, estimate_nodes, store_proposal, take_step
+from treeagent.search.growth import Growth, estimate_nodes, last_node, store_proposal, take_step
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.types import Dynamics, Estimate, Policy, State, UserError, Value, derive_seed, is_concurrent
 
@@ -61,7 +61,7 @@ class RolloutValue:
             active = await self._advance(active) if active else []
         contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
         await estimate_nodes(
-            self.value, [(growth, end(growth, path)) for growth, path in rollouts if _needs_value(path)]
+            self.value, [(growth, last_node(growth, path)) for growth, path in rollouts if _needs_value(path)]
         )
         return [
             Estimate(
@@ -91,10 +91,10 @@ class RolloutValue:
     async def _advance(self, rollouts: Sequence[_Rollout]) -> list[_Rollout]:
         """Play one step of each rollout. Returns the rollouts that are not finished."""
         seeds = [derive_seed(growth.tree.seed, len(path)) for growth, path in rollouts]
-        proposals = await self.policy.propose([end(*rollout).state for rollout in rollouts], 1, seeds)
+        proposals = await self.policy.propose([last_node(*rollout).state for rollout in rollouts], 1, seeds)
         acting: list[_Rollout] = []
         for (growth, path), proposal in zip(rollouts, proposals, strict=True):
-            if store_proposal(growth, end(growth, path), proposal):
+            if store_proposal(growth, last_node(growth, path), proposal):
                 path.append(Edge(proposal.actions[0], prior=1.0))
                 acting.append((growth, path))
         await asyncio.gather(*(take_step(self.dynamics, growth, path, self.step_seconds) for growth, path in acting))

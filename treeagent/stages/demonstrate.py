@@ -15,7 +15,7 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.grammar import Grammar, make_grammar
 from treeagent.run.folder import RunError
-from treeagent.search.growth import Growth, backup, create_trees, describe, end, take_step
+from treeagent.search.growth import Growth, backup, create_trees, describe, last_node, take_step
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import env_dynamics, environment, tasks_at
 from treeagent.stages.formats import player_action
@@ -78,7 +78,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
     """Play from the end of ``path``, where the environment stands, to the end of the episode."""
     if growth.tree.error:  # the reset failed
         return
-    while not (node := end(growth, path)).ended:
+    while not (node := last_node(growth, path)).ended:
         # The demonstrator acts on the environment's current state, which is the one that the last step led to.
         try:
             with contained():
@@ -101,7 +101,7 @@ async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng
     for length in range(len(demonstration)):
         if growth.tree.error:
             return
-        node = end(growth, demonstration[:length])
+        node = last_node(growth, demonstration[:length])
         players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
         try:
             growth.tree.budget.environment_steps += stage.dynamics.move_to(node.state)

@@ -15,7 +15,7 @@ from treeagent.rewards.constraint import path_costs, within_budgets
 from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path, ranked_ends
-from treeagent.search.growth import Growth, create_trees, end, take_step
+from treeagent.search.growth import Growth, create_trees, last_node, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
@@ -204,7 +204,7 @@ async def replan(
     refused: set[str] = set()
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
-        states = {growth.tree.task.id: end(growth, path).state for growth, path in active}
+        states = {growth.tree.task.id: last_node(growth, path).state for growth, path in active}
         resumed = _Resumed(model, states)
         searcher = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
@@ -306,7 +306,7 @@ async def _episodes(
             active = [run for run in active if not run[0].tree.error]
             for growth, path in active:
                 edge = Edge(chosen[id(growth)], prior=1.0)
-                end(growth, path).edges.append(edge)
+                last_node(growth, path).edges.append(edge)
                 path.append(edge)
             await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
             active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
@@ -335,7 +335,7 @@ def _unanswered_reason(path: Sequence[Edge]) -> str:
 async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:
     if not active:
         return {}
-    states = [end(growth, path).state for growth, path in active]
+    states = [last_node(growth, path).state for growth, path in active]
     proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in active])
     actions: dict[int, Action] = {}
     for (growth, _), proposal in zip(active, proposals, strict=True):
