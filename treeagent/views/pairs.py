@@ -127,7 +127,7 @@ def compared_siblings(
         ]
         ranked = sorted(tried, key=itemgetter(0), reverse=True)
         # Chains keep equal samples as separate edges, and two actions with the same text form no pair.
-        wide = [
+        qualified = [
             (higher - lower, best, worst)
             for (higher, best), (lower, worst) in combinations(ranked, 2)
             if higher - lower >= config.min_margin
@@ -135,11 +135,11 @@ def compared_siblings(
             and tree.may_prefer(best)
             and _texts(best, worst) not in decided
         ]
-        wide.sort(key=itemgetter(0), reverse=True)
+        qualified.sort(key=itemgetter(0), reverse=True)
         for decided_pair in decided.values():
             if decided_pair is not None:
                 yield path, *decided_pair
-        for margin, chosen, rejected in wide[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
+        for margin, chosen, rejected in qualified[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
             yield path, margin, chosen, rejected, "rule"
 
 
@@ -157,8 +157,8 @@ def _decided_pairs(
         return found
 
     def pair(chosen: Edge, rejected: Edge, source: Source) -> _Decided | None:
-        gap = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
-        return (max(gap, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
+        margin = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
+        return (max(margin, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
 
     edges = list({edge.action.text: edge for edge in reversed(node.edges)}.values())[::-1]  # the first of each text
     for first, second in combinations(edges, 2):
@@ -218,14 +218,14 @@ def compared_trajectories(
         for path, node in tree.walk()
         if path and node.ended and not node.unknown
     ]
-    preferable = [one for one in ended if one[1].may_prefer(one[2][-1])]
+    preferable = [(total, tree, path) for total, tree, path in ended if tree.may_prefer(path[-1])]
     if not preferable:
         return
-    high, tree, best = max(preferable, key=lambda end: (end[0], -len(end[2])))
+    high, tree, best = max(preferable, key=lambda item: (item[0], -len(item[2])))
     prompt = tree.root.context_ids
     # Both paths must follow the same prompt, and an older tree of the task may have another one.
-    rivals = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
-    low, worst = min(rivals, key=lambda rival: (rival[0], len(rival[1])))
+    comparable = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
+    low, worst = min(comparable, key=lambda item: (item[0], len(item[1])))
     if high - low >= config.min_margin:
         yield tree, best, worst, high - low
 

@@ -72,10 +72,10 @@ def turn_tokens(
     ends: list[int] = []
     for index, edge in enumerate(edges, start=1):
         action, child, last = edge.action, edge.child, index == len(edges)
-        learnt = trained is None or id(edge) in trained
+        is_trained = trained is None or id(edge) in trained
         ids += action.token_ids
-        mask += [learnt and at not in action.forced for at in range(len(action.token_ids))]
-        logprobs += action.logprobs if learnt else [0.0] * len(action.logprobs)
+        mask += [is_trained and position not in action.forced for position in range(len(action.token_ids))]
+        logprobs += action.logprobs if is_trained else [0.0] * len(action.logprobs)
         actions += [edge] * len(action.token_ids)
         if child is not None and child.left_out:
             if not last:

@@ -62,9 +62,9 @@ def advantages(
         id(edge) for tree in trees for path in trajectories(tree) for edge in path if edge.visits >= config.min_visits
     }
     untaught = {id(edge) for tree in trees for node in tree.nodes() for edge in node.edges if not tree.may_prefer(edge)}
-    totals = _score(trees, config)
-    for multiplier, paid in costs:
-        for edge, cost in _of_originals(_score(paid, config), paid, trees).items():
+    totals = _raw_advantages(trees, config)
+    for multiplier, cost_trees in costs:
+        for edge, cost in _of_originals(_raw_advantages(cost_trees, config), cost_trees, trees).items():
             totals[edge] = totals.get(edge, 0.0) - multiplier * cost
     scale = 1.0 + sum(multiplier for multiplier, _ in costs)
     scored = {edge: (min(each, 0.0) if edge in untaught else each) / scale for edge, each in totals.items()}
@@ -72,18 +72,19 @@ def advantages(
 
 
 def _of_originals(scored: dict[int, float], copies: Sequence[Tree], trees: Sequence[Tree]) -> dict[int, float]:
-    """The numbers of the edges of the copies, by ``id`` of the original edges."""
+    """What ``scored`` holds for the edges of the copies, by ``id`` of the original edges."""
     pairs = zip(copies, trees, strict=True)
     nodes = (both for copy, tree in pairs for both in zip(copy.nodes(), tree.nodes(), strict=True))
     edges = (both for copied, node in nodes for both in zip(copied.edges, node.edges, strict=True))
     return {id(edge): scored[id(copy)] for copy, edge in edges if id(copy) in scored}
 
 
-def _score(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
+def _raw_advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int, float]:
+    """A(s,a) by the formula of ``config.kind``, before costs are subtracted and edges are left out."""
     match config.kind:
         case "q":
-            each = (q_advantages(tree, config.min_visits) for tree in trees)
-            return {edge: advantage for scored in each for edge, advantage in scored.items()}
+            by_tree = (q_advantages(tree, config.min_visits) for tree in trees)
+            return {edge: advantage for scored in by_tree for edge, advantage in scored.items()}
         case "tree_grpo":
             return tree_grpo_advantages(trees)
         case "treerl":

@@ -23,7 +23,7 @@ def _is_tried(edge: Edge) -> bool:
     return edge.visits > 0 and edge.child is not None
 
 
-def outcomes(trees: Sequence[Tree]) -> tuple[list[Path], list[float]]:
+def trajectory_returns(trees: Sequence[Tree]) -> tuple[list[Path], list[float]]:
     """Every trajectory of the trees, and its return R(τ) in reward units, with V(s) added unless its end is known."""
     paths = [(tree, path) for tree in trees for path in trajectories(tree)]
     return [path for _, path in paths], [path_return(path, tree.discount) for tree, path in paths]

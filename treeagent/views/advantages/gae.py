@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import average, outcomes, states, trajectories
+from treeagent.views.advantages.common import Path, average, states, trajectories
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -28,6 +28,7 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
 
     A thought with a node of its own is half a turn and is not discounted.
     """
+    paths: list[Path] = []
     estimates: list[list[float]] = []
     for tree in trees:
         for path in trajectories(tree):
@@ -39,5 +40,6 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
                 delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
                 advantage = delta + discount * config.lambda_ * advantage
                 along.append(advantage)
+            paths.append(path)
             estimates.append(along[::-1])
-    return average(outcomes(trees)[0], estimates)
+    return average(paths, estimates)

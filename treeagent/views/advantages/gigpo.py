@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from treeagent.search.node import Tree, path_return
-from treeagent.views.advantages.common import average, outcomes, relative, states, trajectories
+from treeagent.views.advantages.common import average, relative, states, trajectories, trajectory_returns
 
 
 def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
@@ -17,7 +17,7 @@ def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     Two states are equal if their keys are equal; a state without a key equals only itself. Unlike in the paper, an
     environment's key also includes the number of steps left, so the same situation at another time is another state.
     """
-    paths, returns = outcomes(trees)
+    paths, returns = trajectory_returns(trees)
     estimates = [[each] * len(path) for path, each in zip(paths, relative(returns), strict=True)]
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)
     episodes = ((tree, path) for tree in trees for path in trajectories(tree))
@@ -26,6 +26,7 @@ def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
             key = id(node) if node.state.key is None else node.state.key
             anchors[key].append((number, index, path_return(path[index:], tree.discount)))
     for steps in anchors.values():
-        for (number, index, _), each in zip(steps, relative([step[2] for step in steps]), strict=True):
-            estimates[number][index] += each
+        advantages = relative([rest for _, _, rest in steps])
+        for (number, index, _), advantage in zip(steps, advantages, strict=True):
+            estimates[number][index] += advantage
     return average(paths, estimates)

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import Scale, outcomes, per_edge, relative
+from treeagent.views.advantages.common import Scale, per_edge, relative, trajectory_returns
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -23,5 +23,5 @@ class GRPOConfig:
 
 def grpo_advantages(trees: Sequence[Tree], config: GRPOConfig) -> dict[int, float]:
     """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
-    paths, returns = outcomes(trees)
+    paths, returns = trajectory_returns(trees)
     return per_edge(paths, relative(returns, config.scale))

@@ -4,11 +4,11 @@ task, which equals (n R(τ_i) - Σ_j R(τ_j)) / (n - 1)."""
 from collections.abc import Sequence
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import outcomes, per_edge
+from treeagent.views.advantages.common import per_edge, trajectory_returns
 
 
 def rloo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A(τ) in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean."""
-    paths, returns = outcomes(trees)
+    paths, returns = trajectory_returns(trees)
     total, count = sum(returns), len(returns)
     return per_edge(paths, [(count * each - total) / max(count - 1, 1) for each in returns])

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import outcomes, per_edge, relative, trajectories
+from treeagent.views.advantages.common import per_edge, relative, trajectories, trajectory_returns
 
 
 def tree_grpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
-    paths, returns = outcomes(trees)
+    paths, returns = trajectory_returns(trees)
     total = relative(returns)
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     keys = [(number, path[0].group) for number, tree in enumerate(trees) for path in trajectories(tree)]

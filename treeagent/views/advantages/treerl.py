@@ -10,12 +10,12 @@ from math import sqrt
 from statistics import fmean
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import outcomes, per_edge
+from treeagent.views.advantages.common import per_edge, trajectory_returns
 
 
 def treerl_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     """A in reward units by ``id`` of the edge."""
-    paths, returns = outcomes(trees)
+    paths, returns = trajectory_returns(trees)
     values = per_edge(paths, returns)
     leaves = Counter(id(edge) for path in paths for edge in path)
     root = fmean(returns) if returns else 0.0
