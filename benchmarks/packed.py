@@ -98,16 +98,16 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
     trained = (columns < lengths) & (columns >= lengths - torch.tensor(rows.trained)[:, None])
     if packed:
         packs = pack(rows.ids, PACK_TOKENS, model.config.hidden_size)
-        places = packs.places
+        flat_indices = packs.flat_indices
         inputs = {
             "input_ids": packs.input_ids,
             "position_ids": packs.position_ids,
             "attention_mask": packs.attention_mask,
         }
     else:
-        places = torch.arange(ids.numel()).view(ids.shape)[:, :-1]
+        flat_indices = torch.arange(ids.numel()).view(ids.shape)[:, :-1]
         inputs = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths).long()}
-    with states_at(model, places[trained]):
+    with states_at(model, flat_indices[trained]):
         logits = model(**inputs, use_cache=False).logits[0]
     functional.cross_entropy(logits, ids[:, 1:][trained]).backward()  # type: ignore[no-untyped-call]  # torch leaves it
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])

@@ -282,7 +282,7 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
                 use_cache=False,
                 logits_to_keep=1,
             )
-        along = zip(packed.places, rows, strict=True)
+        along = zip(packed.flat_indices, rows, strict=True)
         at = torch.cat([positions[list(row.value_positions)] for positions, row in along])
         return head(collected[0].flatten(0, 1)[at]), torch.tensor(
             [int(index) for row in rows for index in row.value_targets]

@@ -97,7 +97,7 @@ def separate_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> Te
 def packed_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]], packed: Packed) -> Tensor:
     lengths = torch.tensor([len(row) - 1 for row in rows])
     labels = torch.tensor([token for row in rows for token in row[1:]])
-    with states_at(model, packed.places[torch.arange(packed.places.shape[1]) < lengths[:, None]]):
+    with states_at(model, packed.flat_indices[torch.arange(packed.flat_indices.shape[1]) < lengths[:, None]]):
         logits = model(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
@@ -147,7 +147,7 @@ def test_each_shared_token_is_computed_once() -> None:
     packed = pack(rows, 100, hidden_size=32)
     assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]  # the last tokens are only predicted
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
-    assert packed.places.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
+    assert packed.flat_indices.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
     assert (packed.attention_mask[0, 0] == 0).int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
@@ -168,7 +168,7 @@ def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[
     count, width = packed.input_ids.shape
     assert width <= max(most_tokens, max(map(len, rows)))
     ids, positions = packed.input_ids.flatten(), packed.position_ids.flatten()
-    for row, places in zip(rows, packed.places.tolist(), strict=True):
+    for row, places in zip(rows, packed.flat_indices.tolist(), strict=True):
         path = places[: len(row) - 1]
         assert ids[path].tolist() == row[:-1]
         assert positions[path].tolist() == list(range(len(row) - 1))

@@ -59,7 +59,7 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "use_cpu": trains_on_cpu(model),
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,
-        "accelerator_config": {"even_batches": False},  # ``Batches`` gives each process as many
+        "accelerator_config": {"even_batches": False},  # ``Batches`` gives each process equally many
         "remove_unused_columns": False,
         "report_to": "none",
         "disable_tqdm": True,
@@ -137,12 +137,12 @@ class Learner(Trainer):
     train_dataset: Any
     batches: Batches
     watch: Watch
-    run: str
-    """Fingerprint of the configuration and the rows."""
+    fingerprint: str
+    """Fingerprint of the configuration and the rows; empty if no checkpoints are written."""
     head: ValueHead | None = None
     optimiser: str = "adamw"
     aux_loss_enabled: bool
-    largest: int
+    rows_per_batch: int
     """Rows of a whole batch."""
     parts: int = 1
     """Parts in which a batch goes through the model; more than 1 if a whole batch did not fit into memory."""
@@ -153,9 +153,10 @@ class Learner(Trainer):
         super().create_accelerator_and_postprocess()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        loader = DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
-        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
-        return prepared
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator
+        )
+        return cast(DataLoader[Any], self.accelerator.prepare(loader))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         if self.optimizer is None and self.optimiser == "muon":
@@ -216,7 +217,7 @@ class Learner(Trainer):
             UserError: the parts are single rows already, the loss is not a sum over rows, or several processes train
                 together: those without this error would wait forever.
         """
-        if self.accelerator.num_processes > 1 or self.parts >= self.largest or not self.separable:
+        if self.accelerator.num_processes > 1 or self.parts >= self.rows_per_batch or not self.separable:
             raise UserError(
                 f"step {self.state.global_step + 1} of a training ran out of memory ({error}): set "
                 "training.gradient_checkpointing=true, halve its batch_size and double training.accumulation, or train "
@@ -243,7 +244,7 @@ class Learner(Trainer):
         self.accelerator.wait_for_everyone()  # until each process has written its random state
         if self.accelerator.is_main_process:
             folder = Path(self.args.output_dir)
-            checkpoints.seal(folder, self.state.global_step, self.run, self.watch.progress, best)
+            checkpoints.seal(folder, self.state.global_step, self.fingerprint, self.watch.progress, best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no model card is written."""
@@ -264,15 +265,15 @@ def fit(
     """
     start = time.perf_counter()
     model = trainer.model
-    trainer.batches, trainer.optimiser, trainer.largest = batches, config.optimiser, config.batch_size
+    trainer.batches, trainer.optimiser, trainer.rows_per_batch = batches, config.optimiser, config.batch_size
     batches.processes = trainer.accelerator.num_processes
     trainer.watch = watch = Watch(model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
     folder = hooks.get("checkpoint_dir")
-    trainer.run = checkpoints.fingerprint(config, rows) if folder else ""
+    trainer.fingerprint = checkpoints.fingerprint(config, rows) if folder else ""
     with trainer.accelerator.main_process_first():  # ``newest`` removes incomplete checkpoints
-        checkpoint = checkpoints.newest(folder, trainer.run) if folder else None
+        checkpoint = checkpoints.newest(folder, trainer.fingerprint) if folder else None
     if checkpoint:
         watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
         trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again

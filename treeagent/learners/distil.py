@@ -91,8 +91,8 @@ def train_distil(
 def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
     """Collate states into the inputs of the model and the targets of the loss.
 
-    For each sampled token of the candidates, ``tokens`` holds its id, ``places`` the flat position from which it is
-    predicted, and ``targets`` π' of its candidate. ``floor`` holds the entropy of π' of each state, in nats; ``count``
+    For each sampled token of the candidates, ``tokens`` holds its id, ``flat_indices`` the flat index of the token
+    before it, and ``targets`` π' of its candidate. ``floor`` holds the entropy of π' of each state, in nats; ``count``
     is the number of tokens that the model reads. Candidates with π' = 0 add nothing to the loss, and are left out.
 
     Args:
@@ -103,8 +103,8 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
     sampled = [[at for at in range(len(each.token_ids)) if at not in each.forced] for _, each in candidates]
     if hidden_size:
         packed = pack(sequences, _PACK_TOKENS, hidden_size)
-        read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.places
-        read["attention_mask"], count = packed.attention_mask, len(set(packed.places.flatten().tolist()))
+        read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.flat_indices
+        read["attention_mask"], count = packed.attention_mask, len(set(packed.flat_indices.flatten().tolist()))
     else:
         read = {
             "input_ids": pad(sequences, torch.long),
@@ -112,7 +112,7 @@ def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
         }
         flat, count = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"]), sum(map(len, sequences))
     return read | {
-        "places": torch.cat(
+        "flat_indices": torch.cat(
             [
                 flat[number, [len(prompt) - 1 + at for at in indices]]
                 for number, ((prompt, _), indices) in enumerate(zip(candidates, sampled, strict=True))
@@ -149,15 +149,15 @@ class _DistilTrainer(Learner, SFTTrainer):
 
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         inputs = {name: value for name, value in inputs.items() if name != "rows"}
-        names = ("places", "tokens", "targets", "floor", "count")
-        places, tokens, targets, floor, count = (inputs.pop(name) for name in names)
-        with states_at(self.model, places):
+        names = ("flat_indices", "tokens", "targets", "floor", "count")
+        flat_indices, tokens, targets, floor, count = (inputs.pop(name) for name in names)
+        with states_at(self.model, flat_indices):
             outputs = model(**inputs, shift_labels=tokens[None], fused_lm_head=True)
-        crossed = -(targets * outputs.log_probs[0]).sum()
+        cross_entropy = -(targets * outputs.log_probs[0]).sum()
         metrics = self._metrics["train"]
-        metrics["kl"].append(((crossed.detach() - floor.sum()) / len(floor)).item())
+        metrics["kl"].append(((cross_entropy.detach() - floor.sum()) / len(floor)).item())
         metrics["entropy"].append(outputs.entropy.detach().mean().item())
         self._total_train_tokens += int(self.accelerator.gather(count).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
-        loss: Tensor = crossed / targets.sum()
+        loss: Tensor = cross_entropy / targets.sum()
         return loss

@@ -45,9 +45,9 @@ def train_dpo(
     Metrics, means over the steps since the last row: ``loss`` (weighted sum of the terms, in nats for the sigmoid);
     ``rewards/chosen`` and ``rewards/rejected`` (β log π/μ, in nats), ``rewards/margins`` (their difference, h);
     ``rewards/accuracies`` (share of pairs with h > 0); ``logps/chosen`` and ``logps/rejected`` (log-probability of a
-    continuation, in nats); ``logits/chosen`` and ``logits/rejected`` (mean logit);
-    ``mean_token_accuracy`` (share of chosen tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens``
-    (tokens read so far); ``grad_norm`` (before clipping).
+    continuation, in nats); ``logits/chosen`` and ``logits/rejected`` (mean logit); ``mean_token_accuracy`` (share of
+    chosen tokens that are the likeliest); ``entropy`` (nats a token); ``num_tokens`` (tokens read so far);
+    ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
@@ -124,16 +124,20 @@ class _DPOTrainer(Learner, DPOTrainer):
         """As in ``Learner``. The loss of a part is weighted by its share of the pairs; the term "sft", a mean over
         chosen tokens, by its share of these tokens."""
         pairs = len(inputs["ref_chosen_logps"])
-        chosen = inputs["completion_mask"][:pairs, 1:].sum(dim=1)
+        chosen_tokens = inputs["completion_mask"][:pairs, 1:].sum(dim=1)
         sides = [slice_rows(inputs, 0, pairs, 2 * pairs), slice_rows(inputs, pairs, 2 * pairs, 2 * pairs)]
 
         def loss(first: int, last: int) -> Tensor:
-            one, other = (slice_rows(side, first, last, pairs) for side in sides)
-            part = {name: one[name] if name.startswith("ref_") else torch.cat([one[name], other[name]]) for name in one}
-            share, tokens = (last - first) / pairs, (chosen[first:last].sum() / chosen.sum()).item()
+            chosen, rejected = (slice_rows(side, first, last, pairs) for side in sides)
+            part = {
+                name: rows if name.startswith("ref_") else torch.cat([rows, rejected[name]])
+                for name, rows in chosen.items()
+            }
+            pair_share = (last - first) / pairs
+            token_share = (chosen_tokens[first:last].sum() / chosen_tokens.sum()).item()
             weights = self.loss_weights
             self.loss_weights = [
-                weight * (tokens if kind == "sft" else share)
+                weight * (token_share if kind == "sft" else pair_share)
                 for weight, kind in zip(weights, self.loss_types, strict=True)
             ]
             try:

@@ -163,8 +163,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         rows = [self.rows[item["row"]] for item in inputs]
         # TRL splits a batch into equal parts, drops the remainder, and expects as many rows from every process. So the
         # batch is filled up with rows that train nothing.
-        most = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
-        while len(rows) < most or len(rows) % self.args.steps_per_generation:
+        row_count = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
+        while len(rows) < row_count or len(rows) % self.args.steps_per_generation:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in _collate(rows).items()}
         batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
@@ -175,10 +175,10 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         part is weighted by its share of the trained tokens for "bnpo", and by its share of the rows for other losses;
         the anchor by its share of the tokens with a positive advantage."""
         rows, trained = len(inputs["prompt_ids"]), inputs["tool_mask"].bool()
-        liked = trained & (inputs["advantages"] > 0)
+        positive = trained & (inputs["advantages"] > 0)
 
-        def share(of: Tensor, first: int, last: int) -> float:
-            return (of[first:last].sum() / of.sum().clamp(min=1)).item()
+        def share(mask: Tensor, first: int, last: int) -> float:
+            return (mask[first:last].sum() / mask.sum().clamp(min=1)).item()
 
         def loss(first: int, last: int) -> Tensor:
             part, anchor = slice_rows(inputs, first, last, rows), self.anchor
@@ -187,7 +187,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
                 weight = 1.0
             elif self.loss_type == "bnpo":
                 weight = share(trained, first, last)
-            self.anchor = anchor * share(liked, first, last) / weight if weight else 0.0
+            self.anchor = anchor * share(positive, first, last) / weight if weight else 0.0
             try:
                 return weight * self.batch_loss(model, part, num_items_in_batch)
             finally:
@@ -201,11 +201,11 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         if self._trained.any():
             difference = (self._logps.detach() - inputs["old_per_token_logps"])[self._trained].abs().mean()
             self._metrics["train"]["logp_difference"].append(difference.item())
-        liked = self._trained & (inputs["advantages"] > 0)
-        if self.anchor and liked.any():
-            likelihood = self._logps[liked].mean()
-            self._metrics["train"]["anchor"].append(-likelihood.item())
-            loss = loss - self.anchor * likelihood / self.current_gradient_accumulation_steps
+        positive = self._trained & (inputs["advantages"] > 0)
+        if self.anchor and positive.any():
+            logp = self._logps[positive].mean()
+            self._metrics["train"]["anchor"].append(-logp.item())
+            loss = loss - self.anchor * logp / self.current_gradient_accumulation_steps
         return loss
 
     def _get_per_token_logps_and_entropies(
@@ -233,8 +233,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
                 logps, entropies = outputs.log_probs, outputs.entropy
             else:
                 outputs = self._packed_forward(model, input_ids, attention_mask, trained)
-                nothing = torch.zeros(trained.shape, device=trained.device)
-                logps, entropies = (nothing.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
+                zeros = torch.zeros(trained.shape, device=trained.device)
+                logps, entropies = (zeros.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
         self._logps = logps[:, -logits_to_keep:]
         return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
 
@@ -244,8 +244,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         lengths = attention_mask.sum(1).tolist()
         rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
         packed = pack(rows, _PACK_TOKENS, self.model.config.get_text_config().hidden_size)
-        places = packed.places[trained[:, : packed.places.shape[1]].cpu()]
-        with states_at(self.model, places.to(input_ids.device)):
+        flat_indices = packed.flat_indices[trained[:, : packed.flat_indices.shape[1]].cpu()]
+        with states_at(self.model, flat_indices.to(input_ids.device)):
             return model(
                 input_ids=packed.input_ids.to(input_ids.device),
                 position_ids=packed.position_ids.to(input_ids.device),

@@ -33,7 +33,7 @@ class Packed:
     """(packs, width): the depth of each token in its trie."""
     attention_mask: Tensor
     """(packs, 1, width, width): 0 if a token (third axis) attends to another (fourth axis), else -inf."""
-    places: Tensor
+    flat_indices: Tensor
     """(rows, longest - 1): the index of each token of a row in the flattened packs; 0 beyond the row. The last token of
     a row is left out, because nothing is predicted from it."""
 
@@ -60,7 +60,7 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
     ids = torch.zeros(len(starts), width, dtype=torch.long)
     positions = torch.zeros(len(starts), width, dtype=torch.long)
     seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself, or softmax gives NaN
-    places = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
+    flat_indices = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
     for index, row in enumerate(order):
         if index in starts:
@@ -73,8 +73,8 @@ def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> P
         seen[number, first:end, first:end] = torch.ones(end - first, end - first, dtype=torch.bool).tril()
         path = torch.cat([above, torch.arange(first, end)])
         length = len(rows[row]) - 1
-        places[row, :length] = number * width + path[:length]
-    return Packed(ids, positions, torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None], places)
+        flat_indices[row, :length] = number * width + path[:length]
+    return Packed(ids, positions, torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None], flat_indices)
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -98,13 +98,13 @@ def _pack_starts(lengths: Sequence[int], shared: Sequence[int], width: int) -> t
 
 
 @contextmanager
-def states_at(model: Model, places: Tensor) -> Iterator[None]:
+def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
     """A context in which the language-model head of ``model`` reads only the hidden states at the flat indices
-    ``places``, as (1, states, hidden_size)."""
+    ``flat_indices``, as (1, states, hidden_size)."""
 
     def pick(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
         assert output.last_hidden_state is not None
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
+        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[flat_indices][None]
         return output
 
     hook = backbone(model).register_forward_hook(pick)

@@ -85,15 +85,15 @@ def train_sft(
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
-    """Collate rows into ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_places`` (positions,
-    2: row and column) and ``value_targets`` (positions)."""
+    """Collate rows into ``input_ids``, ``attention_mask`` and ``labels`` (rows, longest), ``value_indices`` (states, 2:
+    row and column) and ``value_targets`` (states)."""
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
-    places = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
+    indices = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
         "input_ids": pad([row.token_ids for row in rows], torch.long),
         "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
         "labels": pad(labels, torch.long, _IGNORED),
-        "value_places": torch.tensor(places, dtype=torch.long).reshape(-1, 2),
+        "value_indices": torch.tensor(indices, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),
     }
 
@@ -101,26 +101,26 @@ def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
 class _SFTTrainer(Learner, SFTTrainer):
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         inputs = dict(inputs)
-        places, targets = inputs.pop("value_places"), inputs.pop("value_targets")
+        indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
         share: float = inputs.pop("value_share", 1.0)
         with last_hidden_states(self.model) as hidden_states:
             loss: Tensor = SFTTrainer.compute_loss(self, model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss
-        value_loss: Tensor = self.head.loss(hidden_states[0][places[:, 0], places[:, 1]], targets)
+        value_loss: Tensor = self.head.loss(hidden_states[0][indices[:, 0], indices[:, 1]], targets)
         self._metrics["train"]["value_loss"].append(value_loss.item())
         # The token loss is already divided by the tokens of all accumulated batches.
         return loss + _VALUE_WEIGHT * share * value_loss / self.current_gradient_accumulation_steps
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        places, targets, rows = inputs["value_places"], inputs["value_targets"], len(inputs["input_ids"])
+        indices, targets, rows = inputs["value_indices"], inputs["value_targets"], len(inputs["input_ids"])
         tokens = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
         if num_items_in_batch is None:
             num_items_in_batch = inputs["labels"][:, 1:].ne(_IGNORED).sum()
         for first, last in part_bounds(rows, self.parts):
-            mine = (places[:, 0] >= first) & (places[:, 0] < last)
+            mine = (indices[:, 0] >= first) & (indices[:, 0] < last)
             part = slice_rows(tokens, first, last, rows) | {
-                "value_places": places[mine] - torch.tensor([first, 0], device=places.device),
+                "value_indices": indices[mine] - torch.tensor([first, 0], device=indices.device),
                 "value_targets": targets[mine],
                 "value_share": mine.sum().item() / max(len(targets), 1),
             }
