@@ -38,7 +38,7 @@ from treeagent.config import Method, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import QuietProgress
 from treeagent.run.recipes import find_recipe
-from treeagent.stages.evaluate import measure
+from treeagent.stages.evaluate import evaluate
 from treeagent.stages.search import collect
 from treeagent.stages.update import learn
 
@@ -148,7 +148,7 @@ def _rows(
             [checkpoint] = learn(
                 settings, shared_run, progress, [(checkpoint, method, shared_run.checkpoints / written)], [COLLECTED]
             )
-        before, after = measure(shared_run.config, shared_run, progress, [(start, "greedy"), (checkpoint, "greedy")])
+        before, after = evaluate(shared_run.config, shared_run, progress, [(start, "greedy"), (checkpoint, "greedy")])
         validations = [
             row["validation"] for row in shared_run.metrics() if row["stage"] == name and "validation" in row
         ]

@@ -15,10 +15,10 @@ from treeagent.report.page import report
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import Row
 from treeagent.run.progress import LockedProgress, Progress, Stage
-from treeagent.stages.evaluate import measure
+from treeagent.stages.evaluate import evaluate
 from treeagent.stages.rounds import (
     RoundHistory,
-    audited_share,
+    audit_before_round,
     begin,
     finish_round,
     names_to_learn_from,
@@ -39,7 +39,7 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
         the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, and the updated policies in
         the first mode only.
     """
-    progress.plan(_stages(config))
+    progress.plan(_quickstart_stages(config))
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
@@ -47,12 +47,12 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     first, *_ = config.evaluate.modes
     # The modes of the base policy show what search adds; the other policies, in its first mode, what learning adds.
     evaluations = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
-    rows = measure(config, run, progress, evaluations)
+    rows = evaluate(config, run, progress, evaluations)
     report(run)
     return rows
 
 
-def _stages(config: RunConfig) -> list[Stage]:
+def _quickstart_stages(config: RunConfig) -> list[Stage]:
     """The quickstart's stages, with the seconds they usually take on two cores with the recipe quickstart."""
     return [
         Stage("demonstrations", 40),
@@ -82,14 +82,13 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             the environment is itself imagined.
     """
     progress = LockedProgress(progress)
-    progress.plan(_rounds(config, run, checkpoint))
+    progress.plan(_train_stages(config, run, checkpoint))
     start = current = begin(config, run, progress, checkpoint)
     history, lag, rounds = RoundHistory(start), config.adapt.lag, config.adapt.rounds
-    audits = dict[int, Mapping[str, float]]()
-    """The audit of the world model before each round's search, by round."""
+    audits = dict[int, Mapping[str, float]]()  # the audit of the world model before each round's search, by round
 
     def search(number: int) -> None:
-        audits[number] = audited_share(config, run, progress, number)
+        audits[number] = audit_before_round(config, run, progress, number)
         search_round(config, run, progress, current, number, audits[number])
 
     with updating_worker(config) if lag else nullcontext() as worker:
@@ -112,13 +111,13 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         for mode in config.evaluate.modes
         if mode == "greedy" or policy in (start, history.best)
     ]
-    rows = measure(config, run, progress, evaluations)
+    rows = evaluate(config, run, progress, evaluations)
     run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
     report(run)
     return rows
 
 
-def _rounds(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
+def _train_stages(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
     """The stages of search-and-adapt, with durations relative to those of the quickstart."""
     adapt, stages = config.adapt, list[Stage]()
     if checkpoint is None and run.recorded_checkpoint("start") is None:

@@ -15,7 +15,7 @@ from command import treeagent
 from viewer_sample import large_tree
 
 from treeagent.config import RunConfig, load_config
-from treeagent.loop import _rounds
+from treeagent.loop import _train_stages
 from treeagent.report.watch import Board
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress, Stage
@@ -143,8 +143,8 @@ def test_times_are_told_roughly() -> None:
 def test_the_rounds_of_training_are_stages_whose_work_has_names_of_their_own(tmp_path: Path) -> None:
     config = load_config(None, ["adapt.rounds=2", 'adapt.methods=["dpo"]', "adapt.imagined=[0.0, 0.5]"])
     with Run.create(tmp_path / "run", config, resume=False) as run:
-        stages = _rounds(config, run, None)
+        stages = _train_stages(config, run, None)
         works = [work for stage in stages for work in stage.works]
         rounds = ["search-1", "round-1-dpo", "world-2", "search-2", "round-2-dpo"]
         assert works == ["demonstrations", "warm_start", *rounds, "evaluate"]
-        assert _rounds(config, run, tmp_path / "base")[0].works == ("search-1",)
+        assert _train_stages(config, run, tmp_path / "base")[0].works == ("search-1",)

@@ -18,7 +18,7 @@ from treeagent.report.episodes import is_solved, steps
 from treeagent.run.folder import Run
 from treeagent.run.progress import Advance, Stage
 from treeagent.search.record import from_record
-from treeagent.stages.evaluate import measure
+from treeagent.stages.evaluate import evaluate
 from treeagent.store import digest, read_as, shard_names, shards
 
 SETTINGS = [
@@ -85,7 +85,7 @@ def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(folder: Path, checkpoint: Path, watcher: Watcher, config: RunConfig) -> None:
     with Run.create(folder, config, resume=True) as run:
-        measure(config, run, watcher, [(checkpoint, mode) for mode in config.evaluate.modes])
+        evaluate(config, run, watcher, [(checkpoint, mode) for mode in config.evaluate.modes])
 
 
 def interrupted(folder: Path, checkpoint: Path, after: int) -> None:

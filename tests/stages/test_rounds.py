@@ -22,8 +22,8 @@ from treeagent.search.record import to_record
 from treeagent.stages.rounds import (
     RoundHistory,
     Searched,
+    _search_variations,
     _searched_tasks,
-    _vary,
     begin,
     choose_tasks,
     choose_variants,
@@ -92,7 +92,7 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
         write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
         begun.finish("vary-1", {"batches": 1})
         for _ in range(2):
-            _vary(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
+            _search_variations(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
             [shard] = shards(begun.trees, "collect-1-varied")
             assert [record["task"]["id"] for record in read_as(dict, begun.trees, "collect-1-varied")] == [tasks[0].id]
             shard.unlink()

@@ -16,7 +16,7 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.stages.update import TrainJob, refuse_foreign, train
+from treeagent.stages.update import TrainJob, refuse_foreign, run_update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.workers.launch import _FSDP, check_accelerate_config
 
@@ -141,4 +141,4 @@ def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_p
     config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
     nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
     with pytest.raises(NothingToLearn, match="carry value targets of 0 task"):
-        train(nothing, lambda event: None)
+        run_update(nothing, lambda event: None)

@@ -193,14 +193,15 @@ def evaluate(
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.run.progress import Stage
-        from treeagent.stages.evaluate import measure, measure_disturbed
+        from treeagent.stages.evaluate import evaluate as evaluate_policies
+        from treeagent.stages.evaluate import evaluate_disturbed
 
         disturbed = len(run.config.evaluate.suite)
         harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
         progress.plan([Stage("evaluation", 1, ("evaluate",)), *harder])
         evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
-        print_rows(measure(run.config, run, progress, evaluations))
+        print_rows(evaluate_policies(run.config, run, progress, evaluations))
         if run.config.evaluate.suite:
             from treeagent.report.suite import print_suite
 
-            print_suite(measure_disturbed(run.config, run, progress, evaluations), Terminal())
+            print_suite(evaluate_disturbed(run.config, run, progress, evaluations), Terminal())

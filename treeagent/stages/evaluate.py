@@ -47,9 +47,9 @@ from treeagent.types import derive_seed
 from treeagent.workers.processes import run_jobs
 
 
-def measure(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
-    """Evaluate each wanted pair of checkpoint and mode. Returns one row for each and writes the rows to
-    ``run.results``. Batches that are already on disk are not played again.
+def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
+    """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
+    Batches that are already on disk are not played again.
 
     Raises:
         UserError: all episodes of a row failed before their first step. The row stays unfinished.
@@ -64,7 +64,7 @@ def measure(config: RunConfig, run: Run, progress: Progress, evaluations: Sequen
     return rows
 
 
-def measure_disturbed(
+def evaluate_disturbed(
     config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]
 ) -> list[Row]:
     """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
@@ -72,9 +72,9 @@ def measure_disturbed(
     ``run.suite``.
 
     Raises:
-        UserError: as ``measure``.
+        UserError: as ``evaluate``.
     """
-    plain = measure(config, run, progress, evaluations)
+    plain = evaluate(config, run, progress, evaluations)
     tools = environment(config).tools()
     kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
     jobs_by_stage: dict[str, list[BatchJob]] = {}
@@ -102,19 +102,19 @@ def _rows(
     """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
 
     Args:
-        jobs_by_stage: all jobs of the row of each stage, keyed by the stage's name.
+        jobs_by_stage: all jobs of each stage, keyed by the stage's name.
         config: the settings of the workers.
         work: the name of this work in the progress output.
     """
-    jobs = [job for stage, row in jobs_by_stage.items() if not run.is_done(stage) for job in row]
+    jobs = [job for stage, all_jobs in jobs_by_stage.items() if not run.is_done(stage) for job in all_jobs]
     finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
     def add_batch(job: BatchJob, batch: PlayedBatch) -> None:
-        """Add a finished batch. The last batch of a row finishes its stage."""
-        done = finished[job.name]
-        done[job.index] = batch
-        if len(done) == len(jobs_by_stage[job.name]):
-            run.finish(job.name, _row(job, [done[index] for index in sorted(done)]))
+        """Add a finished batch. The last batch of a stage finishes it."""
+        played = finished[job.name]
+        played[job.index] = batch
+        if len(played) == len(jobs_by_stage[job.name]):
+            run.finish(job.name, _row(job, [played[index] for index in sorted(played)]))
 
     def on_event(event: Event) -> None:
         if event.stored is not None:
@@ -132,19 +132,19 @@ def _rows(
     with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
         # Servers that load checkpoints by ``policy.reload`` hold one at a time, so each checkpoint is played in turn.
-        turns = dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting)
-        for checkpoint in turns:
-            some = [job for job in waiting if checkpoint in (None, job.checkpoint)]
+        # Otherwise the jobs of all checkpoints (None) are played together.
+        for checkpoint in dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting):
+            selected = [job for job in waiting if checkpoint in (None, job.checkpoint)]
             if checkpoint is not None:
                 serve(config, checkpoint, progress)
-            for job, batch in run_jobs(evaluate_batch, some, config, on_event):
+            for job, batch in run_jobs(evaluate_batch, selected, config, on_event):
                 # A batch in which every episode failed before its first step is not kept: the user may mend the cause
                 # and resume.
                 if not all_failed_at_start(batch[0]):
                     save_batch(_batch_file(run, job), batch)
                 advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
                 add_batch(job, batch)
-    delete_batches(_batch_file(run, job) for row in jobs_by_stage.values() for job in row)
+    delete_batches(_batch_file(run, job) for all_jobs in jobs_by_stage.values() for job in all_jobs)
     return [run.facts(stage) for stage in jobs_by_stage]
 
 
@@ -153,9 +153,10 @@ def _batch_file(run: Run, job: BatchJob) -> Path:
     return run.outcomes / f"{job.name}-{job.index:05d}.json"
 
 
-def _row(job: BatchJob, batches: Sequence[PlayedBatch]) -> Row:
-    outcomes = [outcome for batch, _ in batches for outcome in batch]
-    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in batches))
+def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
+    """The row of the batches of one stage; ``job`` is any of its jobs."""
+    outcomes = [outcome for batch, _ in played for outcome in batch]
+    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
     if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
         row["token_limit"] = limit
     return row
@@ -185,12 +186,12 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
         if actors.value is not None or config.search.learned_weight or imagines:
-            patient = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
-            value = leaf_value(actors.value, policy, blind, replace(config, search=patient))
+            settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
+            value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
-        playing = replan if imagines else partial(play, highest=config.environment.returns[1])
+        play_tasks = replan if imagines else partial(play, highest=config.environment.returns[1])
         outcomes, trees, episodes = asyncio.run(
-            playing(
+            play_tasks(
                 actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets
             )
         )

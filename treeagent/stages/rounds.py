@@ -114,7 +114,7 @@ def names_to_learn_from(config: RunConfig, run: Run, number: int) -> list[str]:
 
 def warn_failed(progress: Progress, number: int, error: Exception) -> None:
     """Warn that the updates of a round failed while the next round is being searched."""
-    progress.warn(f"the updates of round {number} failed; the run ends after the search beside them: {error}")
+    progress.warn(f"the updates of round {number} failed; the run ends when the search in progress is done: {error}")
 
 
 def mean_age(run: Run, names: Collection[str], policies: Sequence[Path]) -> float | None:
@@ -164,12 +164,12 @@ def finish_round(
     for row in run.metrics():
         if row["stage"] in updates:
             updates[row["stage"]].append(row)
-    trusted = imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"]) if audit else []
-    trained = chain.from_iterable(map(training_alarms, updates.values()))
-    # A value head fitted to few trees may explain nothing for one round, so an alarm needs two rounds.
-    dead = value_alarms(history.explained[-2:]) if len(history.explained) > 1 else []
-    found = (*alarms(history.figures), *trained, *dead, *trusted)
-    raised = [f"round {number}: {sentence}" for sentence in found]
+    sentences = [*alarms(history.figures), *chain.from_iterable(map(training_alarms, updates.values()))]
+    if len(history.explained) > 1:  # a head fitted to few trees may explain nothing for one round, but not for two
+        sentences += value_alarms(history.explained[-2:])
+    if audit:
+        sentences += imagination_alarms(config.adapt.imagined_in(number), audit["lambda_cap"])
+    raised = [f"round {number}: {sentence}" for sentence in sentences]
     for sentence in raised:
         progress.warn(sentence)
     run.finish(f"alarms-{number}", {"alarms": raised})
@@ -241,7 +241,7 @@ def _varied_name(number: int) -> str:
     return f"{_round_name(number)}-varied"
 
 
-def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
+def audit_before_round(config: RunConfig, run: Run, progress: Progress, number: int) -> dict[str, float]:
     """Refit and audit the world model on the real steps so far. Returns the share of trees to grow in it (``imagined``)
     and the figures of the audit; empty if the settings ask for no imagined trees in this round."""
     requested = config.adapt.imagined_in(number)
@@ -253,10 +253,10 @@ def audited_share(config: RunConfig, run: Run, progress: Progress, number: int) 
             (out for each in range(number - 1, 0, -1) if run.is_done((out := _world_folder(run, each)).name)), None
         )
         world = fit(config, run, progress, _world_folder(run, number), last)
-        found = audit_world(config, run, world)
-        figures = {name: getattr(found, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
-        errors = {name: getattr(found.overall, name) for name in ("reward_error", "transition_error")}
-        run.finish(stage, {"imagined": min(requested, found.lambda_cap), **figures, **errors})
+        audit = audit_world(config, run, world)
+        figures = {name: getattr(audit, name) for name in ("lambda_cap", "optimism", "wrong_episodes")}
+        errors = {name: getattr(audit.overall, name) for name in ("reward_error", "transition_error")}
+        run.finish(stage, {"imagined": min(requested, audit.lambda_cap), **figures, **errors})
     return run.facts(stage)
 
 
@@ -265,24 +265,30 @@ def _world_folder(run: Run, number: int) -> Path:
 
 
 def search_round(
-    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, trust: Mapping[str, float]
+    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, audit: Mapping[str, float]
 ) -> None:
+    """Choose the tasks of a round, and search them in the environment and in the world model.
+
+    Args:
+        audit: what ``audit_before_round`` returned for this round.
+    """
     config = scheduled_config(config, number)
     searched, all_searched = _searched_tasks(run, number)
-    varied = _variants(config, searched, number)
+    varied = _chosen_variants(config, searched, number)
     new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
     places = [*again, *new, *hard]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
-    imagined = set(draw.sample(places, part(trust.get("imagined", 0.0), len(places))))
-    patient = replace(
-        config, search=replace(config.search, limits=scale_limits(config.search.limits, config.adapt.effort))
-    )
+    imagined = set(draw.sample(places, part(audit.get("imagined", 0.0), len(places))))
+    raised_limits = scale_limits(config.search.limits, config.adapt.effort)
+    hard_config = replace(config, search=replace(config.search, limits=raised_limits))
 
-    def jobs(name: str, of: Collection[int]) -> list[BatchJob]:
-        """Batches of the tasks that are in ``of``. Those that are in ``hard`` get ``adapt.effort`` times the search
+    def jobs(name: str, selected: Collection[int]) -> list[BatchJob]:
+        """Batches of the ``selected`` tasks. Those that are in ``hard`` get ``adapt.effort`` times the search
         limits."""
-        found = batches(config, run, checkpoint, name, [each for each in (*again, *new) if each in of])
-        return found + batches(patient, run, checkpoint, name, [each for each in hard if each in of], first=len(found))
+        usual_tasks = [place for place in (*again, *new) if place in selected]
+        hard_tasks = [place for place in hard if place in selected]
+        usual = batches(config, run, checkpoint, name, usual_tasks)
+        return usual + batches(hard_config, run, checkpoint, name, hard_tasks, first=len(usual))
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
     search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]))
@@ -290,7 +296,7 @@ def search_round(
     once = replace(config, collect=replace(config.collect, resample=0))
     imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
     search_batches(once, run, progress, imagined_jobs)
-    _vary(once, run, progress, checkpoint, number, varied, searched)
+    _search_variations(once, run, progress, checkpoint, number, varied, searched)
 
 
 def _searched_tasks(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
@@ -304,12 +310,13 @@ def _searched_tasks(run: Run, number: int) -> tuple[dict[int, Searched], dict[in
     real: dict[int, Searched] = {}
     imagined: dict[int, Searched] = {}
     for earlier in range(number):
-        real.update(_shown(run, _round_name(earlier)))
-        imagined.update(_shown(run, imagined_trees(earlier)))
+        real.update(_search_figures(run, _round_name(earlier)))
+        imagined.update(_search_figures(run, imagined_trees(earlier)))
     return real, imagined | real
 
 
-def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
+def _search_figures(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
+    """The index of the task of each stored tree with this name, and the figures of that search."""
     for row in tree_rows(run.trees, name):
         if row.place is None:
             raise RunError(
@@ -319,7 +326,7 @@ def _shown(run: Run, name: str) -> Iterator[tuple[int, Searched]]:
         yield row.place, Searched(row.spread, row.accuracy)
 
 
-def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
+def _chosen_variants(config: RunConfig, searched: Mapping[int, Searched], number: int) -> list[tuple[int, int]]:
     """Choose the round's harder variations (``choose_variants``), leaving out those with the prompt of a validation or
     test task."""
     count = part(config.adapt.variations, config.collect.tasks)
@@ -339,7 +346,7 @@ def _variants(config: RunConfig, searched: Mapping[int, Searched], number: int) 
     return choose_variants(searched, offered, count, number)
 
 
-def _vary(
+def _search_variations(
     config: RunConfig,
     run: Run,
     progress: Progress,
@@ -349,22 +356,22 @@ def _vary(
     searched: Mapping[int, Searched],
 ) -> None:
     """Search harder variations, and keep the trees of those that prove harder than their task, yet solvable."""
-    if not varied or (run.is_done(_varied_name(number)) and shards(run.trees, _varied_name(number))):
+    all_name, kept_name = _all_varied_name(number), _varied_name(number)
+    if not varied or (run.is_done(kept_name) and shards(run.trees, kept_name)):
         return
-    name, numbers = _all_varied_name(number), iter([variant for _, variant in varied])
-    jobs = batches(config, run, checkpoint, name, [place for place, _ in varied])
-    jobs = [replace(job, variants=[next(numbers) for _ in job.tasks]) for job in jobs]
+    variants = iter([variant for _, variant in varied])
+    jobs = batches(config, run, checkpoint, all_name, [place for place, _ in varied])
+    jobs = [replace(job, variants=[next(variants) for _ in job.tasks]) for job in jobs]
     search_batches(config, run, progress, jobs)
-    found = zip(varied, read_trees(run.trees, [name]), strict=True)
-    selected = [
-        (place, tree) for (place, _), tree in found if is_worth_learning(searched[place].accuracy, accuracy(tree))
+    kept = [
+        (place, tree)
+        for (place, _), tree in zip(varied, read_trees(run.trees, [all_name]), strict=True)
+        if is_worth_learning(searched[place].accuracy, accuracy(tree))
     ]
-    append(
-        run.trees, _varied_name(number), write_trees(run.trees, _varied_name(number), 0, (tree for _, tree in selected))
-    )
+    append(run.trees, kept_name, write_trees(run.trees, kept_name, 0, (tree for _, tree in kept)))
     env = environment(config)
-    bases = [task.id for place, _ in selected for task in env.tasks("train", 1, place)]
-    run.finish(_varied_name(number), {"variations": len(varied), "kept": len(selected), "bases": bases})
+    bases = [task.id for place, _ in kept for task in env.tasks("train", 1, place)]
+    run.finish(kept_name, {"variations": len(varied), "kept": len(kept), "bases": bases})
 
 
 def _all_varied_name(number: int) -> str:

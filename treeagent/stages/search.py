@@ -100,7 +100,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started = time.perf_counter()
-    cost, tasks = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
+    cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
     for _ in range(config.collect.resample):
         first = jobs[0].index
         equal = sum(
@@ -111,14 +111,14 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
         cost += _search(config, run, progress, jobs)
-        tasks += equal
-    sums, assessed = ComponentSums(), Assessments(config.rewards)
-    stored = assessed.reading(sums.reading(read_as(from_record, run.trees, name)))
-    signal, components = value_signal(stored), sums.figures()
-    costs, alarms = judge_figures(config.rewards, run.path, name)
-    judging = costs | assessed.figures()
+        task_count += equal
+    sums, assessments = ComponentSums(), Assessments(config.rewards)
+    trees = assessments.reading(sums.reading(read_as(from_record, run.trees, name)))
+    signal, components = value_signal(trees), sums.figures()
+    judging, alarms = judge_figures(config.rewards, run.path, name)
+    judging |= assessments.figures()
     if judging:
-        alarms += assessed.doubts()
+        alarms += assessments.doubts()
     if cost.failed:
         broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
         why = visible(f"{broken.task.id}: {broken.error}")
@@ -127,7 +127,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         alarms.append(alarm)
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
-    facts = {"tasks": tasks, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
+    facts = {"tasks": task_count, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
     facts |= {"components": components} if components else {}
     facts |= {"judging": judging} if judging else {}
     facts |= {"alarms": alarms} if judging or alarms else {}
@@ -224,19 +224,19 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     judge_value = reward_value(config, policy) or actors.value
     if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
-    judging = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
-    turns = with_split_steps(judging(dynamics), config, policy.grammar)
+    add_rewards = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
+    real_dynamics = with_split_steps(add_rewards(dynamics), config, policy.grammar)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
-        stepped = turns
+        search_dynamics, settings = real_dynamics, config.search
         if model is not None:
-            stepped = with_split_steps(judging(Imagination(dynamics, model)), config, policy.grammar)
-        # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
-        patient = replace(config.search, step_seconds=None) if model is not None else config.search
-        value = leaf_value(actors.value, policy, stepped, replace(config, search=patient))
-        search = make_search(actors.sampling, stepped, patient, value, actors.critic)
+            search_dynamics = with_split_steps(add_rewards(Imagination(dynamics, model)), config, policy.grammar)
+            # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
+            settings = replace(config.search, step_seconds=None)
+        value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
+        search = make_search(actors.sampling, search_dynamics, settings, value, actors.critic)
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(verify_all(trees, turns, config.world.verify_steps, config.search.step_seconds))
+        asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search.step_seconds))
     elif env.origin == "imagined":
         mark_imagined(trees)
     policy.forget()

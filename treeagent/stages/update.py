@@ -142,9 +142,9 @@ def update(
     for method in methods:
         run.record_trees(method, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
-    names, grown = source.collections(), source.config.search.process_weight
-    multipliers = constrain(config, run, "constraints", source.trees, names, {}, grown)
-    return learn(config, run, progress, updates, names, source.trees, multipliers, grown)
+    names, process_weight = source.collections(), source.config.search.process_weight
+    multipliers = constrain(config, run, "constraints", source.trees, names, {}, process_weight)
+    return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
 
 
 def constrain(
@@ -164,10 +164,10 @@ def constrain(
         return {}
     if not run.is_done(stage):
         rules = read_rules(rewards)
-        found = (
-            tree for _, some in trees_by_task(trees, names) for tree in rescored(some, rewards, rules, process_weight)
+        rescored_trees = chain.from_iterable(
+            rescored(of_task, rewards, rules, process_weight) for _, of_task in trees_by_task(trees, names)
         )
-        costs = mean_costs(found, list(rewards.budgets))
+        costs = mean_costs(rescored_trees, list(rewards.budgets))
         # A round with imagined trees only has no costs of its own, so it leaves the multipliers as they are.
         rate = rewards.multiplier_rate if any(shards(trees, name) for name in names) else 0.0
         stepped = {
@@ -214,7 +214,7 @@ def learn(
     ]
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(train, jobs, _worker_settings(config), on_event, worker):
+            for job, facts in run_jobs(run_update, jobs, _worker_settings(config), on_event, worker):
                 run.finish(job.out.name, facts)
         except NothingToLearn as symptom:
             cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
@@ -233,7 +233,7 @@ def _worker_settings(config: RunConfig) -> RunConfig:
     return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
 
 
-def train(job: TrainJob, emit: Emit) -> dict[str, Any]:
+def run_update(job: TrainJob, emit: Emit) -> dict[str, Any]:
     """Run ``train_policy`` in ``update.processes`` processes. Returns its facts; raises as ``train_policy`` and
     ``launch``."""
     if job.config.update.processes == 1:
@@ -257,29 +257,29 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         UserError: another model searched the trees, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
-    config, update, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
+    config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
-    taught = learn_rows(job, checkpoint, head.reward_range)
-    value_rows, rows = taught.values, taught.rows
-    check_value_rows(head, value_rows, fitting)  # raises before the policy is trained, not after
+    data = training_rows(job, checkpoint, head.reward_range)
+    rows = data.rows
+    check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
     validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # called in the leading process only
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     match job.method:
         case "rft":
-            result = train_sft(model, tokenizer, rows, config.learner(SFTConfig, update.rft), **hooks)
+            result = train_sft(model, tokenizer, rows, config.learner(SFTConfig, settings.rft), **hooks)
         case "distil":
-            result = train_distil(model, tokenizer, rows, config.learner(DistilConfig, update.distil), **hooks)
+            result = train_distil(model, tokenizer, rows, config.learner(DistilConfig, settings.distil), **hooks)
         case "dpo":
-            dpo = config.learner(DPOConfig, update.dpo)
+            dpo = config.learner(DPOConfig, settings.dpo)
             result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
         case "grpo":
-            grpo = config.learner(GRPOConfig, update.grpo)
+            grpo = config.learner(GRPOConfig, settings.grpo)
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
-    fitted = run_on_leader(model, lambda: fit_value(model, head, value_rows, fitting), leads=leads)
+    fitted = run_on_leader(model, lambda: fit_value(model, head, data.values, fitting), leads=leads)
     weights = whole_weights(model)
     if fitted is None:
         return {}
@@ -289,13 +289,14 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     if result.best_step == 0:
         alarms.append(
             f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
-            f"{update.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn from "
-            f"more trees, validate on more tasks (update.validation_tasks), or change update.{job.method}.learning_rate"
+            f"{settings.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn "
+            "from more trees, validate on more tasks (update.validation_tasks), or change "
+            f"update.{job.method}.learning_rate"
         )
     if result.parts > 1:
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
-    used = taught.marks
-    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **({"marks": used} if used else {})}
+    marks = {"marks": data.marks} if data.marks else {}
+    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **marks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +311,7 @@ class TrainingRows:
     """Number of reviewers' marks on the trees."""
 
 
-def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> TrainingRows:
+def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> TrainingRows:
     """The rows that a job learns from. Only the trees of one task are in memory at a time, and the rows are kept on the
     disk of the new checkpoint, so memory hardly grows with the number of trees.
 
@@ -336,16 +337,16 @@ def learn_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, floa
     folder, marks = job.out.parent, 0
     rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
     for places, trees in groups():
-        some = [
+        kept = [
             (place, tree) for place, tree in zip(places, trees, strict=True) if selected is None or place in selected
         ]
-        for place, tree in some:
+        for place, tree in kept:
             refuse_foreign(tree, chat, job)
             read_ends([tree], chat)
             marks += sum(len(node.marks) for node in tree.nodes())
             values.add(place, clipped_value_rows(tree, config, returns))
-        for place, taught in method_rows(job, some, chat):
-            rows.add(place, taught)
+        for place, of_method in method_rows(job, kept, chat):
+            rows.add(place, of_method)
     return TrainingRows(rows.sorted(), sample_rows(values.sorted(), config), marks)
 
 
@@ -358,21 +359,21 @@ def method_rows(
         trees: the trees of the task with their places, which order the rows of all tasks. A view that compares the
             trees of a task with each other yields its rows at the place of the first tree.
     """
-    config, update = job.config, job.config.update
+    config, settings = job.config, job.config.update
     multipliers = {name: value for name, value in job.multipliers.items() if value}
     steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
     match job.method:
         case "rft":
-            yield from ((place, imitation_rows(tree, update.imitation)) for place, tree in steered)
+            yield from ((place, imitation_rows(tree, settings.imitation)) for place, tree in steered)
             # Turns that reviewers wrote come after all other rows.
             yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
         case "distil":
-            yield from ((place, policy_rows(tree, update.targets, config.search)) for place, tree in steered)
+            yield from ((place, policy_rows(tree, settings.targets, config.search)) for place, tree in steered)
         case "dpo" if steered:
             group = [tree for _, tree in steered]
-            yield trees[0][0], preference_pairs(group, update.pairs, config.search.critic_weight)
+            yield trees[0][0], preference_pairs(group, settings.pairs, config.search.critic_weight)
         case "grpo" if steered:
-            yield trees[0][0], scored_rows([tree for _, tree in trees], update.advantages, multipliers)
+            yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages, multipliers)
         case _:
             pass
 
