@@ -97,7 +97,7 @@ def test_the_order_of_simulations_is_stored_and_packed() -> None:
     search, imagined = tree.root.edges
     buy = search.child.edges[1] if search.child else search
     for path in ([search], [imagined], [search, buy], [search, buy]):
-        backup(path, Growth(tree))
+        backup(Growth(tree), path)
     assert to_record(tree)["order"] == [1, 4, 3, 3]
     assert pack(tree, RunConfig(), "training").rows["order"] == [1, 5, 3, 3]
     tree.root.edges.remove(imagined)

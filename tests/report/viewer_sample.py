@@ -35,7 +35,7 @@ def hostile_tree() -> Tree:
         told = (Message("user", HOSTILE), Message("assistant", text), Message("user", said))
         edge.child = Node(State(task, told), value=0.5, terminated=True)
         root.edges.append(edge)
-        backup([edge], growth)
+        backup(growth, [edge])
     return growth.tree
 
 
@@ -60,5 +60,5 @@ def large_tree(steps: int, seed: int = 0) -> Tree:
         edge = Edge(Action(text, text, token_ids=(1, 2, 3), logprobs=(-0.1, -1.0, -4.0)), random_.random(), child=child)
         node.edges.append(edge)
         paths.append([*path, edge])
-        backup(paths[-1], growth)
+        backup(growth, paths[-1])
     return growth.tree

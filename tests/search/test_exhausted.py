@@ -75,7 +75,7 @@ def test_a_revisit_by_hand() -> None:
     middle = Node(begin(task(), "middle"), edges=[known, other])
     above = Edge(act_named("above"), 1.0, child=middle)
     growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[above]), discount=0.5))
-    backup([above, known], growth)
+    backup(growth, [above, known])
     known.child.exhausted = True  # type: ignore[union-attr]
     mark_exhausted(growth, [above, known])
     record_exhausted_returns(growth, [above, known], 0.0)
@@ -83,13 +83,13 @@ def test_a_revisit_by_hand() -> None:
     assert not middle.exhausted
 
     other.child = leaf(0.4, terminated=False)
-    backup([above, other], growth)
+    backup(growth, [above, other])
     assert (other.visits, other.value_sum) == (1, 0.2)
     assert (known.visits, known.value_sum) == (2, 1.2)
     assert (above.visits, above.value_sum) == (2, 0.6)
 
     other.child.value = 1.6
-    backup([above, other], growth)
+    backup(growth, [above, other])
     assert (known.visits, other.visits) == (2, 2)
     assert above.value_sum == pytest.approx(0.6 + 0.4)
 
@@ -113,7 +113,7 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
     growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[above])))
     for end in ends:
         end.child.exhausted = True  # type: ignore[union-attr]
-        backup([above, end], growth)
+        backup(growth, [above, end])
         mark_exhausted(growth, [above, end])
         record_exhausted_returns(growth, [above, end], 0.0)
     assert inner.exhausted

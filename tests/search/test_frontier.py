@@ -173,7 +173,7 @@ def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight
         for _ in range(luck.randint(1, 5))
     ]
     search = Beam(AB, Written(), SearchConfig(discount=discount, process_weight=weight))
-    backup(path, Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), weight)
+    backup(Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), path, weight)
     worth, likelihood = search.rank(path)
     assert worth == pytest.approx(path[0].value_sum)
     assert likelihood == 0.5 ** len(path)

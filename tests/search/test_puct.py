@@ -213,13 +213,13 @@ def test_backup_with_discount() -> None:
     """Rewards 1, 2, 4, then V = 8, γ = 1/2: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4."""
     path, growth = chain(1.0, 2.0, 4.0, value=8.0, terminated=False), sprout(discount=0.5)
     values = growth.value_range
-    backup(path, growth)
+    backup(growth, path)
     assert [(edge.visits, edge.value_sum) for edge in path] == [(1, 4.0), (1, 6.0), (1, 8.0)]
     assert (values.low, values.high) == (4.0, 8.0)
     last = path[-1].child
     assert last is not None
     last.value = 0.0
-    backup(path, growth)  # 4, 2 + 2 = 4, 1 + 2 = 3
+    backup(growth, path)  # 4, 2 + 2 = 4, 1 + 2 = 3
     assert [edge.value_sum for edge in path] == [7.0, 10.0, 12.0]
     assert [edge.value for edge in path] == [3.5, 5.0, 6.0]
     assert (values.low, values.high) == (3.5, 8.0)
@@ -230,10 +230,10 @@ def test_backup_of_process_rewards() -> None:
     and the process rewards to 0.75, 0.25, 0. So 0.75 + 0.25 * 0.75 = 0.9375, 0.75 + 0.25 * 0.25 = 0.8125, 0.75."""
     path, growth = chain(0.0, 0.0, 1.0, value=9.0, terminated=True), sprout()
     path[0].process, path[1].process = 0.5, 0.25
-    backup(path, growth, 0.25)
+    backup(growth, path, 0.25)
     assert [edge.value_sum for edge in path] == [0.9375, 0.8125, 0.75]
     assert (growth.value_range.low, growth.value_range.high) == (0.75, 0.9375)
-    backup(path, growth)  # η = 0: the outcome alone
+    backup(growth, path)  # η = 0: the outcome alone
     assert [edge.value_sum for edge in path] == [1.9375, 1.8125, 1.75]
 
 
@@ -242,7 +242,7 @@ def test_process_rewards_are_discounted() -> None:
     path, growth = chain(0.0, 0.0, 1.0, value=0.0, terminated=True), sprout(discount=0.5)
     for edge in path:
         edge.process = 1.0
-    backup(path, growth, 0.5)
+    backup(growth, path, 0.5)
     assert [edge.value_sum for edge in path] == [0.5 * 0.25 + 0.5 * 1.75, 0.5 * 0.5 + 0.5 * 1.5, 0.5 + 0.5]
 
 
@@ -252,7 +252,7 @@ def test_process_rewards_are_discounted() -> None:
 )
 def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool, expected: float) -> None:
     path = chain(reward, value=8.0, terminated=terminated)
-    backup(path, sprout())
+    backup(sprout(), path)
     assert path[0].value == expected
 
 

@@ -229,9 +229,9 @@ def _world(draw: Draw, content: Content) -> str:
         rows += [("all that can be told", audit["determined"])] if audit.get("determined") else []
         rows += list(audit.get("by_kind", {}).items())
         cells = [
-            {"of": name, "steps": f"{figures['steps']:,}"}
-            | {key: f"{figures[key]:.1%}" for key in _AUDIT_COLUMNS if key not in ("of", "steps")}
-            for name, figures in rows
+            {"of": name, "steps": f"{audited['steps']:,}"}
+            | {key: f"{audited[key]:.1%}" for key in _AUDIT_COLUMNS if key not in ("of", "steps")}
+            for name, audited in rows
         ]
         replayed = "not replayed" if audit.get("cr") is None else f"{audit['cr']:.0%}"
         note = (
@@ -321,9 +321,9 @@ def _edges(node: Node, chosen: set[int]) -> Iterator[str]:
 
 
 def _summary(edge: Edge) -> str:
-    figures = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in statistics(edge).items())
+    numbers = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in statistics(edge).items())
     badges = "".join(f'<span class="mark {name}">{name}</span>' for name in marks(edge))
-    return f'<code>{escaped(call_text(edge.action))}</code>{badges}<span class="figures">{figures}</span>'
+    return f'<code>{escaped(call_text(edge.action))}</code>{badges}<span class="figures">{numbers}</span>'
 
 
 def _text(label: str, text: str) -> Iterator[str]:

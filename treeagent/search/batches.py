@@ -235,7 +235,7 @@ class Searcher(ABC):
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. Note whether it was a success that ends the search, and update the best end so far."""
-        backup(path, growth, self.config.process_weight)
+        backup(growth, path, self.config.process_weight)
         leaf, enough = path[-1].child, self.config.stop_at_return
         if self.least_gain and leaf is not None and leaf.terminated:
             rank = end_rank(growth.tree, path, leaf, self.least_gain.likelihood_weight)

@@ -271,7 +271,7 @@ def store_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
     budget.generated_tokens += estimate.generated_tokens
 
 
-def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) -> None:
+def backup(growth: Growth, path: Sequence[Edge], process_weight: float = 0.0) -> None:
     """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
     W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. With process rewards of
@@ -298,18 +298,18 @@ def backup(path: Sequence[Edge], growth: Growth, process_weight: float = 0.0) ->
         value *= 1 - process_weight
     for index in range(len(path) - 1, -1, -1):
         edge = path[index]
-        value = _step_reward(edge, process_weight) + _discount(edge, growth) * value
-        _add_visit(edge, value, growth)
+        value = _step_reward(edge, process_weight) + _discount(growth, edge) * value
+        _add_visit(growth, edge, value)
         if growth.exhausted_returns:
             node = last_node(growth, path[:index])
             better = [each for each in node.edges if growth.exhausted_returns.get(id(each), value) > value]
             if better:
                 best = max(better, key=lambda each: growth.exhausted_returns[id(each)])
                 value = growth.exhausted_returns[id(best)]
-                _add_visit(best, value, growth)
+                _add_visit(growth, best, value)
 
 
-def _add_visit(edge: Edge, value: float, growth: Growth) -> None:
+def _add_visit(growth: Growth, edge: Edge, value: float) -> None:
     edge.visits += 1
     edge.value_sum += value
     growth.value_range.include(edge.value)
@@ -322,7 +322,7 @@ def _step_reward(edge: Edge, process_weight: float) -> float:
     return (1 - process_weight) * reward + process_weight * edge.process if process_weight else reward
 
 
-def _discount(edge: Edge, growth: Growth) -> float:
+def _discount(growth: Growth, edge: Edge) -> float:
     """γ of a step. A thought is half a turn and is not discounted."""
     return 1.0 if edge.thought else growth.tree.discount
 
@@ -361,7 +361,7 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
             value = max(below)
         else:
             return
-        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + _discount(edge, growth) * value
+        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + _discount(growth, edge) * value
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:

@@ -92,7 +92,7 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
         await take_step(stage.dynamics, growth, path)
         if growth.tree.error:
             return
-    backup(path, growth)
+    backup(growth, path)
 
 
 async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
