@@ -162,10 +162,10 @@ def _expected(ranked: Sequence[tuple[float, float]], n: int) -> float:
 def cap(curve: Sequence[BestOf], tasks: int) -> float:
     """The largest weight that the model may have, in [0, 1].
 
-    It is the share of the possible gain that choosing by the model brings, (paid(n) - paid(1)) / (possible(n) -
-    paid(1)), at the n where this share is lowest. A model gets 0 if at any n it chooses no better than chance, for
-    example because its choice gets worse the more it is optimised. The result is the lower end of the 95 % Wilson
-    interval of that share over ``tasks``, so that a small audit allows little.
+    It is the share of the possible gain that choosing by the model brings,
+    (paid(n) - paid(1)) / (possible(n) - paid(1)), at the n where this share is lowest. A model gets 0 if at any n it
+    chooses no better than chance, for example because its choice gets worse the more it is optimised. The result is the
+    lower end of the 95 % Wilson interval of that share over ``tasks``, so that a small audit allows little.
     """
     shares = [
         (point.paid - curve[0].paid) / gain for point in curve[1:] if (gain := point.possible - curve[0].paid) > _SAME

@@ -1,7 +1,7 @@
 """Ratings of policies from pairwise comparisons: Bradley-Terry on Elo's scale, with bootstrap intervals over tasks.
 
-In the model (Bradley and Terry 1952), policy i does a task better than policy j with probability 1 / (1 + 10^((R_j -
-R_i) / 400)), where R are the ratings. A tie counts as half a win for each.
+In the model (Bradley and Terry 1952), policy i does a task better than policy j with probability
+1 / (1 + 10^((R_j - R_i) / 400)), where R are the ratings. A tie counts as half a win for each.
 """
 
 from dataclasses import dataclass

@@ -30,9 +30,9 @@ def best_path(
             "value" follows the child with the greatest Q.
             "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
             and below the root the action with the greatest probability in the improved policy.
-        likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π, π
-            exp(V/λ) is the best (Korbak et al. 2022, equation 3), and this is its mode. It guards against paths that V
-            overrates and that the agent itself finds unlikely.
+        likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π,
+            π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and "leaf" takes its mode. It guards against paths
+            that V overrates and that the policy itself finds unlikely.
         allowed: whether a path from the root may be taken, for example because it keeps a budget. If a path is not
             allowed, its continuations are not allowed either. If no path is allowed, the result is empty.
     """

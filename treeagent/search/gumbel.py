@@ -57,7 +57,7 @@ class Halving:
     """Number of simulations before this schedule."""
     rounds: int = 1
     """Number of rounds so far, including the one in progress."""
-    left: int = field(init=False)
+    remaining: int = field(init=False)
     """Number of remaining actions."""
     began: int = 0
     """Value of ``rounds`` when the phase began."""
@@ -65,7 +65,7 @@ class Halving:
     """Shares of the limits that were spent when the phase began and when the last round began."""
 
     def __post_init__(self) -> None:
-        self.left = self.considered
+        self.remaining = self.considered
 
     def required_visits(self, simulation: int, share: float) -> int:
         """How many visits a root action must already have so that this simulation, counted from 0, may choose it.
@@ -77,9 +77,9 @@ class Halving:
         while index >= len(self.visits):
             phase, last = self.spent
             if self.rounds > self.began and share - phase + share - last > 1 / phases(self.considered) + 1e-9:
-                self.left = max(min(2, self.considered), self.left // 2)
+                self.remaining = max(min(2, self.considered), self.remaining // 2)
                 self.began, phase = self.rounds, share
-            self.visits += [self.rounds] * self.left
+            self.visits += [self.rounds] * self.remaining
             self.rounds, self.spent = self.rounds + 1, (phase, share)
         return self.visits[index]
 
@@ -142,17 +142,17 @@ def _log(probability: float) -> float:
 
 
 def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
-    """The action to take after a Gumbel search: among the most visited actions, the one with the greatest g(a) + log
-    P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0. An exhausted action competes too, because it has fewer
-    visits only for lack of anything left to find."""
+    """The action to take after a Gumbel search: of the most visited actions, the one with the greatest score
+    g(a) + log P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0. An explored action competes too, because it
+    has fewer visits only for lack of anything left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
     scores = root_scores(tree.root, g, config)
-    rivals = [
+    competing = [
         (score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or is_explored(edge)
     ]
-    return max(rivals, key=lambda rival: rival[0])[1]
+    return max(competing, key=lambda item: item[0])[1]
 
 
 def is_explored(edge: Edge) -> bool:

@@ -4,8 +4,8 @@ The search only chooses what to do next. A driver takes its requests, answers th
 back:
 
     search = ask_tell(SearchConfig(Limits(simulations=64)), states, seeds)
-    while wanted := search.ask():
-        search.tell([answer(each) for each in wanted])
+    while requests := search.ask():
+        search.tell([answer(request) for request in requests])
 
 ``Searcher.run`` is such a loop over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``. A driver need not
 answer all trees at the same time.

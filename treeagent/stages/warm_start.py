@@ -39,7 +39,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     learns their outcomes. Returns the folder of the checkpoint.
 
     Raises:
-        RunError: there is nothing to imitate, or no row of a wanted kind is short enough.
+        RunError: there is nothing to imitate, or no row of a kind that the settings ask for is short enough.
     """
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):

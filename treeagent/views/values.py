@@ -111,8 +111,8 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
 def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     """The λ-return G^λ(s,a) = r + γ [(1 - λ) V(s') + λ G^λ(s')] (Sutton and Barto 2018, section 12.8).
 
-    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. If none was tried, the return is r +
-    γ V(s'); after a known end, V(s') is 0.
+    G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. If none was tried, the return is
+    r + γ V(s'); after a known end, V(s') is 0.
     """
     reward, node = edge.reward or 0.0, edge.child
     if node is None:
