@@ -44,9 +44,10 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
     updated = update(config, run, progress, base, config.update.methods)
-    first, *_ = config.evaluate.modes
-    # The modes of the base policy show what search adds; the other policies, in its first mode, what learning adds.
-    evaluations = [*((base, mode) for mode in config.evaluate.modes), *((policy, first) for policy in updated)]
+    modes = config.evaluate.modes
+    # The modes of the base policy show what search adds. The updated policies, in the first mode, show what learning
+    # adds.
+    evaluations = [*((base, mode) for mode in modes), *((policy, modes[0]) for policy in updated)]
     rows = evaluate(config, run, progress, evaluations)
     report(run)
     return rows
@@ -75,7 +76,8 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         checkpoint: where to start; by default where the run was begun, or else from a warm start.
 
     Returns:
-        rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others in greedy mode.
+        rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others in greedy mode if
+        that is one of these modes.
 
     Raises:
         UserError: the settings ask for harder variations, but the environment offers none; or for imagined trees, but

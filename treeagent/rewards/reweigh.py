@@ -49,16 +49,15 @@ def reweighed(
             return edge.reward
         if not config.weights:
             return edge.outcome
-        return (
-            None
-            if is_unjudged(config, components[id(edge)], edge.child.ended)
-            else total(weights, components[id(edge)])
-        )
+        if is_unjudged(config, components[id(edge)], edge.child.ended):
+            return None
+        return total(weights, components[id(edge)])
 
-    grown = process_weight if config.weights else 0.0
+    process_weight = process_weight if config.weights else 0.0
     stored = components if config.active else {}
     return [
-        with_rewards(tree, _with_hacked_cancelled(tree, base_reward), stored, process_weight=grown) for tree in trees
+        with_rewards(tree, _with_hacked_cancelled(tree, base_reward), stored, process_weight=process_weight)
+        for tree in trees
     ]
 
 

@@ -103,9 +103,8 @@ async def play(
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _planning_error(tree)
-        outcome.found = _found_success(
-            tree
-        )  # it reads withheld rewards, but the episodes are over: no action can change
+        # This reads withheld rewards, but the episodes are over, so no action can change.
+        outcome.found = _found_success(tree)
     if budgets:
         for outcome, over in zip(outcomes, refused, strict=True):
             outcome.over_budget, outcome.plan_refused = not within_budgets(outcome.components, budgets), over

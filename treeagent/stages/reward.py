@@ -137,9 +137,8 @@ def _order(checkpoint: Checkpoint, head: ValueHead, pairs: Sequence[Comparison])
 
     def measure() -> float:
         better, worse = (scores(checkpoint.model, head, rows) for rows in _sides(pairs))
-        return sum(-math.log1p(math.exp(min(two - one, 30.0))) for one, two in zip(better, worse, strict=True)) / len(
-            pairs
-        )
+        losses = [math.log1p(math.exp(min(low - high, 30.0))) for high, low in zip(better, worse, strict=True)]
+        return -sum(losses) / len(pairs)
 
     return measure
 

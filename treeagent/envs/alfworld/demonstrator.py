@@ -36,9 +36,8 @@ def _meant(spec: GameSpec, game: Game, history: tuple[str, ...], commands: Seque
         if spec.kind == "pick_two_obj_and_place":
             in_place = {name for name, where in game.objects(history) if where.startswith(f"{goal} ")}
         takes = [each for each in commands if each.removeprefix("take ").split(" from ")[0] not in in_place]
-        return f"find {target}", _first_command(takes, f"take {target} ") or _seek(
-            game, history, target, commands, in_place
-        )
+        take = _first_command(takes, f"take {target} ")
+        return f"find {target}", take or _seek(game, history, target, commands, in_place)
     if not held.startswith(f"{target} "):
         return f"leave {held}", _first_command(commands, "move ", "go to ")
     if spec.kind == "look_at_obj_in_light":
