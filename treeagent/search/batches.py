@@ -253,13 +253,13 @@ class Searcher(ABC):
         config, last = self.config, path[-1]
         assert last.child is not None
         weight = config.process_weight
-        worth = (1 - weight) * last.child.leaf_value(last.reward)
+        value = (1 - weight) * last.child.leaf_value(last.reward)
         for edge in reversed(path):
-            earned = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
-            worth = earned + (1.0 if edge.thought else config.discount) * worth
+            reward = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
+            value = reward + (1.0 if edge.thought else config.discount) * value
             if edge is last:
-                worth = edge.with_critic(worth, config.critic_weight)
-        return worth, math.prod(edge.prior for edge in path)
+                value = edge.with_critic(value, config.critic_weight)
+        return value, math.prod(edge.prior for edge in path)
 
 
 def _estimable(nodes: Sequence[Node | None]) -> list[Node]:

@@ -51,10 +51,10 @@ def ranked_ends(
 ) -> list[list[Edge]] | None:
     """The paths to ends that are ``allowed``, ranked as by the decision "leaf", best first. None if the search reached
     no end."""
-    found = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
-    ends = [(path, node) for path, node in found if allowed(path)]
+    reached = [(list(path), node) for path, node in tree.walk() if path and node.ended and not node.unknown]
+    ends = [(path, node) for path, node in reached if allowed(path)]
     ends.sort(key=lambda end: end_rank(tree, end[0], end[1], likelihood_weight), reverse=True)
-    return [path for path, _ in ends] if found else None
+    return [path for path, _ in ends] if reached else None
 
 
 def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: float) -> tuple[bool, float, float, int]:

@@ -22,7 +22,7 @@ class Frontier(Searcher):
 
         Returns the paths to the states reached that may be expanded further.
         """
-        found: list[Path] = []
+        reached: list[Path] = []
         for group in self.groups(growth, paths):
             yield from self.expand(growth, group)
             candidates = [[*path, edge] for path in group for edge in last_node(growth, path).edges]
@@ -31,8 +31,8 @@ class Frontier(Searcher):
                 stepped = [path for path in tried if path[-1].child is not None]
                 for path in stepped:
                     self.back_up(growth, path)
-                found += filter(self.is_expandable, stepped)
-        return found
+                reached += filter(self.is_expandable, stepped)
+        return reached
 
 
 class Beam(Frontier):
@@ -44,8 +44,8 @@ class Beam(Frontier):
     def grow(self, growth: Growth) -> RequestGenerator[None]:
         beam: list[Path] = [[]]
         while beam and self.simulations_allowed(growth):
-            found = yield from self.try_all(growth, beam)
-            beam = sorted(found, key=self.rank, reverse=True)[: self.config.beam.width]
+            reached = yield from self.try_all(growth, beam)
+            beam = sorted(reached, key=self.rank, reverse=True)[: self.config.beam.width]
 
 
 class BestFirst(Frontier):
@@ -59,7 +59,7 @@ class BestFirst(Frontier):
         queue: list[tuple[float, float, int, Path]] = [(0.0, 0.0, next(order), [])]
         while queue and self.simulations_allowed(growth):
             *_, path = heapq.heappop(queue)
-            found = yield from self.try_all(growth, [path])
-            for path in found:
-                worth, likelihood = self.rank(path)
-                heapq.heappush(queue, (-worth, -likelihood, next(order), path))
+            reached = yield from self.try_all(growth, [path])
+            for path in reached:
+                value, likelihood = self.rank(path)
+                heapq.heappush(queue, (-value, -likelihood, next(order), path))

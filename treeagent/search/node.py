@@ -317,8 +317,8 @@ def solved(tree: Tree) -> bool:
 
 def accuracy(tree: Tree) -> float:
     """Share of finished paths that succeed; 0 if no path finished."""
-    found = [succeeds(path) for path in finished_paths(tree)]
-    return sum(found) / len(found) if found else 0.0
+    successes = [succeeds(path) for path in finished_paths(tree)]
+    return sum(successes) / len(successes) if successes else 0.0
 
 
 def return_spread(tree: Tree) -> float:

@@ -125,8 +125,8 @@ def mean_age(run: Run, names: Collection[str], policies: Sequence[Path]) -> floa
         policies: all policies so far, oldest first.
     """
     ages = {checkpoint_name(policy, run.path): age for age, policy in enumerate(reversed(policies))}
-    found = [ages[row.policy] for name in names for row in tree_rows(run.trees, name) if row.policy in ages]
-    return sum(found) / len(found) if found else None
+    tree_ages = [ages[row.policy] for name in names for row in tree_rows(run.trees, name) if row.policy in ages]
+    return sum(tree_ages) / len(tree_ages) if tree_ages else None
 
 
 def finish_round(
@@ -419,6 +419,6 @@ def _spent(run: Run, number: int) -> dict[str, float]:
     names = [
         name for each in range(number + 1) for name in (_round_name(each), imagined_trees(each), _all_varied_name(each))
     ]
-    facts = [found for name, found in run.stages().items() if name in names]
+    facts = [stage_facts for name, stage_facts in run.stages().items() if name in names]
     counted = ("environment_steps", "imagined_steps", "generated_tokens", "simulations")
     return {name: sum(each[name] for each in facts) for name in counted}

@@ -331,8 +331,8 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
 
     selected = None
     if config.update.keep_trees < 1:
-        found = chain.from_iterable(zip(places, trees, strict=True) for places, trees in groups())
-        spreads = dict(sorted((place, return_spread(tree)) for place, tree in found))
+        all_trees = chain.from_iterable(zip(places, trees, strict=True) for places, trees in groups())
+        spreads = dict(sorted((place, return_spread(tree)) for place, tree in all_trees))
         selected = set(informative(list(spreads.values()), config.update.keep_trees))
     folder, marks = job.out.parent, 0
     rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
@@ -465,8 +465,8 @@ def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, floa
     they are clipped, too, because the head may be older than the weights.
     """
     weighed = bool(config.rewards.weights)
-    found = [] if weighed else [path_return(path) for path in finished_paths(tree)]
-    low, high = min([returns[0], *found]), max([returns[1], *found])
+    path_returns = [] if weighed else [path_return(path) for path in finished_paths(tree)]
+    low, high = min([returns[0], *path_returns]), max([returns[1], *path_returns])
     for row in value_rows(tree, config.update.values):
         clipped = tuple(min(max(target, low), high) for target in row.value_targets)
         yield replace(row, value_targets=clipped)

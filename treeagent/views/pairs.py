@@ -143,20 +143,20 @@ def compared_siblings(
             yield path, margin, chosen, rejected, "rule"
 
 
-_Decided = tuple[float, Edge, Edge, Source]
+_DecidedPair = tuple[float, Edge, Edge, Source]
 """Margin, chosen action, rejected action, and source of the decision."""
 
 
 def _decided_pairs(
     tree: Tree, node: Node, config: PairConfig, critic_weight: float
-) -> dict[frozenset[str], _Decided | None]:
+) -> dict[frozenset[str], _DecidedPair | None]:
     """The pairs of siblings that reviewers decided, by the texts of the two actions. None for two actions that form no
     pair."""
-    found: dict[frozenset[str], _Decided | None] = {}
+    decided: dict[frozenset[str], _DecidedPair | None] = {}
     if not node.marks:
-        return found
+        return decided
 
-    def pair(chosen: Edge, rejected: Edge, source: Source) -> _Decided | None:
+    def pair(chosen: Edge, rejected: Edge, source: Source) -> _DecidedPair | None:
         margin = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
         return (max(margin, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
 
@@ -166,15 +166,15 @@ def _decided_pairs(
         if verdict is not None:
             better, source = verdict
             chosen, rejected = (first, second) if better > 0 else (second, first)
-            found[_texts(first, second)] = pair(chosen, rejected, source) if better else None
+            decided[_texts(first, second)] = pair(chosen, rejected, source) if better else None
     good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
     for edge in edges:
-        # ``edge.vetoed`` will not do: it is also set on the last action of an episode that was vetoed as a whole.
+        # ``edge.vetoed`` is too broad: it is also set on the last action of an episode that was vetoed as a whole.
         refusal = next((mark for mark in node.marks if mark.refuses(edge.action.text)), None)
         if refusal is not None and good:
             best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
-            found.setdefault(_texts(best, edge), pair(best, edge, refusal.source))
-    return found
+            decided.setdefault(_texts(best, edge), pair(best, edge, refusal.source))
+    return decided
 
 
 def _texts(first: Edge, second: Edge) -> frozenset[str]:
