@@ -19,17 +19,20 @@ install: $(VENV)/.installed
 
 install-dev: $(VENV)/.installed-dev
 
-# Install torch first: on some machines this exact version is a small CPU build, which the next command then keeps.
-$(VENV)/.installed: pyproject.toml
+# Install torch first: on some machines this exact version is a small CPU build, which later commands then keep.
+$(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP) torch==2.13.0
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	$(BIN)/pip install $(PIP) --editable .
 	touch $@
 
-# What tests and checks need besides the package; the quickstart does not need it.
-$(VENV)/.installed-dev: $(VENV)/.installed
+# The package with what tests and checks need besides it; the quickstart does not need that.
+$(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml
 	$(BIN)/pip install $(PIP) --editable ".[dev]"
-	touch $@
+	touch $(VENV)/.installed $@
 
 quickstart: install
 	$(BIN)/treeagent quickstart --config quickstart --out $(RUN) --seed $(SEED) --resume
