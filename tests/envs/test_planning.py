@@ -6,7 +6,6 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata, resources
@@ -375,21 +374,6 @@ def test_no_two_splits_share_a_problem_and_a_small_size_runs_out_of_them() -> No
     assert len({repr(task.data["problem"]) for task in (*train, *test)}) == 40
     with pytest.raises(UserError, match="raise option size"):
         PlanningEnv(PlanningOptions(size=2)).tasks("train", 50)
-
-
-def test_a_step_takes_less_than_a_tenth_of_a_millisecond() -> None:
-    for name, size in (("blocks", 6), ("hanoi", 4), ("logistics", 4), ("tireworld", 8)):
-        env = PlanningEnv(PlanningOptions(domain=name, size=size))  # type: ignore[arg-type]
-        env.reset(options={"task": env.tasks("train", 1)[0]})
-        place, action = env.snapshot(), env.legal_actions()[0]
-        times = []
-        for _ in range(200):
-            env.restore(place)
-            began = time.perf_counter()
-            env.legal_actions()
-            env.step(action)
-            times.append(time.perf_counter() - began)
-        assert statistics.median(times) < 1e-4
 
 
 def problem_files(folder: Path, count: int) -> Path:
