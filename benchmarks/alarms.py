@@ -155,8 +155,8 @@ def main() -> None:
     arguments = options.parse_args()
     with record_of(arguments, QUESTION) as record:
         for row in record.result.rows:
-            if (figures := judged_again(row.figures)) != row.figures:
-                record.add(replace(row, figures=figures))
+            if (rejudged := judged_again(row.figures)) != row.figures:
+                record.add(replace(row, figures=rejudged))
         jobs = [
             RunJob(arm, seed, arguments.out, tuple(arguments.set))
             for arm in arguments.arms

@@ -121,12 +121,12 @@ def rounds_table(result: Result) -> str:
     for arm in recipes:
         line = [arm]
         for number in range(1, last + 1):
-            gains = []
+            points = []
             for seed, row in result.of(arm).items():
                 after = dict(_rounds(row)) | {0: percent(result.of("before")[seed])}
                 if number in after:
-                    gains.append(after[number] - after[number - 1])
-            line.append(spread(estimate(gains), "+") if gains else "")
+                    points.append(after[number] - after[number - 1])
+            line.append(spread(estimate(points), "+") if points else "")
         lines.append(line)
     return markdown(["points added by", *(f"round {number}" for number in range(1, last + 1))], lines)
 

@@ -285,10 +285,10 @@ def _curves(draw: Draw, charts_by_stage: Mapping[str, Sequence[Chart]]) -> str:
 
 def _tree(tree: Tree, view: str) -> str:
     chosen = {id(edge) for edge in best_path(tree, "visits")}
-    budget = tree.budget
+    spent = tree.budget
     title = (
-        f"Task {tree.task.id}: {budget.simulations} simulations, {budget.environment_steps} environment steps, "
-        f"{budget.generated_tokens} generated tokens. N visits, Q mean return, P prior, V estimate, r reward; "
+        f"Task {tree.task.id}: {spent.simulations} simulations, {spent.environment_steps} environment steps, "
+        f"{spent.generated_tokens} generated tokens. N visits, Q mean return, P prior, V estimate, r reward; "
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
