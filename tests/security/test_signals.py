@@ -35,7 +35,7 @@ class Started:
     """A process and its descendants, found by a mark in their environment even if they lead sessions of their own."""
 
     def __init__(self, *command: str | Path) -> None:
-        self.mark = uuid.uuid4().hex
+        self.mark, self.helpers = uuid.uuid4().hex, set[int]()
         self.process = subprocess.Popen(
             command,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: self.mark},
@@ -49,26 +49,30 @@ class Started:
         found = list[int]()
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                if f"{MARK}={self.mark}".encode() in path.read_bytes() and runs(int(path.parent.name)):
-                    found.append(int(path.parent.name))
+                pid = int(path.parent.name)
+                if f"{MARK}={self.mark}".encode() in path.read_bytes() and runs(pid):
+                    found.append(pid)
+                    if self._helps(pid):
+                        self.helpers.add(pid)
             except OSError:  # the process has just ended, or belongs to another user
                 continue
         return found
 
     def left(self) -> list[int]:
-        """Processes that still run after ``SECONDS``. The started process and the resource tracker of multiprocessing,
-        which ends with it, are left out, because Python takes longer to unload torch on a busy machine."""
+        """Processes that still run after ``SECONDS``. The started process, and the resource tracker and the fork server
+        of multiprocessing, which end with it, are left out, because Python takes longer to unload torch on a busy
+        machine."""
         deadline = time.monotonic() + SECONDS
-        while (found := [pid for pid in self.all() if not self._leads(pid)]) and time.monotonic() < deadline:
+        while (found := set(self.all()) - {self.process.pid} - self.helpers) and time.monotonic() < deadline:
             time.sleep(0.02)
-        return found
+        return sorted(found)
 
-    def _leads(self, pid: int) -> bool:
-        try:
-            tracks = b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:  # the process has just ended
-            tracks = False
-        return pid == self.process.pid or tracks
+    def _helps(self, pid: int) -> bool:
+        """Whether it is the resource tracker or the fork server. Workers have the command line of the server, but not
+        its parent."""
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        return b"resource_tracker" in command or (b"forkserver" in command and parent == self.process.pid)
 
 
 Send = Callable[[int, int], None]
@@ -149,6 +153,7 @@ def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_tre
             assert trees(out) == whole
             shutil.rmtree(out)
         except subprocess.TimeoutExpired:
+            started.all()
             started.process.send_signal(number)
             left = started.left()
             _, said = started.process.communicate(timeout=20)
@@ -252,7 +257,7 @@ def test_workers_that_hang_die_with_a_killed_parent(tmp_path: Path) -> None:
     started.process.communicate()
 
 
-def test_workers_that_are_still_importing_die_with_a_killed_parent(tmp_path: Path) -> None:
+def test_idle_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(parent("print(flush=True); import time; time.sleep(1000)"))
     started = Started(sys.executable, program)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from treeagent.config import RunConfig
@@ -31,6 +32,10 @@ def count(job: Count, emit: Emit) -> int:
 
 def process_id(job: int, emit: Emit) -> int:
     return os.getpid()
+
+
+def chance(job: int, emit: Emit) -> float:
+    return float(np.random.random())
 
 
 def refuse(job: int, emit: Emit) -> None:
@@ -82,6 +87,10 @@ def test_kept_workers_do_jobs_of_several_calls_even_after_one_was_given_up() -> 
             break
         after = [result for _, result in run_jobs(count, [Count(3), Count(4)], RunConfig(workers=2))]
         assert sorted(after) == [3, 6]
+
+
+def test_workers_do_not_share_the_state_of_numpys_global_generator() -> None:
+    assert len({value for _, value in run_jobs(chance, [1, 2], RunConfig(workers=2))}) == 2
 
 
 def test_what_a_job_raises_is_raised_here_with_its_own_traceback() -> None:

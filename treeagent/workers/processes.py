@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from treeagent.config import RunConfig
@@ -188,7 +190,7 @@ class _JobResult:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    process: SpawnProcess
+    process: ForkServerProcess | SpawnProcess
     lifeline: Connection
     """The writing end of a pipe. The kernel kills the worker when it is closed, which the end of this process does."""
 
@@ -277,17 +279,11 @@ class Processes:
 
 
 def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
-    """Start worker processes. They are still importing modules when this function returns."""
-    # spawn, because a fork of a process that has run torch can hang in its thread pools, and inherits locks.
-    context = multiprocessing.get_context("spawn")
+    """Start worker processes. Those of a machine with a GPU are still importing modules when this function returns."""
+    context = _context()
     workers: dict[Connection, _Worker] = {}
-    resource_tracker.ensure_running()  # started here, because its first start unblocks SIGINT
-    # A child inherits the blocked signals. Otherwise Ctrl-C would interrupt a worker that is still importing torch and
-    # does not ignore the signal yet, and its traceback would appear in the terminal. Blocking also ensures that no
-    # signal arrives between the start of a worker and its entry in the list of workers to kill.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
-        try:
+        with _end_signals_blocked():  # none may arrive between the start of a worker and its entry in the dictionary
             for _ in range(count):
                 parent_end, worker_end = context.Pipe()
                 lifeline, ours = context.Pipe(duplex=False)
@@ -298,13 +294,46 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
                 workers[parent_end] = _Worker(process, ours)
                 worker_end.close()
                 lifeline.close()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     except BaseException:  # such as a signal that was pending and arrives when it is unblocked
         for worker in workers.values():
             worker.process.kill()
         raise
     return workers
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """How worker processes are started. This process itself cannot be forked: torch has started threads in it, and a
+    fork could hang.
+
+    The fork server is a process that has imported the modules of treeagent that this process has imported, and has
+    started no thread. Workers are forks of it: they need no time for imports, and share the memory of these modules. On
+    a machine with a GPU, each worker imports them for itself, since CUDA does not work in the fork of a process that
+    has used it, and an import of some package might.
+    """
+    if sys.platform != "linux" or torch.accelerator.is_available():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] == "treeagent"])
+    with _end_signals_blocked():
+        forkserver.ensure_running()
+    # Wait for the imports here, where Ctrl-C interrupts the wait: the server's first process starts after them.
+    first = context.Process(target=os.getpid)
+    first.start()
+    first.join()
+    return context
+
+
+@contextmanager
+def _end_signals_blocked() -> Iterator[None]:
+    """Context in which signals that end a run wait. Processes that are started in it inherit the blocked signals.
+    Otherwise Ctrl-C would interrupt a worker that is still importing torch and does not ignore the signal yet, and its
+    traceback would appear in the terminal."""
+    resource_tracker.ensure_running()  # started here, because its first start unblocks SIGINT
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
@@ -317,6 +346,7 @@ def _serve(pipe: Connection, lifeline: Connection, threads: int) -> None:
     os.set_inheritable(pipe.fileno(), False)
     guard_streams()
     torch.set_num_threads(threads)
+    np.random.seed()  # environments may use NumPy's global generator, and forks of one process begin with one state
     with suppress(EOFError, ConnectionError):
         while True:
             work, job = pipe.recv()
