@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Task
+from treeagent.types import Task, UserError
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 
 ALL = PairConfig(rule="all")
@@ -170,6 +170,18 @@ def test_a_trajectory_pair_crosses_trees_of_a_task_and_of_one_prompt() -> None:
     assert [pair.origin for pair in preference_pairs([low, high], TRAJECTORY)] == ["imagined"]
     assert list(preference_pairs([high], TRAJECTORY)) == []  # they are only 0.1 apart
     assert list(preference_pairs([], TRAJECTORY)) == []
+
+
+def test_transcripts_hold_no_log_probabilities_and_make_no_pair() -> None:
+    """A good and a bad transcript of one task. DPO would take log μ of each as 0."""
+    good, bad = (
+        Tree(TASK, 0, node((1,), edge("a", (number,), 1, reward, node((9,), end="terminated"), reward)))
+        for number, reward in ((2, 1.0), (3, 0.0))
+    )
+    for tree in (good, bad):
+        tree.root.edges[0].action = replace(tree.root.edges[0].action, logprobs=())
+    with pytest.raises(UserError, match="imported"):
+        list(preference_pairs([good, bad], TRAJECTORY))
 
 
 def test_of_equal_trajectories_the_shorter_makes_the_pair() -> None:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from treeagent.marks import Source, preference
 from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
 from treeagent.types import Origin
-from treeagent.views.tokens import turn_tokens
+from treeagent.views.tokens import require_logprobs, turn_tokens
 
 _MOST_PER_NODE = 4
 """The rule "all" keeps at most this many pairs per node, those with the widest margin. With more, a few nodes would
@@ -82,7 +82,8 @@ def preference_pairs(
             as it was in the search.
 
     Raises:
-        UserError: the rule is "trajectory" and the prompt starts anew on a path that is compared.
+        UserError: an action of a pair has no log-probabilities; or the rule is "trajectory" and the prompt starts anew
+            on a path that is compared.
     """
     trees = [trees] if isinstance(trees, Tree) else trees
     if config.rule == "trajectory":
@@ -95,6 +96,7 @@ def preference_pairs(
 def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
     """The pairs of ``compared_siblings`` as tokens."""
     for path, margin, chosen, rejected, source in compared_siblings(tree, config, critic_weight):
+        require_logprobs(tree.task.id, (chosen, rejected))
         yield PreferencePair(
             task_id=tree.task.id,
             context_ids=tree.prompt_ids(path),
@@ -185,9 +187,10 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     """The pair of ``compared_trajectories`` as tokens.
 
     Raises:
-        UserError: the prompt starts anew on one of the two paths.
+        UserError: an action has no log-probabilities, or the prompt starts anew on one of the two paths.
     """
     for tree, best, worst, margin in compared_trajectories(trees, config):
+        require_logprobs(tree.task.id, (*best, *worst))
         taught = {id(edge) for edge in best if tree.may_prefer(edge)}
         chosen, rejected = _continuation(best, taught), _continuation(worst)
         if chosen.token_ids != rejected.token_ids:

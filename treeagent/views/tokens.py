@@ -94,6 +94,19 @@ def turn_tokens(
     return TurnTokens(tuple(ids), tuple(mask), tuple(logprobs), tuple(actions), tuple(ends))
 
 
+def require_logprobs(task_id: str, edges: Sequence[Edge]) -> None:
+    """Check that the actions have behaviour log-probabilities.
+
+    Raises:
+        UserError: an action has none, because its tree was imported.
+    """
+    if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges):
+        raise UserError(
+            f"the tree of task {task_id} holds no log-probabilities: it was imported, and can only be imitated, as by "
+            "treeagent update rft"
+        )
+
+
 def path_rows(
     tree: Tree,
     path: Sequence[Edge],

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from treeagent.search.node import Tree, path_origin
-from treeagent.types import Origin, UserError
+from treeagent.types import Origin
 from treeagent.views.advantages.common import trajectories
-from treeagent.views.tokens import turn_tokens
+from treeagent.views.tokens import require_logprobs, turn_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,7 @@ def advantage_rows(tree: Tree, scored: Mapping[int, float]) -> Iterator[Advantag
                 continue
             trained |= new
             last = max(index for index, edge in enumerate(edges) if id(edge) in new)
-            if any(len(edge.action.logprobs) < len(edge.action.token_ids) for edge in edges[: last + 1]):
-                raise UserError(
-                    f"the tree of task {tree.task.id} holds no log-probabilities: it was imported, and can only be "
-                    "imitated, as by treeagent update rft"
-                )
+            require_logprobs(tree.task.id, edges[: last + 1])
             tokens = turn_tokens(edges[: last + 1], new, closing=False)
             yield AdvantageRow(
                 tree.task.id,
