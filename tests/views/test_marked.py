@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hand_trees import TASK, hand_tree, node, random_tree
+from hand_trees import TASK, edge, hand_tree, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,17 +93,45 @@ def test_an_episode_called_failed_loses_its_return_up_to_the_root() -> None:
 
 
 def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() -> None:
-    """B1 was cut off at V = 1/2, and its return becomes 1. With γ = 1/2, W(B1) gains 1/2 and W(B) gains 1/4."""
+    """B1 was cut off at V = 1/2. With γ = 1/2 its return goes from 1/4 to 1: W(B1) gains 3/4 and W(B) gains 3/8."""
     tree = hand_tree()
     tree.discount = 0.5
     b = tree.root.edges[1]
     assert b.child is not None
     limit = b.child.edges[0]
     assert limit.child is not None
+    limit.value_sum, b.value_sum = 0.25, 0.125
     apply_marks(tree, deciding([say(tree, limit.child, "solved", "B", "B1")]))
     assert path_return([b, limit]) == 1.0
-    assert (limit.value_sum, b.value_sum) == (1.0, 0.75)
+    assert (limit.value_sum, b.value_sum) == (1.0, 0.5)
     assert limit.child.final
+
+
+def test_a_thought_discounts_no_judgement() -> None:
+    """Two turns of a thought and an action each, with γ = 1/2. The return is 0 and becomes 1: it is 1 from the last
+    thought on, and 1/2 from both steps before."""
+    act = edge("act", (5,), 1, 0.0, node((6,), end="terminated"))
+    think = edge("think", (4,), 1, 0.0, node((), act))
+    go = edge("go", (3,), 1, 0.0, node((7,), think))
+    plan = edge("plan", (2,), 1, 0.0, node((), go))
+    for thought in (plan, think):
+        thought.action = replace(thought.action, call="")
+    tree = Tree(TASK, 0, node((1,), plan), discount=0.5)
+    assert act.child is not None
+    apply_marks(tree, deciding([say(tree, act.child, "solved", "plan", "go", "think", "act")]))
+    path = [plan, go, think, act]
+    assert [each.value for each in path] == [0.5, 0.5, 1.0, 1.0]
+    assert [path_return(path[index:], 0.5) for index in range(4)] == [0.5, 0.5, 1.0, 1.0]
+
+
+def test_a_judgement_replaces_the_estimate_of_an_end_whose_reward_was_withheld() -> None:
+    """No judge gave a verdict, so the visit returned V = 1/2. A person calls the end failed."""
+    last = edge("a", (2,), 1, 0.5, node((3,), value=0.5, end="terminated"), None)
+    last.components = {"outcome": 1.0}
+    tree = Tree(TASK, 0, node((1,), last))
+    assert last.child is not None
+    apply_marks(tree, deciding([say(tree, last.child, "failed", "a")]))
+    assert last.value == last.reward
 
 
 def test_an_edited_action_is_imitated_as_the_reviewer_wrote_it() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from treeagent.marks import Mark, label, state_hash
-from treeagent.search.node import Edge, Tree, outcome
+from treeagent.search.node import Edge, Tree, outcome, path_return
 
 
 def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
@@ -36,9 +36,9 @@ def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
 
 def _relabel(path: Sequence[Edge], target: float, discount: float) -> None:
     """Set the undiscounted return of a finished path, by the environment's own rewards, to ``target``. The reward of
-    the last action changes, and the change is backed up to the root: for each visit of the last action it is added,
-    discounted, to W of every action on the path. If rewards are weighted sums, the last reward changes by the same
-    amount until it is reweighed.
+    the last action changes, and V(s) after it no longer counts. The change of the return is backed up to the root: for
+    each visit of the last action it is added, discounted, to W of every action on the path. If rewards are weighted
+    sums, the last reward changes by the same amount until it is reweighed.
 
     Simulations that search counted as revisits of a known end further up (``growth.backup``) keep their returns.
     """
@@ -46,15 +46,17 @@ def _relabel(path: Sequence[Edge], target: float, discount: float) -> None:
     child = last.child
     if child is None or child.unknown:
         return
-    change, hacked = target - outcome(path), last.hacked
+    hacked, before = last.hacked, path_return([last], discount)
     if last.components:
         last.components = {**last.components, "judge": target, "verdict": target, "hacked": 0.0}
     child.bootstrap = False  # the reviewer judged the end, so V(s) must not be added
     last.reward = last.reward or 0.0  # an imported transcript may have no reward
     missing = target - outcome(path)
-    last.reward += change if hacked else missing  # a hacked end took back the earlier rewards
+    last.reward += target if hacked else missing  # a hacked end took back the earlier rewards
     if "outcome" in last.components:
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}
+    change = path_return([last], discount) - before
     for edge in reversed(path):
+        if edge is not last and not edge.thought:
+            change *= discount
         edge.value_sum += last.visits * change
-        change *= 1.0 if edge.thought else discount
