@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +20,11 @@ from treeagent.envs.shop import ShopEnv
 from treeagent.generators.grammar import ReAct
 from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import Advance, QuietProgress
-from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstration_path
+from treeagent.stages.build import make_chat
+from treeagent.stages.demonstrate import Alternatives, demonstrate, demonstration_path, tokenise
 from treeagent.stages.warm_start import _demonstration_rows, warm_start
 from treeagent.types import Task, ToolCall
+from treeagent.views.values import ValueTargetConfig, value_rows
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
 EARLY = "warm_start.early_experience."
@@ -206,12 +208,16 @@ def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, 
 
 
 def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    """The second of two steps pays 1, with γ = 1/2. It is paid at once where that step is taken, as in trees."""
     config, env = load_config(CONFIG, [*SMALL, "search.discount=0.5"]), Doors()
     (tree,) = demonstrate(
         EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
     )
-    (row,) = _demonstration_rows(config, load_checkpoint(whole[0]), [tree]).imitation
-    assert row.value_targets == (0.25, 0.5, 1.0)
+    warm = load_checkpoint(whole[0])
+    (row,) = _demonstration_rows(config, warm, [tree]).imitation
+    assert row.value_targets == (0.5, 1.0, 1.0)
+    searched = replace(tokenise(tree, make_chat(warm, config)), discount=0.5)
+    assert [each.value_targets for each in value_rows(searched, ValueTargetConfig())] == [row.value_targets]
 
 
 class Busy(ShopEnv):

@@ -22,6 +22,7 @@ from treeagent.stages.hooks import training_hooks
 from treeagent.stages.update import sample_rows
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
+from treeagent.views.imitation import path_targets
 from treeagent.views.tokens import TokenRow, path_rows
 
 TOKENIZER_EPISODES = 1500
@@ -171,7 +172,8 @@ class _DemonstrationRows:
     """The training rows made of demonstrations, and figures about them."""
 
     imitation: list[TokenRow] = field(default_factory=list[TokenRow])
-    """The demonstrated paths, with the discounted outcome as every state's value."""
+    """The demonstrated paths, with value targets as of trees: the reward on the way to a state plus the discounted
+    return from there."""
     world: list[TokenRow] = field(default_factory=list[TokenRow])
     reflections: list[TokenRow] = field(default_factory=list[TokenRow])
     """The reflections that fit into ``policy.max_new_tokens``."""
@@ -194,8 +196,8 @@ def _demonstration_rows(
         outcome = _outcome(demonstration) if path else None
         result.outcomes.append(outcome)
         result.environment_steps += tree.budget.environment_steps
-        left = range(len(path), -1, -1)
-        values = [outcome and outcome * config.search.discount**steps for steps in left]
+        played = demonstration_path(demonstration)  # longer than ``path`` if it does not fit what the policy can read
+        values = () if outcome is None else path_targets(played, config.search.discount)
         result.imitation += path_rows(tree, path, values)
         if early.wants("world") and tree.budget.simulations > 1:  # otherwise no alternative actions were tried
             result.world += world_rows(tree)

@@ -61,10 +61,16 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         start = sum(state in taught for state in states) if config.what == "states" else 0
         taught.update(states)
         if start < len(path):
-            paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
-            found = [paid[index] + path_return(path[index:], tree.discount) for index in range(start, len(path))]
             imitated = [edge for edge in path[start:] if tree.may_prefer(edge)]
-            yield from path_rows(tree, path, [None] * start + found + [paid[-1]], imitated=imitated)
+            targets = path_targets(path, tree.discount)[start:]
+            yield from path_rows(tree, path, [*[None] * start, *targets], imitated=imitated)
+
+
+def path_targets(path: Sequence[Edge], discount: float) -> list[float]:
+    """The value target of each state on a path, the root first and the end last: the reward on the way there plus the
+    return from there, in reward units."""
+    paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
+    return [paid[index] + path_return(path[index:], discount) for index in range(len(path))] + [paid[-1]]
 
 
 def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:
