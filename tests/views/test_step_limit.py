@@ -1,4 +1,4 @@
-"""An episode cut off by the task's own step limit has failed: every view counts only the rewards that it was paid.
+"""An episode cut off by the task's own step limit is over: every view counts only the rewards that it was paid.
 
 In the hall, two times "good" wins and ends the task. Every other episode is cut off after three steps, with reward 0.
 """
@@ -12,11 +12,21 @@ from toy_search import ConstantValue, TablePolicy, after, begin, calls, task
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.search.node import Edge, Node, Tree, accuracy, finished_paths, path_return, return_spread, solved
 from treeagent.search.record import from_record, to_record
 from treeagent.search.values import RolloutValue
 from treeagent.types import Action, State, Task, Transition
-from treeagent.views import AdvantageConfig, PairConfig, ValueTargetConfig, advantages, preference_pairs
+from treeagent.views import (
+    AdvantageConfig,
+    ImitationConfig,
+    PairConfig,
+    PolicyTargetConfig,
+    ValueTargetConfig,
+    advantages,
+    imitation_rows,
+    policy_rows,
+    preference_pairs,
+)
 from treeagent.views.figures import tree_figures
 from treeagent.views.values import state_outcome
 
@@ -92,6 +102,23 @@ def test_with_bootstrap_the_task_would_go_on() -> None:
         assert path_return(path) == GUESS
         assert state_outcome(node, path, ValueTargetConfig()) is None
     assert all(path[-1].child is not None and path[-1].child.terminated for path in finished_paths(tree))
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_success_that_the_limit_ends_is_learned(bootstrap: bool) -> None:
+    """The agent is to stay until the limit, and each of two steps pays 1/2. A limit that is not part of the task ends
+    nothing."""
+    end = Node(State(task(), ()), context_ids=(5,), truncated=True, bootstrap=bootstrap)
+    last = Edge(Action("wait", "wait", token_ids=(4,), logprobs=(-1.0,)), 1.0, 1, 0.5, 0.5, end)
+    between = Node(State(task(), ()), context_ids=(3,), edges=[last])
+    first = Edge(Action("wait", "wait", token_ids=(2,), logprobs=(-1.0,)), 1.0, 1, 1.0, 0.5, between)
+    tree = Tree(task(), 0, Node(State(task(), ()), context_ids=(1,), edges=[first]))
+    paths = [row.token_ids for row in imitation_rows(tree, ImitationConfig())]
+    prompts = [row.prompt_ids for row in policy_rows(tree, PolicyTargetConfig(), SearchConfig())]
+    if bootstrap:
+        assert not solved(tree) and not paths and not prompts
+    else:
+        assert solved(tree) and paths == [(1, 2, 3, 4, 5)] and prompts == [(1,), (1, 2, 3)]
 
 
 @pytest.mark.parametrize(("bootstrap", "worth"), [(False, 0.0), (True, GUESS)])

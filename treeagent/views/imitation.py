@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, outcome, path_logprob, path_origin, path_return, reaches
+from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_logprob, path_origin, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.world_model.transition import call_text
 
@@ -41,7 +41,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
         tree: a searched tree whose actions have token ids.
         config: which paths count as good.
     """
-    ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
+    ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
 
     def rank(path: Sequence[Edge]) -> tuple[float, int, float, int]:
@@ -50,7 +50,7 @@ def imitation_rows(tree: Tree, config: ImitationConfig) -> Iterator[TokenRow]:
 
     good.sort(key=rank)
     if config.what == "paths":
-        distinct: dict[tuple[str, ...], tuple[Edge, ...]] = {}
+        distinct: dict[tuple[str, ...], Sequence[Edge]] = {}
         for path in good:
             distinct.setdefault(_calls(path), path)
         good = list(distinct.values())[: config.paths_per_tree]

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import improved_policy
-from treeagent.search.node import Node, Tree, outcome, path_origin, reaches
+from treeagent.search.node import Node, Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.types import Origin
 
 
@@ -67,7 +67,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
         config: the target, and which ends are good.
         search: the settings of the search, from which "improved" reads ``critic_weight``.
     """
-    ended = [path for path, node in tree.walk() if path and node.terminated and tree.may_prefer(path[-1])]
+    ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
     taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
     for path, node in tree.walk():
