@@ -16,8 +16,9 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.stages.update import TrainJob, refuse_foreign, run_update
+from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
+from treeagent.views.values import ValueTargetConfig, value_rows
 from treeagent.workers.launch import _FSDP, check_accelerate_config
 
 SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
@@ -57,6 +58,21 @@ def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> N
     other.chat_template = str(other.chat_template).replace("<|assistant|>", "<|assistant|> ")
     with pytest.raises(UserError, match="tokenizer or chat template of"):
         refuse_foreign(tree, ChatFormat(other), job(RunConfig(), tmp_path))
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end: str) -> None:
+    own = tokenizer("Buy a red kettle. " * 20)
+    tree, chat = searched(own), ChatFormat(own)
+    [edge] = tree.root.edges
+    turn = Message("assistant", "go", edge.action.token_ids)
+    state = State(TASK, (*tree.root.state.messages, turn, Message("user", "It is late.")))
+    edge.visits, edge.child = 1, Node(state, terminated=end == "terminated", truncated=end == "truncated")
+    read_ends([tree, Tree(TASK, 0, Node(State(TASK, ()), truncated=True))], chat)  # the second was not reset
+    [row] = value_rows(tree, ValueTargetConfig())
+    assert row.token_ids == chat.prompt_ids(state.messages)
+    assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
+    assert row.value_targets == (0.0, 0.0)
 
 
 def accelerate(folder: Path, **settings: object) -> Path:

@@ -56,7 +56,7 @@ from treeagent.views.pairs import preference_pairs
 from treeagent.views.policy import policy_rows
 from treeagent.views.spilled import Picked, Spilled
 from treeagent.views.tokens import TokenRow
-from treeagent.views.values import value_rows
+from treeagent.views.values import is_read, value_rows
 from treeagent.workers.launch import launch
 from treeagent.workers.processes import Workers, own_worker, run_jobs
 
@@ -429,7 +429,7 @@ def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
     but fitting a head needs their ids."""
     for tree in trees:
         for node in tree.nodes():
-            if node.terminated and not node.context_ids and not node.state.messages[-1].partial:
+            if node.final and node.state.messages and not is_read(node):
                 reading = chat.read(node.state.messages)
                 node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
 
