@@ -1,5 +1,7 @@
 """Figures of a policy's trees, and the alarms raised by their course, by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hand_trees import edge, hand_tree, node
 
@@ -56,6 +58,17 @@ def test_refused_steps_are_counted() -> None:
     assert tree.root.edges[1].child is not None
     tree.root.edges[1].child.invalid = True
     assert tree_figures([tree])["invalid"] == pytest.approx(1 / 6)  # of six executed steps
+
+
+def test_a_thought_is_no_step_of_its_own() -> None:
+    """A thought, then a call that ends the task or one that is refused: one step, and half of the steps are refused."""
+    refused = edge("jump", (4,), 1, 0.0, node((5,)))
+    assert refused.child is not None
+    refused.child.invalid = True
+    thought = edge("so", (2,), 2, 1.0, node((), edge("go", (3,), 1, 1.0, node((6,), end="terminated"), 1.0), refused))
+    thought.action = replace(thought.action, call="")
+    figures = tree_figures([Tree(Task("split", "x"), 0, node((1,), thought))])
+    assert (figures["steps"], figures["invalid"]) == (1.0, 0.5)
 
 
 def test_repetition_is_of_three_tokens_said_before_on_the_path() -> None:

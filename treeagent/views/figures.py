@@ -25,7 +25,8 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
     refused. ``forbidden``: share of steps that a shield refused. ``repetition``: share of an agent's three-token
     sequences that it produced before on the same path. ``process``: mean sum of process rewards on a finished path.
     ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off with an error.
-    ``restarts``: share of states at which old observations were left out, so that the prompt starts anew.
+    ``restarts``: share of states at which old observations were left out, so that the prompt starts anew. A thought
+    with a node of its own is half a step, and counts with its action.
     """
     sums = defaultdict[str, float](float)
     counts = Counter[str]()
@@ -42,7 +43,7 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
             count("reward", returns[-1])
             count("repetition", repetition(path))
             count("process", sum(edge.process for edge in path))
-            count("steps", len(path))
+            count("steps", sum(not edge.thought for edge in path))
         count("success", solved(tree))
         count("failed", bool(tree.error))
         if returns:
@@ -52,7 +53,7 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
             for edge in node.edges:
                 tokens += len(edge.action.token_ids) - len(edge.action.forced)
                 sums["entropy"] -= edge.action.logprob
-                if edge.child is not None:
+                if edge.child is not None and not edge.thought:
                     count("invalid", edge.child.invalid)
                     count("forbidden", _forbidden(edge.child))
     if not counts:
