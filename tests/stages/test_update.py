@@ -1,22 +1,29 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from command import CONFIG, treeagent
+from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import Checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.marks import Mark, new_mark, state_hash
 from treeagent.run.folder import Run
+from treeagent.run.index import append, write_trees
+from treeagent.run.metrics import Event
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update
+from treeagent.stages.build import make_chat
+from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
 from treeagent.workers.launch import _FSDP, check_accelerate_config
@@ -73,6 +80,44 @@ def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end:
     assert row.token_ids == chat.prompt_ids(state.messages)
     assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
     assert row.value_targets == (0.0, 0.0)
+
+
+def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:
+    """The update imitates one action of each of two tasks. One of them is vetoed after the interruption."""
+    settings = ["training.save_every=1", "update.rft.max_steps=3", "update.rft.batch_size=2"]
+    small = ["update.validation_tasks=1", "environment.max_steps=1", "policy.max_new_tokens=2"]
+    config = load_config(CONFIG, [*settings, *small])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    chat, trees = make_chat(own, config), list[Tree]()
+    for number in range(2):
+        task = Task(f"shop-train-{number}", f"Buy {number} kettles.")
+        messages = (Message("user", task.prompt),)
+        ids = chat.encode_action("go")
+        end = State(task, (*messages, Message("assistant", "go", ids), Message("user", "done")))
+        root = Node(State(task, messages), context_ids=chat.prompt_ids(messages))
+        action = Action("go", "go", token_ids=ids, logprobs=(-1.0,) * len(ids))
+        root.edges = [Edge(action, 1.0, 1, 1.0, 1.0, Node(end, terminated=True))]
+        trees.append(Tree(task, 0, root))
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
+    veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
+
+    def train(out: str, marks: Sequence[Mark], interrupt_at: int = 0) -> tuple[int, dict[str, Any]]:
+        def emit(event: Event) -> None:
+            if interrupt_at and event.done == interrupt_at:
+                raise KeyboardInterrupt
+
+        begun = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / out, marks=marks)
+        facts = train_policy(begun, emit)
+        return facts.get("marks", 0), load_file(tmp_path / out / "model.safetensors")
+
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", (), interrupt_at=2)
+    marked, weights = train("cut", (veto,))
+    _, whole = train("whole", ())
+    assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
+    assert train("next", (veto,))[0] == 1
 
 
 def accelerate(folder: Path, **settings: object) -> Path:

@@ -48,6 +48,11 @@ def seal(folder: Path, step: int, run: str, progress: Progress, best: Mapping[st
     write_atomic(checkpoint / _SEAL, json.dumps({"run": run, "progress": asdict(progress)}).encode())
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether a folder has a complete checkpoint, so that its training would resume."""
+    return any(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_SEAL}"))
+
+
 def newest(folder: Path, run: str) -> Path | None:
     """The newest complete checkpoint in a folder, if any. Incomplete checkpoints are removed.
 
