@@ -142,6 +142,15 @@ def test_an_edited_action_is_imitated_as_the_reviewer_wrote_it() -> None:
     assert tree.root.edges[0].vetoed
 
 
+def test_an_edit_at_a_state_that_two_chains_reached_is_imitated_once() -> None:
+    """Chains keep equal samples apart. The state after A has the same conversation in both."""
+    firsts = [edge("A", (2,), 1, 0.0, node((3,), edge("A1", (number,), 1, 0.0, None))) for number in (4, 5)]
+    tree = Tree(TASK, 0, node((1,), *firsts))
+    assert firsts[0].child is not None
+    apply_marks(tree, deciding([say(tree, firsts[0].child, "edit", "A1", choice=0, text="Action: Z")]))
+    assert [row.token_ids for row in edited_rows(tree, lambda text: (90,))] == [(1, 2, 3, 90)]
+
+
 def test_a_vetoed_episode_is_not_imitated() -> None:
     tree = hand_tree()
     won = next(path for path, here in tree.walk() if path and path[-1].action.text == "A1")

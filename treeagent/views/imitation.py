@@ -74,19 +74,22 @@ def path_targets(path: Sequence[Edge], discount: float) -> list[float]:
 
 
 def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:
-    """A row for each turn that a reviewer wrote to replace an action, after the prompt of that action.
+    """A row for each turn that a reviewer wrote to replace an action, after the prompt of that action. Chains may reach
+    one state several times; the turn is then written after the first prompt only.
 
     Args:
         tree: a tree to which marks were applied.
         encode: the token ids of a turn's text with its end, as the policy would have sampled them.
     """
+    written_marks: set[str] = set()
     for path, node in tree.walk():
         if (
             node.state.messages and node.state.messages[-1].partial
         ):  # the turn has already begun, and an edit replaces a whole turn
             continue
         for mark in node.marks:
-            if mark.verdict == "edit":
+            if mark.verdict == "edit" and mark.id not in written_marks:
+                written_marks.add(mark.id)
                 prompt, written = tree.prompt_ids(path), encode(mark.text)
                 mask = (False,) * len(prompt) + (True,) * len(written)
                 yield TokenRow(tree.task.id, prompt + written, mask, origin=path_origin(path))
