@@ -17,6 +17,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
+from treeagent.run.index import tree_rows
 from treeagent.run.progress import RichProgress
 from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
@@ -24,7 +25,7 @@ from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
-from treeagent.store import write_shard
+from treeagent.store import shards, write_shard
 from treeagent.types import Action, Message, State, Task, UserError
 
 TASK = Task("t", "earn")
@@ -164,6 +165,26 @@ def test_searches_that_broke_off_are_told_with_the_first_reason(
         [alarm] = run.alarms()
     assert "2 of 3 searches" in alarm and "example-4: OSError: no display" in alarm
     assert alarm in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_search_killed_while_it_made_up_for_equal_returns_ends_with_the_same_trees(tmp_path: Path) -> None:
+    """A tree of one simulation has a single return. So 2 tasks call for 2 more, and these for another 2. The kill comes
+    when 1 of the last 2 is stored."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [
+        "environment.name=treeagent.envs.example:Example",
+        "policy.max_new_tokens=4",
+        "search.limits={simulations=1}",
+    ]
+    config = load_config(None, [*settings, "collect.tasks=2", "collect.batch=1", "collect.resample=2"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
+        shards(run.trees, "collect")[-1].unlink()
+        run.forget("collect")
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
+        assert (run.facts("collect")["tasks"], run.facts("collect")["batches"]) == (6, 6)
 
 
 def test_other_returns_make_another_head(tmp_path: Path) -> None:

@@ -102,9 +102,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
     started = time.perf_counter()
     cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
     for _ in range(config.collect.resample):
-        first = jobs[0].index
+        first, last = jobs[0].index, jobs[-1].index  # a killed run may have stored trees of later passes
         equal = sum(
-            row.spread <= 1e-9 for rows in shard_rows(run.trees, name) if rows.index >= first for row in rows.trees
+            row.spread <= 1e-9
+            for rows in shard_rows(run.trees, name)
+            if first <= rows.index <= last
+            for row in rows.trees
         )
         if not equal:
             break
