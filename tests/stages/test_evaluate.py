@@ -274,6 +274,19 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
         assert len(chains) == tree.budget.simulations < 6
 
 
+def test_best_of_n_stops_at_the_return_it_seeks() -> None:
+    """V is at least 0, so the first episode that ends its task is enough. Six in parallel would all be finished."""
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search = replace(SEARCH, stop_at_return=0.0)
+    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    for tree in trees:
+        terminated = [node.terminated for _, node in tree.walk() if node.ended]
+        assert terminated == [False] * (len(terminated) - 1) + [True]
+        assert len(terminated) == tree.budget.simulations < 6
+
+
 @pytest.mark.parametrize(
     "noisy",
     [replace(SEARCH, root_noise=0.5), replace(SEARCH, selection="gumbel", widening=0)],

@@ -141,8 +141,9 @@ def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) 
     limits = replace(search.limits, simulations=config.best_of)
     # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
     # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
-    no_other_limit = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
-    return replace(settings, limits=limits, leaves=config.best_of if no_other_limit else search.leaves)
+    may_end_early = config.stop_at_gain or search.stop_at_return is not None
+    all_run = limits == Limits(simulations=config.best_of) and not may_end_early
+    return replace(settings, limits=limits, leaves=config.best_of if all_run else search.leaves)
 
 
 async def execute(
