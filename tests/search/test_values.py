@@ -107,6 +107,22 @@ def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps
     assert closed == Estimate(paid + 0.5**steps * 0.5, (1,), 3 * steps + 4, steps + 5)
 
 
+@dataclass(frozen=True)
+class Caught(Toll):
+    """A toll whose end a judge calls hacked."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        paid = await Toll.step(self, state, action)
+        return replace(paid, components={"hacked": float(paid.truncated)})
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_a_hacked_rollout_returns_nothing(discount: float) -> None:
+    """The last reward takes back 0.25 + γ 0.25."""
+    value = RolloutValue(AllPolicy("pay"), Caught(), max_steps=9, discount=discount)
+    assert [each.value for each in estimate(value, CELL)] == [0.0]
+
+
 def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
     """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
 

@@ -78,7 +78,8 @@ class RolloutValue:
     def _begin(self, state: State) -> _Rollout:
         texts = (message.content for message in state.messages)
         seed = derive_seed(self.seed, "rollout", 0, state.task.id, state.task.seed, *texts)
-        return Growth(Tree(state.task, seed, Node(state, truncated=state.ended)), bootstrap=self.bootstrap), []
+        tree = Tree(state.task, seed, Node(state, truncated=state.ended), discount=self.discount)
+        return Growth(tree, bootstrap=self.bootstrap), []
 
     async def _read(self, growths: Sequence[Growth]) -> None:
         """Fill in the contexts of states at which the episode is over, from which no rollout starts."""
