@@ -428,6 +428,55 @@ def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
     assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
 
 
+@dataclass(frozen=True)
+class Toll:
+    """The first step pays ``toll``. Then "stop" pays 0.2 and ends the task. "on" pays nothing; it ends the task if
+    ``ends``."""
+
+    toll: float
+    ends: bool
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "go"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        begins = len(state.messages) == 1
+        said = (Message("assistant", action.text, action.token_ids), Message("user", "stop or on"))
+        reward = self.toll if begins else 0.2 * (action.call == "stop")
+        after = State(state.task, (*state.messages, *said))
+        return Transition(after, reward, terminated=not begins and (self.ends or action.call == "stop"))
+
+
+@dataclass(frozen=True)
+class AtTheToll:
+    """Says "go" at first, then "stop" and "on"."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        calls = [("go",) if len(state.messages) == 1 else ("stop", "on") for state in states]
+        return [Proposal(actions=tuple(map(act, each))) for each in calls]
+
+
+@dataclass(frozen=True)
+class Expecting:
+    """Expects an outcome of 0.9, as a value head does: V(s) is 0.9 less what was paid."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(0.9 - state.paid) for state in states]
+
+
+@pytest.mark.parametrize("toll", [0.0, 0.5, 0.8])
+def test_a_plan_in_a_world_model_sees_no_reward_that_was_really_paid(toll: float) -> None:
+    """The model expects that the first step pays 0.5. To go on is then worth 0.9 - 0.5 = 0.4, which is more than the
+    0.2 for a stop, whatever the environment paid."""
+    actors, config = Actors(AtTheToll(), AtTheToll(), Expecting()), EvaluateConfig(decision="value")
+    search = SearchConfig(limits=Limits(simulations=6), candidates=2, widening=0)
+    outcomes, _, [episode] = asyncio.run(
+        replan(actors, Toll(0.5, ends=False), Toll(toll, ends=True), [Task("t", "")], "mcts", config, search, 7)
+    )
+    assert [edge.action.call for node in episode.nodes() for edge in node.edges] == ["go", "on"]
+    assert outcomes[0].reward == toll
+
+
 def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
     """Trees are stored by the indices of their tasks."""
 

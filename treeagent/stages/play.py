@@ -5,6 +5,7 @@ values leaves by ``Actors.value``. The plan is then executed, and only that exec
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -202,9 +203,13 @@ async def replan(
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
     refused: set[str] = set()
+    predicted = defaultdict[str, float](float)
+    """The sum of the model's rewards for the actions taken so far. It replaces the rewards that the environment paid,
+    which V(s) must not know."""
 
     async def choose(active: Sequence[Episode]) -> dict[int, Action]:
-        states = {growth.tree.task.id: last_node(growth, path).state for growth, path in active}
+        nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
+        states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
         resumed = _Resumed(model, states)
         searcher = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
@@ -216,6 +221,7 @@ async def replan(
                 broken.setdefault(tree.task.id, _planning_error(tree))
             if plan := _plan(mode, tree, config, settings, budgets, path_costs(path, budgets or {})):
                 chosen[id(growth)] = plan[0].action
+                predicted[tree.task.id] += plan[0].reward or 0.0
             elif budgets and _plan(mode, tree, config, settings):
                 refused.add(tree.task.id)
         return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
