@@ -232,6 +232,10 @@ class Estimate:
     rollout, also why the environment failed on the way."""
     left_out: tuple[int, ...] = ()
     """As in ``Proposal``."""
+    imagined_steps: int = 0
+    """Steps of a world model that the estimate took."""
+    unreadable: int = 0
+    """Number of these whose answer could not be parsed."""
 
 
 class Policy(Protocol):

@@ -123,6 +123,30 @@ def test_a_hacked_rollout_returns_nothing(discount: float) -> None:
     assert [each.value for each in estimate(value, CELL)] == [0.0]
 
 
+@dataclass(frozen=True)
+class Dreamt(Toll):
+    """A toll of four steps in a world model, whose answer to the third step cannot be read if ``silent``."""
+
+    limit: int = 4
+    silent: bool = False
+
+    async def step(self, state: State, action: Action) -> Transition:
+        error = "?" * (self.silent and len(calls(state)) == 2)
+        return replace(await Toll.step(self, state, action), origin="imagined", cost=0, error=error)
+
+
+def test_the_imagined_steps_of_rollouts_count() -> None:
+    """The rollout from the root takes 4 steps. The first simulation takes 1 and a rollout of 3, the second 1 and 2.
+    That is 11, which exceeds 10."""
+    config = SearchConfig(limits=Limits(environment_steps=10))
+    [tree] = grow(AllPolicy("pay"), Dreamt(), config, RolloutValue(AllPolicy("pay"), Dreamt(), max_steps=9))
+    budget = tree.budget
+    assert (budget.simulations, budget.imagined_steps, budget.environment_steps, budget.unreadable) == (2, 11, 0, 0)
+    rollout = RolloutValue(AllPolicy("pay"), Dreamt(silent=True), max_steps=9)
+    [mixed] = estimate(MixedValue([rollout, rollout], [0.5, 0.5]), CELL)
+    assert (mixed.value, mixed.imagined_steps, mixed.unreadable) == (0.5, 6, 2)
+
+
 def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
     """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
 

@@ -268,6 +268,8 @@ def store_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
     budget = growth.tree.budget
     budget.estimates += 1
     budget.environment_steps += estimate.environment_steps
+    budget.imagined_steps += estimate.imagined_steps
+    budget.unreadable += estimate.unreadable
     budget.generated_tokens += estimate.generated_tokens
 
 

@@ -71,6 +71,8 @@ class RolloutValue:
                 growth.tree.budget.generated_tokens,
                 growth.tree.error,
                 left_out,
+                growth.tree.budget.imagined_steps,
+                growth.tree.budget.unreadable,
             )
             for (growth, path), (context_ids, left_out) in zip(rollouts, contexts, strict=True)
         ]
@@ -151,4 +153,6 @@ class MixedValue:
             sum(estimate.generated_tokens for estimate in estimates),
             next((estimate.error for estimate in estimates if estimate.error), ""),
             reader.left_out,
+            sum(estimate.imagined_steps for estimate in estimates),
+            sum(estimate.unreadable for estimate in estimates),
         )
