@@ -147,6 +147,22 @@ def test_the_imagined_steps_of_rollouts_count() -> None:
     assert (mixed.value, mixed.imagined_steps, mixed.unreadable) == (0.5, 6, 2)
 
 
+@dataclass(frozen=True)
+class Unjudged(Toll):
+    """A toll whose judge gives no verdict on the end."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        paid = await Toll.step(self, state, action)
+        return replace(paid, reward=None if paid.truncated else 0.25, components={"outcome": 0.25})
+
+
+def test_a_rollout_without_a_verdict_keeps_the_rewards_before_its_end() -> None:
+    """V(s) replaces the reward of the end, and is 0 without a value."""
+    rollout = RolloutValue(AllPolicy("pay"), Unjudged(), max_steps=9)
+    assert [each.value for each in estimate(rollout, CELL)] == [0.5]
+    assert [each.value for each in estimate(replace(rollout, value=ConstantValue(0.125)), CELL)] == [0.625]
+
+
 def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
     """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
 

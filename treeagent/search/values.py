@@ -106,7 +106,7 @@ class RolloutValue:
             child = path[-1].child
             if child is None or child.unknown:  # the rollout stops before this step
                 path.pop()
-            elif path[-1].reward is None and self.value is None:
+            elif path[-1].outcome is None and self.value is None:  # if only a verdict is missing, it is known
                 raise UserError(
                     f"a rollout of task {growth.tree.task.id!r} cannot judge itself, because rewards are withheld: "
                     "give RolloutValue a value that does"
