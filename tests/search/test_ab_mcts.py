@@ -3,20 +3,23 @@
 import asyncio
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import AllPolicy, Maze, TablePolicy, digest, task
+from toy_search import AllPolicy, Maze, TablePolicy, after, begin, calls, digest, task
 from written_world import InOrder, Written, said
 
 from treeagent.search.ab_mcts import ABMCTS, Beta, Gaussian
 from treeagent.search.config import ABMCTSConfig, SearchConfig
+from treeagent.search.growth import Growth
 from treeagent.search.limits import Limits
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Proposal, State, Value
+from treeagent.search.puct import ValueRange
+from treeagent.search.requests import RequestGenerator
+from treeagent.types import Action, Policy, Proposal, State, Task, Transition, Value
 
 returns = st.lists(st.floats(0.0, 1.0), max_size=8)
 
@@ -117,3 +120,29 @@ def test_more_simulations_in_flight_than_listed_actions() -> None:
     tree = grown(Listed("a", "b"), Maze(0.3, 0.0), limits=Limits(simulations=24), leaves=5)
     assert tree.error == "" and tree.budget.simulations == 24
     assert all(len(node.edges) <= 2 for node in tree.nodes())
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """Each of four steps pays 0.25."""
+
+    async def reset(self, task: Task) -> State:
+        return begin(task, "down")
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return Transition(after(state, action, "up"), 0.25, terminated=len(calls(state)) == 3)
+
+
+def test_the_range_holds_every_return_where_rewards_come_before_the_end() -> None:
+    """The simulations return 0.25, 0.5, 0.75 and 1. The greatest Q is 0.625, their mean."""
+    ranges = list[ValueRange]()
+
+    class Watched(ABMCTS):
+        def grow(self, growth: Growth) -> RequestGenerator[None]:
+            ranges.append(growth.value_range)
+            return super().grow(growth)
+
+    search = Watched(AllPolicy("a"), Stairs(), SearchConfig(Limits(simulations=4)))
+    [tree] = asyncio.run(search.run([task()], [0]))
+    assert tree.root.edges[0].value == 0.625
+    assert ranges == [ValueRange(0.25, 1.0)]

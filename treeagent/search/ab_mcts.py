@@ -214,7 +214,9 @@ class ABMCTS(Searcher):
             return
         for edge, earlier in zip(path, before, strict=True):
             seen, generated = posteriors.of(edge), edge is path[-1] and id(edge) in claimed
-            (seen.first if generated else seen.later).append(edge.value_sum - earlier)
+            found = edge.value_sum - earlier
+            growth.value_range.include(found)  # ``back_up`` includes only Q, a mean of returns
+            (seen.first if generated else seen.later).append(found)
 
 
 def _untried(node: Node, claimed: set[int]) -> Edge | None:
