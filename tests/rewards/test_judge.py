@@ -146,6 +146,7 @@ def test_a_server_that_is_down_is_asked_once_and_a_verdict_needs_most_votes(tmp_
     assert ask(gone) is None and ask(gone) is None
     [(reason, number)] = gone.ledger.reasons()
     assert "cannot be reached" in reason and "rewards.judge.url" in reason and number == 2
+    assert gone.ledger.figures()["judge/calls"] == 3  # the second time, no request was sent
 
     with judge_server(says(True)) as server:
         server.fault = lambda body: 503 if body["seed"] == derive_seed("judge", 0) else None

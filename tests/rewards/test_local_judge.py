@@ -85,6 +85,7 @@ def test_an_episode_that_the_model_cannot_read_has_no_verdict(model: str, tmp_pa
     assert asyncio.run(made.ask(TASK, (*EPISODE, Message("user", "a lamp " * 300)))) is None
     [(reason, number)] = made.ledger.reasons()
     assert "512" in reason and number == 1
+    assert made.ledger.figures()["judge/calls"] == 0
 
 
 def test_a_budget_that_ends_between_two_questions_leaves_no_half_verdict(model: str, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class Fault:
 
     reason: str
     """Why there is no answer, in one sentence."""
+    made: bool = True
+    """Whether the model was called. A call that was not made uses up no budget."""
 
 
 class JudgeModel(Protocol):
@@ -278,6 +280,8 @@ class Judge:
             seconds = (time.perf_counter() - started) / max(len(admitted), 1)
             paid = {number: each for number, each in zip(numbers, replies, strict=True) if isinstance(each, Reply)}
             ledger.finish(paid, seconds)
+            faults = {number: each for number, each in zip(numbers, replies, strict=True) if isinstance(each, Fault)}
+            ledger.withdraw([number for number, fault in faults.items() if not fault.made])
             for vote, reply in zip(admitted, replies, strict=True):
                 replies_by_vote[vote] = reply.text if isinstance(reply, Reply) else reply
         return replies_by_vote

@@ -113,6 +113,15 @@ class Ledger:
             )
             connection.execute("COMMIT")
 
+    def withdraw(self, row_ids: Sequence[int]) -> None:
+        """Remove calls that were not made after all, by the numbers of the calls."""
+        if not row_ids:
+            return
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("DELETE FROM call WHERE id = ?", [(number,) for number in row_ids])
+            connection.execute("COMMIT")
+
     def count_events(self, events: Mapping[tuple[str, str], int]) -> None:
         """Add to the counts of events, by their kind and reason."""
         with self._connection() as connection:

@@ -101,7 +101,7 @@ class Remote(JudgeModel):
         try:
             with self._lock:
                 if time.monotonic() < self._until:
-                    return [Fault(self._fault)] * len(conversations)
+                    return [Fault(self._fault, made=False)] * len(conversations)
                 if not isinstance(self._chat, RemoteChat):
                     server = RemoteConfig(timeout=config.timeout, url=self.url)
                     self._chat = RemoteChat(server, config.model, "rewards.judge", "rewards.judge", _RETRIES)
@@ -155,7 +155,7 @@ class Local(JudgeModel):
             scored = iter(self.generator.score(read, [words] * len(read)))
             self.chat.forget()  # the ledger keeps the replies, so no prompt is read a second time
         return [
-            Fault(why)
+            Fault(why, made=False)
             if why
             else Reply(repr(_yes_probability([sum(each.logprobs) for each in next(scored)])), len(prompt))
             for prompt, why in zip(prompts, refused, strict=True)
