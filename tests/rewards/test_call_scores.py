@@ -4,8 +4,9 @@ import pytest
 
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
-from treeagent.rewards.rubric import call_scores, matching
-from treeagent.types import Action, ToolCall
+from treeagent.envs.sokoban import SokobanEnv
+from treeagent.rewards.rubric import Reference, call_scores, matching
+from treeagent.types import Action, Task, ToolCall
 
 ADD = ToolSpec(
     "add",
@@ -49,6 +50,16 @@ def test_each_call_has_its_axes_and_one_kind_of_error(
 def test_a_turn_without_a_call_is_malformed_even_where_its_text_names_a_tool() -> None:
     action = Action("find[mira", "", error="no bracket closes")
     assert call_scores(action, TOOLS, ADDING, 4) == {"malformed": 1.0, "format": -0.25}
+
+
+def test_a_text_that_names_no_tool_is_scored_as_a_call_of_the_only_tool() -> None:
+    env = SokobanEnv()
+    env.reset(options={"task": Task("room", "push", data={"room": ["#####", "#PXO#", "#####", "#####", "#####"]})})
+    reference = Reference(env, env.tools()).right_calls()  # the demonstrator's next call is the text "right"
+    assert reference == [ToolCall("act", {"moves": "right"})]
+    right, wrong = {"which": 1.0, "how": 1.0, "right": 1.0}, {"which": 1.0, "how": 0.0, "wrong_arguments": 1.0}
+    assert call_scores(Action("right", "right"), env.tools(), reference, 10) == right
+    assert call_scores(Action("left", "left"), env.tools(), reference, 10) == wrong
 
 
 def test_format_of_the_longest_episode_costs_at_most_1() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from treeagent.envs.answers import checked_turn
 from treeagent.envs.base import Env, ToolSpec
-from treeagent.envs.calls import arguments_of, fits, read_call
+from treeagent.envs.calls import arguments_of, as_call, fits, read_call
 from treeagent.types import Action, ToolCall
 
 
@@ -35,7 +35,7 @@ def call_scores(
         reference: the calls that are right here; None if none is known.
         most_steps: number of steps of the longest possible episode.
     """
-    call = action.error or read_call(action.call, tools)
+    call = action.error or read_call(as_call(action.call, tools), tools)
     if isinstance(call, str):
         scores = {"malformed": 1.0, "format": -1.0 / most_steps}
         if isinstance(action.call, ToolCall) and not action.error:
@@ -113,5 +113,5 @@ class Reference:
             calls = [call]
         if calls is None:
             return None
-        read = [read_call(each, self._tools) for each in calls]
+        read = [read_call(as_call(each, self._tools), self._tools) for each in calls]
         return [each for each in read if isinstance(each, ToolCall)] or None
