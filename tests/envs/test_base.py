@@ -112,6 +112,16 @@ class DriftingLater(Drifting):
         return "start" if self.value == self.start else f"at {self.value}"
 
 
+class DriftingCalls(DriftingLater):
+    """Its moves are tools, and it refuses a text, which it never gets for the name of a tool."""
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return [ToolSpec(name, "Move.", {"type": "object", "properties": {}}) for name in ("up", "down")]
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return super().step(action.name if isinstance(action, ToolCall) else "no tool")
+
+
 class Raising(Counter):
     def step(self, action: str | ToolCall) -> StepResult:
         if action not in ("up", "down"):
@@ -260,6 +270,7 @@ def test_the_shop_passes() -> None:
         (Handed, "set snapshot_portable = False"),
         (Drifting, "different first observations"),
         (DriftingLater, "differ when replayed from reset"),
+        (DriftingCalls, "differ when replayed from reset"),
         (Raising, "raises KeyError"),
         (HalfDoneNow, "forks broke off with OSError('tripped')"),
         (Wordless, "first observation broke off with EnvBroken('reset returned (3, {})"),

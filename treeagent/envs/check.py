@@ -14,7 +14,7 @@ from unittest import mock
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
-from treeagent.envs.calls import arguments_of, type_of
+from treeagent.envs.calls import arguments_of, as_call, type_of
 from treeagent.types import SPLITS, Split, Task, ToolCall
 
 Call = str | ToolCall
@@ -185,7 +185,7 @@ def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> 
             action = check.choose()
             if action is None:
                 break
-            _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, action)))
+            _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, check.as_sent(action))))
             if env.snapshot_kind == "exact":
                 snapshot = timed("snapshot", env.snapshot)
                 timed("restore", partial(env.restore, snapshot))
@@ -270,7 +270,7 @@ class _Check:
         unless it also ends the episode."""
         self.reset()
         for repeated in range(1, times + 1):
-            _, _, terminated, truncated, _ = checked_step(self.env.step(call))
+            _, _, terminated, truncated = self.play((call,))[0]
             if self.solved() and (terminated or times > 1):
                 self.violations.append(
                     f"the verifier calls an episode of nothing but {call!r} a success, given {repeated} times"
@@ -297,7 +297,7 @@ class _Check:
             f"verify says {verdict} of an episode: 1 is success and the most, so that a part of it is none",
         )
         if calls and results[-1][2]:
-            again = checked_step(self.env.step(calls[-1]))[1]
+            again = self.play(calls[-1:])[0][1]
             self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
         with _advanced_clock() as pass_time:
             self.reset()
@@ -438,7 +438,11 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        return [checked_step((env or self.env).step(call))[:4] for call in calls]
+        return [checked_step((env or self.env).step(self.as_sent(call)))[:4] for call in calls]
+
+    def as_sent(self, call: Call) -> Call:
+        """Return a call as search sends it: if a text names one of the environment's tools, as a ``ToolCall``."""
+        return call if self.env.origin == "imagined" else as_call(call, self.env.tools())
 
 
 def _answers(task: Task) -> Iterator[str]:
