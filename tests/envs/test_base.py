@@ -156,6 +156,20 @@ class Lavish(Counter):
         return 2.0 * (self.value != self.start)
 
 
+class Overpaid(Counter):
+    """Has no verifier and pays 2 for the goal."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, 2.0 * terminated, terminated, truncated, info
+
+    def verify(self) -> float | None:
+        return None
+
+    def legal_actions(self) -> list[str] | None:
+        return ["up"]
+
+
 class Undefined(Counter):
     def verify(self) -> float | None:
         return math.nan
@@ -215,6 +229,17 @@ class GivesUpHappily(Counter):
             self.value = 3
             return "submitted", 0.0, True, False, {}
         return super().step(action)
+
+
+class GivesUpForPay(GivesUpHappily):
+    """Has no verifier and pays for the end of an episode."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(terminated), terminated, truncated, info
+
+    def verify(self) -> float | None:
+        return None
 
 
 class Slippery(ExactCounter):
@@ -277,6 +302,7 @@ def test_the_shop_passes() -> None:
         (Nodding, "reward number, terminated bool"),
         (Praising, "verify returned 'well done'"),
         (Lavish, "verify says 2.0 of an episode"),
+        (Overpaid, "say 2.0 of an episode"),
         (Undefined, "verify returned nan: it must return a finite number"),
         (Unpaid, "inf, False, False, {}): it must return (observation as valid Unicode text, finite reward"),
         (Silent, 'sets no info["tool_error"]'),
@@ -285,6 +311,7 @@ def test_the_shop_passes() -> None:
         (Telling, "the answer 'seven' stands in"),
         (Generous, "without any action a success"),
         (GivesUpHappily, "an episode of nothing but"),
+        (GivesUpForPay, "an episode of nothing but"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Counter], sentence: str) -> None:

@@ -35,8 +35,8 @@ _PAUSE_SECONDS = 0.5
 """Real seconds of delay when an episode is played again, in addition to the shift of the clock."""
 _RANDOM_EPISODES = 3
 """Random episodes that are played to see how episodes end."""
-_SUCCESS = 1.0
-"""Lowest verdict at which an episode counts as solved."""
+_SUCCESS, _ROUNDING = 1.0, 1e-9
+"""The return of a success, which is also the greatest; and its tolerance, as for ten rewards of 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class _Check:
         """Check that trivial episodes do not succeed: those without any action, those with a single call that ends
         them, and those in which an empty answer, or a repetition of the question, is given again and again."""
         first = self.reset()
-        self.expect(not self.solved(), "the verifier calls an episode without any action a success")
+        self.expect(not self.solved(()), "the verifier calls an episode without any action a success")
         tools = self.env.tools()
         for tool in tools:
             if not tool.parameters.get("required"):
@@ -269,11 +269,14 @@ class _Check:
         """Make one call up to ``times`` times and report a success. With ``times`` of 1, a call may solve the task
         unless it also ends the episode."""
         self.reset()
+        results: list[_Outcome] = []
         for repeated in range(1, times + 1):
-            _, _, terminated, truncated = self.play((call,))[0]
-            if self.solved() and (terminated or times > 1):
+            results += self.play((call,))
+            _, _, terminated, truncated = results[-1]
+            if self.solved(results) and (terminated or times > 1):
                 self.violations.append(
-                    f"the verifier calls an episode of nothing but {call!r} a success, given {repeated} times"
+                    f"the verifier or the rewards call an episode of nothing but {call!r} a success, given {repeated} "
+                    "times"
                 )
                 return
             if terminated or truncated:
@@ -291,10 +294,11 @@ class _Check:
             calls, results = self.take_actions(self.depth)
         else:
             calls, results = self.take_actions(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
-        verdict = checked_verdict(self.env.verify())
+        verdict, earned = checked_verdict(self.env.verify()), self.earned(results)
         self.expect(
-            verdict is None or verdict <= _SUCCESS,
-            f"verify says {verdict} of an episode: 1 is success and the most, so that a part of it is none",
+            earned <= _SUCCESS + _ROUNDING,
+            f"{'the rewards say' if verdict is None else 'verify says'} {earned} of an episode: 1 is success and the "
+            "most, so that a part of it is none",
         )
         if calls and results[-1][2]:
             again = self.play(calls[-1:])[0][1]
@@ -330,8 +334,7 @@ class _Check:
         _, results = self.take_actions(_LONGEST_EPISODE, choose)
         if not results:
             return
-        verdict = checked_verdict(self.env.verify())
-        solved = (sum(reward for _, reward, *_ in results) if verdict is None else verdict) >= _SUCCESS
+        solved = self.solved(results)
         if results[-1][2]:
             self.ends += Ends(solved=int(solved), failed=int(not solved))
         else:
@@ -408,9 +411,13 @@ class _Check:
         task = task or self.task
         return checked_reset(self.env.reset(seed=task.seed, options={"task": task}))[0]
 
-    def solved(self) -> bool:
+    def earned(self, results: Sequence[_Outcome]) -> float:
+        """Return what the episode so far has earned: the verdict or, without a verifier, the sum of its rewards."""
         verdict = checked_verdict(self.env.verify())
-        return verdict is not None and verdict >= _SUCCESS
+        return sum(reward for _, reward, *_ in results) if verdict is None else verdict
+
+    def solved(self, results: Sequence[_Outcome]) -> bool:
+        return self.earned(results) >= _SUCCESS - _ROUNDING
 
     def choose(self) -> Call | None:
         choices: Sequence[Call] = self.actions or self.env.legal_actions() or ()
