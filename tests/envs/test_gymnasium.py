@@ -92,6 +92,14 @@ def test_trying_whether_copies_play_on_does_not_close_the_game() -> None:
     assert game.closed
 
 
+def test_actions_are_found_in_their_own_case_and_in_any_other() -> None:
+    env = from_gymnasium(Corridor(), prompt="Go.", render=lambda _, place: f"at {place}", actions={"Right": 1, "l": -1})
+    env.reset(seed=0)
+    assert env.legal_actions() == ["Right", "l"]
+    calls: list[str | ToolCall] = ["Right", "L", "right", ToolCall("act", {"action": "Right"})]
+    assert [env.step(call)[0] for call in calls] == ["at 1", "at 0", "at 1", "at 2"]
+
+
 @pytest.mark.parametrize("options", [{}, {"slippery": True}, {"size": 8}])
 def test_frozen_lake_keeps_the_contract(options: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
     env, other = make_env("frozenlake", options), make_env("frozenlake", options)

@@ -78,6 +78,8 @@ class GymnasiumEnv(Env):
         self._name = name or (game.spec.id if game.spec is not None else type(game.unwrapped).__name__)
         self._render, self._success, self._key = render, success, key
         self._prompt, self._actions, self.stochastic = prompt, dict(actions), stochastic
+        self._spelled = {each.lower(): each for each in actions}
+        """The names as they are listed, by their spelling in lower case, since a call may be in any case."""
         self._at: _Place | None = None
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
 
@@ -97,6 +99,7 @@ class GymnasiumEnv(Env):
 
     def step(self, action: str | ToolCall) -> StepResult:
         at, name, error = self._place(), _name(action), ""
+        name = name if name in self._actions else self._spelled.get(name.lower(), "")
         if at.over:
             error = "the episode is over"
         elif name not in self._actions:
@@ -183,4 +186,4 @@ def _name(action: str | ToolCall) -> str:
         name = action.arguments.get("action")
         fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(name, str)
         action = str(name) if fits else ""
-    return action.strip().lower()
+    return action.strip()
