@@ -8,8 +8,9 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.envs import Env, Forkable, Shield, ShieldedEnv, check_env
-from treeagent.envs.disturbed import CANARY, Disturbance, DisturbedEnv, has_obeyed
+from treeagent.envs.disturbed import CANARY, OF_TOOLS, Disturbance, DisturbedEnv, has_obeyed
 from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.sokoban import SokobanEnv
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.types import Task, ToolCall
 
@@ -84,6 +85,23 @@ def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
     found = env.step(ToolCall("search_v2", {"query": "lamp"}))
     begun(plain := shop())
     assert found == plain.step(ToolCall("search", {"query": "lamp"}))
+
+
+@pytest.mark.parametrize("kind", sorted(OF_TOOLS))
+def test_without_tools_every_text_reaches_the_environment_as_it_is(kind: Disturbance) -> None:
+    env, plain = DisturbedEnv(Stairs(), [kind]), Stairs()
+    for each in (env, plain):
+        each.reset(options={"task": stairs_task(0)})
+    for text in ("up", "note on weather", "up", "down"):
+        assert env.step(text) == plain.step(text)
+
+
+def test_a_text_that_is_the_argument_of_a_renamed_tool_beside_needless_ones_is_not_renamed() -> None:
+    env, plain = DisturbedEnv(SokobanEnv(), ["renamed tools", "needless tools"]), SokobanEnv()
+    for each in (env, plain):
+        begun(each)
+    for text in ("up", "right", "down"):
+        assert env.step(text) == plain.step(text)
 
 
 def test_a_needless_tool_answers_and_changes_nothing() -> None:

@@ -79,7 +79,7 @@ class DisturbedEnv(Env):
         own = [*env.tools()]
         self._names = {tool.name: tool.name + _RENAMED * ("renamed tools" in self._kinds) for tool in own}
         self._injected_instruction = _injected_instruction([replace(tool, name=self._names[tool.name]) for tool in own])
-        self._needless = {tool.name for tool in _NEEDLESS} - set(self._names.values())
+        self._needless = {tool.name for tool in _NEEDLESS if own} - set(self._names.values())
         self.snapshot_kind, self.snapshot_portable, self.origin = env.snapshot_kind, env.snapshot_portable, env.origin
         self.stochastic = env.stochastic or "failing tools" in self._kinds
         self.only_success_ends, self.components = env.only_success_ends, env.components
@@ -182,14 +182,15 @@ class DisturbedEnv(Env):
 
     def _original_action(self, action: str | ToolCall) -> str | ToolCall:
         """Translate an action to the environment's own tool names. A call by an original name becomes one of an unknown
-        tool."""
+        tool. A text that names no tool stays, since an environment may understand it."""
         if "renamed tools" not in self._kinds:
             return action
         own = {renamed: name for name, renamed in self._names.items()}
         if isinstance(action, ToolCall):
             return replace(action, name=own.get(action.name, action.name + _RENAMED))
         name = _called_tool(action)
-        return re.sub(re.escape(name), own.get(name, name + _RENAMED), action, count=1) if name else action
+        known = name in own or name in self._names
+        return re.sub(re.escape(name), own.get(name, name + _RENAMED), action, count=1) if known else action
 
     def _call_renamed(self, call: str | ToolCall) -> str | ToolCall:
         if isinstance(call, str):
