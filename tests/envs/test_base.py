@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from treeagent.envs import BUILT_IN, Env, Forkable, Mark, ReplayDivergence, ToolSpec, check_env, make_env
 from treeagent.envs.base import SnapshotKind, SnapshotLost, StepResult
+from treeagent.envs.check import measure_env
 from treeagent.envs.forks import Snapshots, snapshot_size
 from treeagent.envs.shop import ShopEnv
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, Unanswered
 
 TASK = Task("count-0", "reach three", seed=5, data={"answer": "seven"})
 
@@ -60,6 +61,15 @@ class ExactCounter(Counter):
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, int)
         self.value = snapshot
+
+
+class Unsure(ExactCounter):
+    """Cannot say what follows a move down."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        if action == "down":
+            raise Unanswered("nobody knows")
+        return super().step(action)
 
 
 class Forgetful(ExactCounter):
@@ -278,6 +288,13 @@ def test_a_sound_environment_passes(make: Callable[[], Counter]) -> None:
     assert report.passed, report.violations
     assert report.branches == report.equal_branches > 10
     assert not report.skipped
+
+
+def test_a_step_without_an_answer_is_a_dead_end_and_breaks_no_rule() -> None:
+    report = check_env(Unsure(), TASK, other=Unsure())
+    assert report.passed, report.violations
+    assert report.branches == report.equal_branches > 5
+    assert measure_env(Unsure(), TASK)["step"].calls > 0
 
 
 def test_the_shop_passes() -> None:

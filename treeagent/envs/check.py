@@ -15,7 +15,7 @@ from unittest import mock
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, type_of
-from treeagent.types import SPLITS, Split, Task, ToolCall
+from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
@@ -185,7 +185,10 @@ def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> 
             action = check.choose()
             if action is None:
                 break
-            _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, check.as_sent(action))))
+            try:
+                _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, check.as_sent(action))))
+            except Unanswered:  # a dead end
+                break
             if env.snapshot_kind == "exact":
                 snapshot = timed("snapshot", env.snapshot)
                 timed("restore", partial(env.restore, snapshot))
@@ -350,7 +353,7 @@ class _Check:
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
-            if results and results[-1][2]:
+            if results and (results[-1][2] or results[-1][3]):
                 continue
             snapshot = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
             tail, tail_results = self.take_actions(self.depth)
@@ -445,7 +448,14 @@ class _Check:
         return self.play(calls)
 
     def play(self, calls: Sequence[Call], env: Env | None = None) -> list[_Outcome]:
-        return [checked_step((env or self.env).step(self.as_sent(call)))[:4] for call in calls]
+        return [self.outcome(env or self.env, call) for call in calls]
+
+    def outcome(self, env: Env, call: Call) -> _Outcome:
+        """Take a step. One that the environment cannot answer is truncated, since search goes no further there."""
+        try:
+            return checked_step(env.step(self.as_sent(call)))[:4]
+        except Unanswered as unanswered:
+            return f"Unanswered: {unanswered}", 0.0, False, True
 
     def as_sent(self, call: Call) -> Call:
         """Return a call as search sends it: if a text names one of the environment's tools, as a ``ToolCall``."""
