@@ -36,9 +36,12 @@ def test_a_pipeline_by_hand() -> None:
     assert env.reference() == due[:1]
     for call, said in (("team_of[mira]", "red"), ("room_of[red]", "lab"), ("floor_of[lab]", "10")):
         assert env.step(call)[:4] == (said, 0.0, False, False)
-    assert env.reference() == [ToolCall("add", {"x": 10, "y": 17})]
-    assert env.step("add[10, 17]")[0] == "27"
-    assert env.reference() == [ToolCall("answer", {"text": "27"})]
+    assert env.reference() == [ToolCall("add", {"x": 10, "y": 17}), ToolCall("add", {"x": 17, "y": 10})]
+    before = env.snapshot()
+    for call in ("add[10, 17]", "add[17, 10]"):
+        env.restore(before)
+        assert env.step(call)[0] == "27"
+        assert env.reference() == [ToolCall("answer", {"text": "27"})]
     assert env.step("answer[27]")[:3] == ("answered", 1.0, True)
 
 

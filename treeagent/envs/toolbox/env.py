@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import arguments_of
 from treeagent.envs.toolbox.options import ToolboxOptions
-from treeagent.envs.toolbox.world import ADD, ANSWER, TOOLS, Call, Key, draw, longer, prompt, tool_call
+from treeagent.envs.toolbox.world import ADD, ANSWER, TOOLS, Call, Key, draw, longer, orders, prompt, tool_call
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall, derive_seed
 
@@ -84,7 +84,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         return f"{self.task.id} {sorted(self.visit.made)} {self.visit.answer}"
 
     def reference(self) -> Sequence[ToolCall]:
-        due = self.key.due(self.visit.made)
+        due = [call for each in self.key.due(self.visit.made) for call in orders(each)]
         return [tool_call(call) for call in due] or [tool_call((ANSWER, (self.key.answer,)))]
 
     def demonstrator(self, noise: float) -> "ToolboxDemonstrator":

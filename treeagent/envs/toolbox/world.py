@@ -85,10 +85,16 @@ class Key:
         return [] if self.noted else list(dict.fromkeys(self._due(self.question, made)))
 
     def _due(self, question: Question, made: Sequence[Call]) -> Iterator[Call]:
-        if isinstance(question, str) or (call := self.call(question)) in made:
+        if isinstance(question, str) or any(each in made for each in orders(self.call(question))):
             return
         inner = [each for argument in question[1:] for each in self._due(argument, made)]
-        yield from inner or [call]
+        yield from inner or [self.call(question)]
+
+
+def orders(call: Call) -> list[Call]:
+    """Return a call in every order of its arguments that gives the same result: a sum has two."""
+    name, values = call
+    return list(dict.fromkeys([call, (name, values[::-1])])) if name == ADD else [call]
 
 
 def tool_call(call: Call) -> ToolCall:
