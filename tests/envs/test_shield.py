@@ -15,6 +15,7 @@ from treeagent.envs.base import EnvBroken
 from treeagent.envs.python import PythonEnv
 from treeagent.envs.shield import FORBIDDEN
 from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -87,6 +88,13 @@ def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | 
     env = ShieldedEnv(shop(), Shield(deny=(pattern,)))
     env.reset(options={"task": shop().tasks("train", 1)[0]})
     assert env.step(call)[0].startswith(FORBIDDEN) == forbidden
+
+
+def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:
+    env = ShieldedEnv(ToolboxEnv(), Shield(deny=(r"^add\[1, 2\]",)))
+    for call in ("add[1, 2]", 'add {"y": 2, "x": 1}', ToolCall("add", {"y": 2, "x": 1})):
+        assert env.forbidden(call)
+    assert not env.forbidden(ToolCall("add", {"y": 3, "x": 1}))
 
 
 def test_a_predicate_reads_calls_of_tools_and_gives_its_reason() -> None:

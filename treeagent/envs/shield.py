@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
-from treeagent.envs.calls import read_call
+from treeagent.envs.calls import arguments_of, read_call
 from treeagent.envs.make import imported
 from treeagent.marks import FILE, read_marks, unsafe_patterns
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
@@ -182,10 +182,20 @@ class ShieldedEnv(Env):
         return reason
 
     def _call_and_texts(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
-        """Return the call that an action makes, and all texts to match the patterns against."""
+        """Return the call that an action makes, its arguments in the order of the schema, and all texts to match the
+        patterns against."""
         read = read_call(action, self._tools) if self._tools else action
-        call = read if isinstance(read, ToolCall) else action
+        call = self._in_order(read if isinstance(read, ToolCall) else action)
         return call, {each for written in (action, call) for each in _call_formats(written)}
+
+    def _in_order(self, call: str | ToolCall) -> str | ToolCall:
+        """Return a call with its arguments in the order in which a text in brackets holds them (``calls``)."""
+        tool = next((tool for tool in self._tools if isinstance(call, ToolCall) and tool.name == call.name), None)
+        if tool is None or isinstance(call, str):
+            return call
+        schemas, required = arguments_of(tool)
+        order = [key for key in (*required, *schemas) if key in call.arguments]
+        return replace(call, arguments={key: call.arguments[key] for key in (*order, *call.arguments)})
 
     def _disapproved(self, action: str | ToolCall) -> str | None:
         """Wait for a person's approval if the call needs it. Returns why it must not be made, or None if it may."""
