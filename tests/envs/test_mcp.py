@@ -54,6 +54,17 @@ def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
     assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
 
 
+def test_tools_are_read_from_every_page_of_a_list_that_ends() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("paged_server.py"))]
+    env = from_mcp([*command, "3"], tasks=TASKS, seconds=120)
+    assert [tool.name for tool in env.tools()] == ["tool0", "tool1", "tool2", "answer"]
+    env.reset()
+    assert env.step("tool2[]")[0] == "this is tool2"
+    env.close()
+    with pytest.raises(UserError, match="more than 100 pages"):
+        from_mcp([*command, "1000000"], tasks=TASKS, seconds=120)
+
+
 def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
     for call in ('read {"name": "none"}', "write[oslo]", 'read {"name": 3}', 'read {"lines": 1}', "add[]", "write[]"):
         observation, reward, terminated, truncated, info = env.step(call)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """Tool names that every policy format can write. The protocol recommends the same names."""
 _TOOLS = 500_000
 """Most characters of the descriptions and schemas of all tools together; the agent reads them at every turn."""
+_PAGES = 100
+"""Most pages of a server's list of tools."""
 ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
 
 
@@ -180,7 +183,7 @@ class _Server:
                 self._portal = stack.enter_context(start_blocking_portal())
                 client = Client(self._pipes.opened(command), mode="legacy", read_timeout_seconds=seconds)
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
-                self.tools: Sequence[Any] = self._portal.call(client.list_tools).tools
+                self.tools = self._listed_tools()
                 self._running = stack.pop_all()
         except Exception as error:  # starting an unknown server may raise anything
             why = self.fault or "; it last wrote: ".join(
@@ -189,6 +192,16 @@ class _Server:
             raise UserError(
                 f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
             ) from None
+
+    def _listed_tools(self) -> Sequence[Any]:
+        """Return the server's tools. A server may list them on several pages."""
+        found, cursor = list[Any](), None
+        for _ in range(_PAGES):
+            page = self._portal.call(partial(self._client.list_tools, cursor=cursor))
+            found, cursor = [*found, *page.tools], page.next_cursor
+            if cursor is None:
+                return found
+        raise UserError(f"it lists its tools on more than {_PAGES} pages")
 
     @property
     def fault(self) -> str:
