@@ -15,6 +15,7 @@ from treeagent.envs.base import EnvBroken
 from treeagent.envs.python import PythonEnv
 from treeagent.envs.shield import FORBIDDEN
 from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.sokoban import SokobanEnv
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -88,6 +89,14 @@ def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | 
     env = ShieldedEnv(shop(), Shield(deny=(pattern,)))
     env.reset(options={"task": shop().tasks("train", 1)[0]})
     assert env.step(call)[0].startswith(FORBIDDEN) == forbidden
+
+
+def test_a_text_that_makes_a_call_of_the_only_tool_meets_a_pattern_as_it_was_written() -> None:
+    env = ShieldedEnv(SokobanEnv(), Shield(deny=("^up$",)))
+    fork = Forkable(env)
+    fork.reset(env.tasks("train", 1)[0])
+    calls = ("up", "act[up]", ToolCall("act", {"moves": "up"}), "down")
+    assert [fork.step(call)[0].startswith(FORBIDDEN) for call in calls] == [True, True, True, False]
 
 
 def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:

@@ -15,10 +15,10 @@ from pydantic import ConfigDict, Field
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
-from treeagent.envs.calls import arguments_of, read_call
+from treeagent.envs.calls import arguments_of, as_call, read_call
 from treeagent.envs.make import imported
 from treeagent.marks import FILE, read_marks, unsafe_patterns
-from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError
+from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError, only_text
 
 FORBIDDEN = "Forbidden call: "
 """First words of the observation after a forbidden call."""
@@ -183,10 +183,14 @@ class ShieldedEnv(Env):
 
     def _call_and_texts(self, action: str | ToolCall) -> tuple[str | ToolCall, set[str]]:
         """Return the call that an action makes, its arguments in the order of the schema, and all texts to match the
-        patterns against."""
-        read = read_call(action, self._tools) if self._tools else action
+        patterns against. If the only tool takes one text, that text alone makes the call, and is matched, too."""
+        read = read_call(as_call(action, self._tools), self._tools) if self._tools else action
         call = self._in_order(read if isinstance(read, ToolCall) else action)
-        return call, {each for written in (action, call) for each in _call_formats(written)}
+        texts = {each for written in (action, call) for each in _call_formats(written)}
+        argument = only_text([tool.parameters for tool in self._tools])
+        if isinstance(call, ToolCall) and argument in call.arguments:
+            texts.add(str(call.arguments[argument]))
+        return call, texts
 
     def _in_order(self, call: str | ToolCall) -> str | ToolCall:
         """Return a call with its arguments in the order in which a text in brackets holds them (``calls``)."""
