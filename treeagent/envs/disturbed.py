@@ -9,6 +9,7 @@ from typing import Literal
 from treeagent.envs.answers import checked_reset, checked_step
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
+from treeagent.envs.shield import ShieldedEnv
 from treeagent.types import Split, Task, ToolCall, derive_seed, only_text
 
 Disturbance = Literal[
@@ -156,6 +157,12 @@ class DisturbedEnv(Env):
 
     def interrupt(self) -> None:
         self._env.interrupt()
+
+    def forbidden(self, action: str | ToolCall) -> str | None:
+        """Return why the environment's shield forbids the call; None if it is allowed, or there is no shield."""
+        if not isinstance(self._env, ShieldedEnv) or self._is_needless(action):
+            return None
+        return self._env.forbidden(self._original_action(action))
 
     def renamed(self, text: str) -> str:
         """Translate a call with the environment's own tool names to the names that the agent knows."""

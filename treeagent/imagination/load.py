@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
 from treeagent.config import RunConfig, TeacherConfig, load_config
 from treeagent.envs.base import Env
+from treeagent.envs.disturbed import DisturbedEnv
 from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
@@ -143,7 +144,7 @@ def world_model(
     """
 
     def forbids(call: str | ToolCall) -> str | None:
-        reason = env.forbidden(call) if isinstance(env, ShieldedEnv) else None
+        reason = env.forbidden(call) if isinstance(env, ShieldedEnv | DisturbedEnv) else None
         return None if reason is None else FORBIDDEN + reason
 
     settings, writer = config.world, _writer(config, world)
