@@ -196,7 +196,7 @@ class Proposal:
     more than were asked for; a caller that wants n of them takes the first n."""
     error: str = ""
     """Why there are no actions: the policy cannot read the state, for example because it is longer than the model's
-    context. No action follows this state."""
+    context, or the request failed. No action follows this state."""
     left_out: tuple[int, ...] = ()
     """Indices of the messages whose observations are left out of the prompt from this state on. If there are any, the
     prompt starts anew here, and ``context_ids`` holds all of it."""
@@ -208,6 +208,9 @@ class Proposal:
     shared_tokens: int = 0
     """Tokens that were processed once for several actions, such as a common prefix of scored actions: how many
     repetitions of them were saved."""
+    failed: bool = False
+    """Whether the request failed, for the reason in ``error``. The state is then no end of the episode: what follows it
+    is unknown."""
 
     @property
     def generated_tokens(self) -> int:
@@ -236,6 +239,8 @@ class Estimate:
     """Steps of a world model that the estimate took."""
     unreadable: int = 0
     """Number of these whose answer could not be parsed."""
+    failed: bool = False
+    """Whether a request failed, for the reason in ``error``. V(s) is then unknown, and ``value`` means nothing."""
 
 
 class Policy(Protocol):

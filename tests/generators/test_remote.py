@@ -33,7 +33,7 @@ from treeagent.run.trees import read_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Edge, Node
+from treeagent.search.node import Edge, Node, finished_paths
 from treeagent.stages.build import load_actors
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, search_batch
@@ -478,6 +478,33 @@ def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[Op
     forget()
     with pytest.raises(UserError, match=r"logprob_token_ids, or set update\.value_reads=hidden"):
         load_actors(checkpoint, config)
+
+
+@pytest.mark.parametrize("failing", ["values", "actions"])
+def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Path, RunConfig], failing: str) -> None:
+    """A state whose V(s) or whose actions the server does not give is no failed episode. It would otherwise count as
+    one that returns 0, in the search and in all training data."""
+    server, checkpoint, config = shop
+    give_logprob_head(checkpoint, server)
+    config = replace(config, search=replace(config.search, prune_invalid=False, widening=0))
+    load_actors(checkpoint, config)  # checks the server
+    start = len(server.asked)
+
+    def fault(body: Body) -> Fault | None:
+        asks_for = "values" if "logprob_token_ids" in body else "actions"
+        is_below_root = len(body["prompt"]) > len(server.asked[start]["prompt"])
+        return 400 if asks_for == failing and is_below_root else None
+
+    server.fault = fault
+    cost = search_batch(BatchJob(config, checkpoint, COLLECTED, 0, [0], checkpoint.parent), lambda event: None)
+    [tree] = read_trees(checkpoint.parent)
+    assert tree.error == ""
+    assert not list(finished_paths(tree))
+    unknown = [(path, node) for path, node in tree.walk() if node.unknown]
+    assert unknown and cost.failed_requests == len(unknown)
+    for path, node in unknown:
+        assert node.exhausted and not node.edges
+        assert path[-1].visits == (failing == "actions")  # the visit that found V(s), before the actions failed
 
 
 def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:

@@ -27,10 +27,12 @@ from toy_search import (
     task,
 )
 
+from treeagent.search.chains import BestOfN
 from treeagent.search.config import SearchConfig
+from treeagent.search.growth import Growth, expand
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Tree, path_return
+from treeagent.search.node import Node, Tree, finished_paths, path_return
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, UserError, Value
 
@@ -302,6 +304,75 @@ def test_a_state_that_cannot_be_read_is_told_and_one_on_the_way_is_a_limit() -> 
     assert estimate(value, CELL) == [Estimate(0.5, (3,), 6, 2)]
     long = after(after(CELL, act("go"), "on"), act("go"), "on")
     assert estimate(value, long) == [Estimate(0.0, (3,), error="too long")]
+
+
+class Silent:
+    """A value whose requests fail."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(0.0, error="down", failed=True) for _ in states]
+
+
+@dataclass(frozen=True)
+class Stumbling:
+    """A policy whose request fails after ``steps`` actions, or for further candidates at the first state."""
+
+    steps: int
+    asked: list[int] = field(default_factory=list[int])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        self.asked.append(len(calls(states[0])))
+        fails = self.asked[-1] >= self.steps or self.asked.count(0) > 1
+        return [Proposal((3,), error="down", failed=True) if fails else Proposal((3,), (act("go"),) * count)]
+
+
+def test_an_estimate_that_wants_a_failed_request_has_failed() -> None:
+    [mixed] = estimate(MixedValue([ConstantValue(1.0), Silent()], [0.5, 0.5]), CELL)
+    assert (mixed.failed, mixed.error) == (True, "down")
+    for policy, value in ((AllPolicy("go"), Silent()), (Stumbling(2), ConstantValue(1.0)), (Stumbling(0), None)):
+        [stopped] = estimate(RolloutValue(policy, Toll(9), max_steps=4, value=value), CELL)
+        assert (stopped.failed, stopped.error) == (True, "down")
+    [ended] = estimate(RolloutValue(AllPolicy("go"), Toll(3), max_steps=9, value=Silent()), CELL)
+    assert ended == Estimate(0.75, (1,), 9, 3)  # it needs no V(s)
+
+
+def test_a_node_without_a_value_is_a_dead_end_unless_its_return_is_known() -> None:
+    """Each step of ``Toll`` pays 0.25, and the third ends the episode. ``Withheld`` pays it in secret."""
+    config = SearchConfig(Limits(simulations=4), candidates=1)
+    [paid] = asyncio.run(Search(AllPolicy("go"), Toll(1), config, RootAlone()).run([task()], [0]))
+    [edge] = paid.root.edges
+    assert edge.child is not None and edge.child.final and (edge.value, edge.child.unknown) == (0.25, False)
+    [secret] = asyncio.run(Search(AllPolicy("go"), Withheld(1), config, RootAlone()).run([task()], [0]))
+    [edge] = secret.root.edges
+    assert edge.child is not None and edge.child.unknown and not edge.child.final
+    assert (edge.visits, secret.budget.simulations, secret.error) == (0, 1, "")
+    [empty] = asyncio.run(Search(AllPolicy("go"), Toll(), config, Silent()).run([task()], [0]))
+    assert (empty.error, empty.root.edges, empty.root.unknown) == ("down", [], True)
+
+
+class RootAlone(Silent):
+    """A value whose requests fail below the root."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        failed = await super().estimate(states)
+        return [each if calls(state) else Estimate(0.5) for state, each in zip(states, failed, strict=True)]
+
+
+def test_a_failed_request_for_further_candidates_keeps_those_that_there_are() -> None:
+    """The root's second request fails, which ends the search. Its first edge goes on to the end of the episode."""
+    [tree] = asyncio.run(BestOfN(Stumbling(9), Toll(2), SearchConfig(Limits(simulations=3))).run([task()], [0]))
+    assert (tree.error, tree.root.ended, tree.budget.simulations) == ("down", False, 1)
+    [path] = finished_paths(tree)
+    assert path_return(path) == 0.5
+
+
+def test_a_dead_end_of_a_failed_request_gets_no_edges_from_another_one() -> None:
+    """Simulations in parallel may ask for candidates of the same node."""
+    growth, node = Growth(Tree(task(), 0, Node(CELL))), Node(CELL)
+    expand(growth, node, Proposal((3,), error="down", failed=True), 1)
+    expand(growth, node, Proposal((3,), (act("go"),)), 1)
+    assert node.unknown and not node.edges
+    assert growth.tree.budget.generated_tokens == 1
 
 
 def test_a_mixed_value_by_hand() -> None:

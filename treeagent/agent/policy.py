@@ -71,7 +71,8 @@ class LLMPolicy:
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
     ) -> Sequence[Proposal]:
         """Propose ``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution
-        they were sampled from. A state with a prompt that cannot be read has no actions, and the reason as ``error``.
+        they were sampled from. A state whose prompt cannot be read, or whose request failed, has no actions, and the
+        reason as ``error``.
         With ``pause``, a turn that has not begun yet is always sampled, and ends at the pause.
 
         If legal actions are scored, P(a) is the softmax of the log-probabilities of their turns. All of them are
@@ -104,10 +105,11 @@ class LLMPolicy:
             )
             for index in sampling
         ]
-        proposals = [Proposal()] * len(states)
+        proposals, failed = [Proposal()] * len(states), set[int]()
         for index, samples in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
             if isinstance(samples, Failure):
                 errors[index] = samples.reason
+                failed.add(index)
             else:
                 proposals[index] = Proposal(actions=tuple(self._read(prefixes[index], sample) for sample in samples))
         scoring = [index for index in written if not errors[index]]
@@ -119,13 +121,20 @@ class LLMPolicy:
         for index, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
                 errors[index], proposals[index] = scored.reason, Proposal()
+                failed.add(index)
             else:
                 pairs = zip(written[index], scored, strict=True)
                 listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
                 proposals[index] = self._ranked(proposals[index].actions, listed, seeds[index])
         return [
-            replace(proposal, context_ids=self.chat.added_ids(reading), error=error, left_out=reading.left_out)
-            for proposal, reading, error in zip(proposals, readings, errors, strict=True)
+            replace(
+                proposal,
+                context_ids=self.chat.added_ids(reading),
+                error=error,
+                left_out=reading.left_out,
+                failed=index in failed,
+            )
+            for index, (proposal, reading, error) in enumerate(zip(proposals, readings, errors, strict=True))
         ]
 
     async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[list[Sample] | Failure]:
@@ -318,7 +327,7 @@ class ChatPolicy:
             trees=[state.task.id for state in states],
         )
         return [
-            Proposal((), (), replies.reason)
+            Proposal((), (), replies.reason, failed=True)
             if isinstance(replies, Failure)
             else Proposal((), tuple(map(self.grammar.read, replies.texts)), unlisted_tokens=replies.generated_tokens)
             for replies in await in_thread(reply)
@@ -345,17 +354,19 @@ class HeadValue:
         return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason."""
+        """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason. If a
+        request failed, V(s) is unknown (``Estimate.failed``)."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [index for index, error in enumerate(errors) if not error]
         readable_prompts, trees = [prompts[index] for index in readable], [states[index].task.id for index in readable]
         inputs = (
             await self.generator.in_background(partial(self._read, readable_prompts, trees)) if readable_prompts else []
         )
-        read = list[torch.Tensor]()
+        read, failed = list[torch.Tensor](), set[int]()
         for index, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
                 errors[index] = each.reason
+                failed.add(index)
             else:
                 read.append(each)
         with torch.no_grad():
@@ -366,8 +377,9 @@ class HeadValue:
                 self.chat.added_ids(reading),
                 error=error,
                 left_out=reading.left_out,
+                failed=index in failed,
             )
-            for state, reading, error in zip(states, readings, errors, strict=True)
+            for index, (state, reading, error) in enumerate(zip(states, readings, errors, strict=True))
         ]
 
     def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:

@@ -238,7 +238,11 @@ class Servers:
 
     def _ask(self, keyed: tuple[str, Callable[[Server], Answer]]) -> Answer | Failure:
         with self._slots:
-            return self._answer_of(*keyed)
+            answer = self._answer_of(*keyed)
+        if isinstance(answer, Failure):
+            with self._state:
+                self.usage.failed_requests += 1
+        return answer
 
     def _answer_of(self, key: str, request: Callable[[Server], Answer]) -> Answer | Failure:
         if len(self.servers) == 1:

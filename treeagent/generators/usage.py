@@ -13,5 +13,7 @@ class Usage:
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     generated_tokens: int = 0
+    failed_requests: int = 0
+    """Requests to a server that still failed after the last retry."""
     price: float = 0.0
     """Price of a server's tokens, by the prices in the configuration."""

@@ -12,6 +12,9 @@ from treeagent.run.index import ShardRows
 from treeagent.run.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
+_COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests", "price")
+"""Counters of the generator that are part of a ``Cost``."""
+
 
 @dataclass(slots=True)
 class Cost:
@@ -28,6 +31,8 @@ class Cost:
     """Prompt tokens that were found in the prefix cache instead."""
     replayed_steps: int = 0
     """Environment steps that were replayed to return to a state without a snapshot."""
+    failed_requests: int = 0
+    """Requests to the policy's server that still failed after the last retry."""
     price: float = 0.0
     """Price of a server's tokens, from ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
@@ -106,7 +111,7 @@ class Meter:
         return Cost(len(trees), failed, sum(best), **used, budget=budget)
 
     def _counters(self) -> dict[str, Any]:
-        usage = {name: getattr(self._usage, name) for name in ("encoded_tokens", "cached_tokens", "price")}
+        usage = {name: getattr(self._usage, name) for name in _COUNTED}
         return usage | {"replayed_steps": self._dynamics.replayed_steps}
 
 

@@ -160,13 +160,17 @@ class Searcher(ABC):
             add_step_result(growth, path, answer)
         if self.value is None or not (estimate or self.config.estimate_all):
             return
-        if nodes := _estimable([path[-1].child for path in paths]):
-            _store_estimates(growth, nodes, (yield [WantValue(node.state) for node in nodes]))
+        yield from self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Estimate V(s) at the end of each path, if ``step`` has not done so."""
-        if self.value is not None and (nodes := _estimable([last_node(growth, path) for path in paths])):
-            _store_estimates(growth, nodes, (yield [WantValue(node.state) for node in nodes]))
+        # After a step that has no answer, an estimate would have no basis.
+        paths = [path for path in paths if not last_node(growth, path).unknown]
+        if self.value is None or not paths:
+            return
+        answers = yield [WantValue(last_node(growth, path).state) for path in paths]
+        for path, answer in zip(paths, cast("Sequence[Estimate]", answers), strict=True):
+            store_estimate(growth, path, answer)
 
     async def _answer_batch(self, waiting: Sequence[WaitingTree]) -> Sequence[Answer]:
         """The answers of the policy, the value or the critic to the requests of these trees, all of one kind."""
@@ -260,13 +264,3 @@ class Searcher(ABC):
             if edge is last:
                 value = edge.with_critic(value, config.critic_weight)
         return value, math.prod(edge.prior for edge in path)
-
-
-def _estimable(nodes: Sequence[Node | None]) -> list[Node]:
-    """The given nodes, without those after a step that has no answer. An estimate there would have no basis."""
-    return [node for node in nodes if node is not None and not node.unknown]
-
-
-def _store_estimates(growth: Growth, nodes: Sequence[Node], estimates: Sequence[Answer]) -> None:
-    for node, estimate in zip(nodes, cast("Sequence[Estimate]", estimates), strict=True):
-        store_estimate(growth, node, estimate)

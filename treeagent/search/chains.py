@@ -32,6 +32,8 @@ class Chains(Searcher):
         proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for path, node, proposal in zip(paths, nodes, proposals, strict=True):
             if not store_proposal(growth, node, proposal):
+                if not node.ended:  # the request failed where other chains go on: this chain has no return
+                    path.clear()
                 continue
             [edge] = edges_from(proposal.actions[:1])
             node.edges.append(edge)

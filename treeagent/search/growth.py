@@ -65,6 +65,8 @@ class Growth:
     """G + λ log π of the best end of the task so far. Updated only if ``LeastGain`` may end the search."""
     bootstrap: bool = False
     """As in ``SearchConfig``."""
+    failure: str = ""
+    """Why the latest failed request to the policy or the value failed; empty if none has failed."""
     timed: int = 0
     """Number of simulations whose end time is recorded: those of the batches that ``share_time`` has closed."""
 
@@ -150,13 +152,29 @@ def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
     growth.tree.budget.proposals += 1
     if proposal.context_ids:
         node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
+    if proposal.failed:
+        _leave_unknown(growth, node, proposal.error)
+        return False
     if proposal.error:
         node.truncated = node.exhausted = True
         if node is growth.tree.root:
             growth.tree.error = proposal.error
         return False
     growth.tree.budget.generated_tokens += proposal.generated_tokens
-    return True
+    return not node.unknown  # another request for this node, of the same batch, may have failed
+
+
+def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
+    """Handle a failed request about a node. A node without edges becomes a dead end of unknown value, and a node with
+    edges gets no further ones. If it is the root, the search ends."""
+    growth.failure = reason
+    if node is growth.tree.root:
+        growth.tree.error = reason
+    if node.edges:
+        growth.unseen[id(node)] = 0.0
+        return
+    node.terminated = node.bootstrap = False
+    node.truncated = node.unknown = node.exhausted = True
 
 
 def _merge_edges(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
@@ -241,27 +259,29 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
-async def estimate_nodes(value: Value | None, nodes: Sequence[tuple[Growth, Node]]) -> None:
-    """Estimate V(s) of all nodes in one call, and store it with the context tokens. A node after a step without an
-    answer is left out, because an estimate there would have no basis.
+async def estimate_nodes(value: Value | None, paths: Sequence[tuple[Growth, Sequence[Edge]]]) -> None:
+    """Estimate V(s) at the ends of all paths in one call, and store it with the context tokens. A node after a step
+    without an answer is left out, because an estimate there would have no basis.
 
     Raises:
         ValueError: an estimate is NaN or infinite.
     """
-    nodes = [(growth, node) for growth, node in nodes if not node.unknown]
-    if value is None or not nodes:
+    paths = [(growth, path) for growth, path in paths if not last_node(growth, path).unknown]
+    if value is None or not paths:
         return
-    estimates = await value.estimate([node.state for _, node in nodes])
-    for (growth, node), estimate in zip(nodes, estimates, strict=True):
-        store_estimate(growth, node, estimate)
+    estimates = await value.estimate([last_node(growth, path).state for growth, path in paths])
+    for (growth, path), estimate in zip(paths, estimates, strict=True):
+        store_estimate(growth, path, estimate)
 
 
-def store_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
-    """Store V(s) and the context tokens of a node, and count the cost of the estimate.
+def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> None:
+    """Store V(s) and the context tokens of the node at the end of ``path``, and count the cost of the estimate. If the
+    request failed, the node is a dead end of unknown value, unless its return is known without V(s).
 
     Raises:
         ValueError: the estimate is NaN or infinite.
     """
+    node = last_node(growth, path)
     if not math.isfinite(estimate.value):
         raise ValueError(f"the value of a state of task {growth.tree.task.id} was estimated as {estimate.value}")
     node.value, node.context_ids, node.left_out = estimate.value, estimate.context_ids, estimate.left_out
@@ -271,6 +291,8 @@ def store_estimate(growth: Growth, node: Node, estimate: Estimate) -> None:
     budget.imagined_steps += estimate.imagined_steps
     budget.unreadable += estimate.unreadable
     budget.generated_tokens += estimate.generated_tokens
+    if estimate.failed and not (path and node.final and path[-1].reward is not None):
+        _leave_unknown(growth, node, estimate.error)
 
 
 def backup(growth: Growth, path: Sequence[Edge], process_weight: float = 0.0) -> None:

@@ -143,7 +143,8 @@ class Node:
     invalid: bool = False
     """The action that led here was malformed or refused."""
     unknown: bool = False
-    """The dynamics could not predict what follows. Such a node is a dead end without a value."""
+    """The dynamics could not predict what follows, or a request for V(s) or for actions failed. Such a node is a dead
+    end without a value."""
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from treeagent.search.growth import Growth, estimate_nodes, last_node, take_step
+from treeagent.search.growth import Growth, estimate_nodes, take_step
 from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
 from treeagent.types import Dynamics, Value
 
@@ -50,8 +50,8 @@ async def safest(
     """For each tree, the plan with the greatest CVaR_α(G) + λ log π over its replays. Ties go to the first; the result
     is empty for a tree without plans.
 
-    The steps of replays count in the trees' budgets. A replay that the environment breaks off is left out, and its
-    reason becomes the tree's error.
+    The steps of replays count in the trees' budgets. A replay that the environment breaks off, or whose end no request
+    could estimate, is left out, and its reason becomes the tree's error.
 
     Args:
         dynamics: what the trees grew on. It is stepped again from their roots, with other random outcomes each time.
@@ -66,11 +66,11 @@ async def safest(
         # Not in parallel: the random outcome of a step depends on how often its tree has stepped from there before.
         tried = [await _replay(dynamics, tree, plan, step_seconds) for _ in range(replays)]
         unbroken = [(growth, path) for growth, path in tried if not growth.tree.error]
-        await estimate_nodes(value, [(growth, last_node(growth, path)) for growth, path in unbroken])
+        await estimate_nodes(value, unbroken)
         for growth, _ in tried:
             tree.budget.add(growth.tree.budget)
-            tree.error = tree.error or growth.tree.error
-        returns = [path_return(path, tree.discount) for _, path in unbroken]
+            tree.error = tree.error or growth.tree.error or growth.failure
+        returns = [path_return(path, tree.discount) for growth, path in unbroken if not growth.failure]
         return (cvar(returns, level) if returns else -math.inf) + likelihood_weight * path_logprob(plan)
 
     async def choose(tree: Tree, candidates: Sequence[Plan]) -> Plan:

@@ -25,6 +25,7 @@ class RolloutValue:
     therefore give equal rollouts, in any tree and batch. A rollout may stop before a known end: at a limit, a withheld
     reward, a prompt that is too long to be read or a failure of the environment. Its value is then the reward so far
     plus ``value`` of the state where it stopped. If the environment failed, the estimate's ``error`` gives the reason.
+    If a request to the policy or to ``value`` failed, so has the estimate.
     """
 
     policy: Policy
@@ -60,19 +61,18 @@ class RolloutValue:
         for _ in range(self.max_steps):
             active = await self._advance(active) if active else []
         contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
-        await estimate_nodes(
-            self.value, [(growth, last_node(growth, path)) for growth, path in rollouts if _needs_value(path)]
-        )
+        await estimate_nodes(self.value, [(growth, path) for growth, path in rollouts if _needs_value(path)])
         return [
             Estimate(
                 self._return(growth, path),
                 context_ids,
                 growth.tree.budget.environment_steps,
                 growth.tree.budget.generated_tokens,
-                growth.tree.error,
+                growth.tree.error or growth.failure,
                 left_out,
                 growth.tree.budget.imagined_steps,
                 growth.tree.budget.unreadable,
+                failed=bool(growth.failure),
             )
             for (growth, path), (context_ids, left_out) in zip(rollouts, contexts, strict=True)
         ]
@@ -155,4 +155,5 @@ class MixedValue:
             reader.left_out,
             sum(estimate.imagined_steps for estimate in estimates),
             sum(estimate.unreadable for estimate in estimates),
+            failed=any(estimate.failed for estimate in estimates),
         )

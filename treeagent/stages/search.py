@@ -128,6 +128,10 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         alarm = f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}"
         progress.warn(alarm)
         alarms.append(alarm)
+    if cost.failed_requests:
+        alarm = f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
+        progress.warn(alarm)
+        alarms.append(alarm)
     if figures := signal_figures(signal) | components | judging:
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": task_count, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
