@@ -104,6 +104,19 @@ def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() 
         assert thought.text.endswith("Action:") and not proposal.actions[0].error
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_inserted_tokens_of_a_thought_leave_its_action_the_whole_rest_of_the_limit(format: Format) -> None:
+    """A thought may take 20 of 24 tokens. The model is noise, so an action without a form takes the 4 that are left."""
+    acting = SplitPolicy(policy(format, "plain", structured=False, thought_tokens=20))
+    led = [thought for thought in drawn(acting) if thought.forced]
+    assert led and all(len(thought.token_ids) - len(thought.forced) == 20 for thought in led)
+    begun = [Message("assistant", thought.text, thought.token_ids, partial=True) for thought in led]
+    states = [State(STATE.task, (*STATE.messages, each)) for each in begun]
+    for proposal in asyncio.run(acting.propose(states, 2, range(len(states)))):
+        for action in proposal.actions:
+            assert len(action.token_ids) == 4 or action.token_ids[-1] == acting.policy.chat.stop_id
+
+
 @pytest.mark.parametrize(("top_p", "min_p"), [(0.9, 0.0), (1.0, 0.1), (0.7, 0.05), (0.01, 0.0), (1.0, 0.99)])
 def test_truncated_log_probabilities_are_those_of_transformers_processors(top_p: float, min_p: float) -> None:
     scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 2

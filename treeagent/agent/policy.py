@@ -141,8 +141,9 @@ class LLMPolicy:
         """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
         is led into its call by forced tokens, and sampling continues from there. A sample that is cut off is
         completed with forced tokens if there is a ``form``."""
-        token_limits = [self.max_new_tokens - len(turn.prefix.token_ids) for turn in turns]
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
+        # The tokens of a thought beyond its budget were inserted, so they do not count.
+        token_limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
         thinks = [not turn.prefix.partial and budget < limit for turn, limit in zip(turns, token_limits, strict=True)]
         first = [budget if thinking else limit for thinking, limit in zip(thinks, token_limits, strict=True)]
         samples_by_turn = [
