@@ -54,9 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (0, 1):
         network(seed).save_pretrained(made / str(seed))
         network(seed, tied=False).save_pretrained(made / f"untied{seed}")
-    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
-    torch.manual_seed(0)
-    peft.get_peft_model(network(0), settings).save_pretrained(str(made / "adapter"))
+    for name, rank in (("adapter", 4), ("adapter8", 8), ("adapter9", 9)):
+        settings = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, target_modules="all-linear", init_lora_weights=False)
+        torch.manual_seed(0)
+        peft.get_peft_model(network(0), settings).save_pretrained(str(made / name))
     return made
 
 
@@ -202,6 +203,10 @@ def test_an_adapter_runs_on_its_base(folder: Path) -> None:
     adapted = peft.PeftModel.from_pretrained(network(0), str(folder / "adapter")).eval()
     assert difference(engine, cast(PreTrainedModel, adapted), 1.0) < 1e-4
     assert difference(engine, network(0), 1.0) > 0.05
+    assert not engine.load(str(folder / "0"), folder / "adapter9")  # an adapter of rank 4 leaves room for rank 8
+    assert engine.load(str(folder / "0"), folder / "adapter8")
+    wider = peft.PeftModel.from_pretrained(network(0), str(folder / "adapter8")).eval()
+    assert difference(engine, cast(PreTrainedModel, wider), 1.0) < 1e-4
     engine.close()
 
 

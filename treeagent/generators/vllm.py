@@ -38,7 +38,8 @@ class VllmGenerator(Generator):
         """
         self.base, self.adapter, self.structured = base, adapter, structured
         self.usage = Usage()
-        rank = 0 if adapter is None else int(json.loads((adapter / "adapter_config.json").read_text())["r"])
+        # vLLM accepts powers of 2 from 8 to 512.
+        self._most_rank = 8 if adapter is None else 1 << (max(_rank(adapter), 8) - 1).bit_length()
         self._llm = LLM(
             model=base,
             skip_tokenizer_init=not structured,
@@ -51,7 +52,7 @@ class VllmGenerator(Generator):
             enable_prefix_caching=True,
             enable_sleep_mode=current_platform.is_sleep_mode_available(),
             enable_lora=adapter is not None,
-            max_lora_rank=1 << (max(rank, 8) - 1).bit_length(),  # vLLM accepts powers of 2 from 8 to 512
+            max_lora_rank=self._most_rank,
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
@@ -61,11 +62,13 @@ class VllmGenerator(Generator):
 
     def load(self, base: str, adapter: Path | None) -> bool:
         """Switch to another checkpoint, which takes about a second. Returns False if that needs a new engine: to begin
-        or stop using adapters, to change the base model of an adapter, or to reload a model whose output layer is its
-        embedding."""
+        or stop using adapters, to change the base model of an adapter, to use an adapter of greater rank, or to reload
+        a model whose output layer is its embedding."""
         if (base, adapter) == (self.base, self.adapter):
             return True
         if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
+            return False
+        if adapter is not None and _rank(adapter) > self._most_rank:
             return False
         if adapter is None and self._tied:
             return False  # vLLM 0.31 on a CPU silently keeps the old output layer
@@ -174,6 +177,10 @@ class VllmGenerator(Generator):
             self.usage.cached_tokens += cached
             self.usage.encoded_tokens += len(prompt) - cached
         return answers
+
+
+def _rank(adapter: Path) -> int:
+    return int(json.loads((adapter / "adapter_config.json").read_text())["r"])
 
 
 def _sample(output: CompletionOutput) -> Sample:
