@@ -175,6 +175,14 @@ def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
     )
 
 
+@pytest.mark.parametrize("setting", ["top_p=0.9", "min_p=0.1", "thought_tokens=64"])
+def test_what_a_server_of_text_alone_is_not_told_is_refused(setting: str) -> None:
+    remote = [f"policy.{setting}", "policy.generator=remote"]
+    assert load_config(None, remote).policy.generator == "remote"
+    said = sentence(None, *remote, "policy.text_only=true")
+    assert said.startswith("policy: ") and setting.partition("=")[0] in said
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     missing, broken, binary = (tmp_path / name for name in ("missing.toml", "broken.toml", "binary.toml"))
     broken.write_text("seed = 1\n[search]\nsimulations = =\n")

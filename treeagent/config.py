@@ -215,6 +215,9 @@ class PolicyConfig(ModelConfig):
             raise ValueError(f"reload is set, but {other}, so no server gets new weights: leave reload out")
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
+        narrowed = [("top_p", self.top_p < 1), ("min_p", self.min_p > 0), ("thought_tokens", bool(self.thought_tokens))]
+        if (unsent := [name for name, is_set in narrowed if is_set]) and self.generator == "remote" and self.text_only:
+            raise ValueError(f"text_only sends no {' and no '.join(unsent)} to the server: leave one or the other out")
         return self
 
     @property
