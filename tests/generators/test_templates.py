@@ -194,6 +194,16 @@ def test_a_prompt_does_not_depend_on_the_day() -> None:
     assert "Today is 26 Jul 2024" in spelled(chat("llama3"), Message("user", "a"))
 
 
+def test_a_template_that_reads_the_clock_reads_the_same_time_in_every_prompt() -> None:
+    """As the templates of SmolLM3, Granite and Mistral Small do, here to the microsecond."""
+    ticking = "{{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}" + str(family("qwen").chat_template)
+    format = made(ticking)
+    task, turn = Message("user", "a"), said(format, "b")
+    assert spelled(format, task).startswith("2024-07-26 00:00:00.000000")
+    longer = format.prompt_ids((task, turn, Message("user", "c")))
+    assert longer[: len(format.prompt_ids((task,)))] == format.prompt_ids((task,))
+
+
 def test_a_conversation_that_the_template_cannot_write_is_refused() -> None:
     with pytest.raises(UserError, match=r"cannot write this conversation \(user and model must take turns\): give"):
         chat("gemma").prompt_ids((Message("user", "a"), Message("user", "b")))

@@ -14,9 +14,10 @@ stays plain text, so no web page and no tool server can end its own message and 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import chain, takewhile
 from typing import Any
@@ -31,9 +32,15 @@ _ESCAPE = "\U000ffffd"
 message, or for a private-use character itself."""
 _TURN = "\U000ffffc"
 """A private-use character. Together with the character after it, it stands for a turn of the agent."""
-_DATE = "26 Jul 2024"
+_DATE = datetime(2024, 7, 26)
 """Some templates write today's date, so prompts would change from day to day. They get this date instead, which is the
 one that Llama's templates write without a clock."""
+_CLOCK = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(f"|replace('%{code}', '{_DATE.strftime(f'%{code}')}')" for code in (*"YmdBbAaHMSfjyIp", "-d", "-m"))
+    + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
+)
+"""Put before a template, this replaces the clock that transformers gives to templates by ``_DATE``."""
 _TEST_CONVERSATION = (
     Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
@@ -111,7 +118,7 @@ class ChatFormat:
         self._shots, self._shown = tuple[tuple[Message, ...], ...](), tuple[int, ...]()
         """The demonstrations, and the token ids of all of them together."""
         self._context_tokens = context_tokens
-        self._tools: list[dict[Any, Any] | Callable[..., Any]] = [self._escape_all(dict(tool)) for tool in tools]
+        self._tools: list[dict[Any, Any]] = [self._escape_all(dict(tool)) for tool in tools]
         self._tool_names = [self._escape(tool["function"]["name"]) for tool in tools]
         self.context_ids = lru_cache(maxsize=1 << 16)(self._context_ids)
         self.encode_action = lru_cache(maxsize=1 << 16)(self._encode_action)
@@ -339,14 +346,16 @@ class ChatFormat:
     def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
         """The first ``shown`` demonstrations and the conversation as the template writes them, with stand-ins for the
         agent's turns and for the text of special tokens. ``opening`` adds the opening of the next turn."""
+        tools = self._tools if self._form.tools else None
         try:
             return str(
                 self.tokenizer.apply_chat_template(
                     self._rows((*self._shots[:shown], messages)),
-                    tools=self._tools if self._form.tools else None,
+                    tools=None if tools is None else [*tools],
                     tokenize=False,
                     add_generation_prompt=opening,
-                    date_string=_DATE,
+                    date_string=_DATE.strftime("%d %b %Y"),
+                    chat_template=_CLOCK + self.tokenizer.get_chat_template(tools=tools),
                 )
             )
         except TemplateError as error:
