@@ -134,6 +134,8 @@ class OpenAIServer:
                 stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
                 max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
                 temperature=body.get("temperature", 1.0),
+                top_p=body.get("top_p", 1.0),
+                min_p=body.get("min_p", 0.0),
                 form=self._form(body) if self.structured else None,
             )
         )

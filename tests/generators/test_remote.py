@@ -103,6 +103,11 @@ def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, tempe
     assert generator.next_logprobs(PROMPTS, ()).shape == (4, 0)
 
 
+def test_a_truncated_distribution_is_drawn_as_the_local_generator_draws_it(server: OpenAIServer) -> None:
+    request = SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=6, top_p=0.5, min_p=0.01)
+    same(sampled(remote(server).sample(request)), LocalGenerator(shared_model()).sample(request))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenAIServer, temperature: float) -> None:
     generator = RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="policy.actions=sample")
@@ -505,6 +510,20 @@ def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Pat
     for path, node in unknown:
         assert node.exhausted and not node.edges
         assert path[-1].visits == (failing == "actions")  # the visit that found V(s), before the actions failed
+
+
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.5, 0.0), (1.0, 0.1)])
+def test_log_probabilities_that_leave_out_top_p_or_min_p_are_refused(
+    shop: tuple[OpenAIServer, Path, RunConfig], top_p: float, min_p: float
+) -> None:
+    """At temperature 1, vLLM's default log-probabilities differ from those of the whole model by nothing else."""
+    server, checkpoint, config = shop
+    cutting = replace(config, policy=replace(config.policy, top_p=top_p, min_p=min_p))
+    load_actors(checkpoint, cutting)
+    server.raw_logprobs = True
+    load_actors(checkpoint, config)
+    with pytest.raises(UserError, match=r"leave out policy\.top_p and policy\.min_p.*processed_logprobs"):
+        load_actors(checkpoint, cutting)
 
 
 def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:

@@ -51,6 +51,7 @@ class RemoteGenerator(Servers, Generator):
         scores: str = "",
         adapter: Path | None = None,
         versioned: bool = False,
+        truncates: bool = False,
     ) -> None:
         """
         Args:
@@ -60,13 +61,15 @@ class RemoteGenerator(Servers, Generator):
             adapter: as for ``Servers``.
             versioned: whether the server's weights change during the run. Every answer must then name the model that
                 was asked for.
+            truncates: whether requests may have a ``top_p`` or ``min_p``.
 
         Raises:
-            UserError: as ``Servers``; or a server gives no token ids, its log-probabilities ignore the temperature, it
-                ignores a form, or it does not support ``logprob_token_ids``, which scoring needs.
+            UserError: as ``Servers``; or a server gives no token ids, its log-probabilities ignore the temperature,
+                ``top_p`` or ``min_p``, it ignores a form, or it does not support ``logprob_token_ids``, which scoring
+                needs.
         """
         self._temperature, self._structured, self._scores = temperature, structured, scores
-        self._versioned = versioned
+        self._versioned, self._truncates = versioned, truncates
         super().__init__(config, checkpoint, adapter=adapter)
 
     def _check(self, server: Server) -> None:
@@ -80,6 +83,11 @@ class RemoteGenerator(Servers, Generator):
                 f"the log-probabilities of {server} leave out the temperature {temperature:g} that "
                 "it draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
                 "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
+            )
+        if self._truncates and self._narrowest_logprob(server, fix) < -1e-3:
+            raise UserError(
+                f"the log-probabilities of {server} leave out policy.top_p and policy.min_p: start it with "
+                "--logprobs-mode processed_logprobs (vLLM), or set policy.top_p to 1 and policy.min_p to 0"
             )
         if self._structured:  # a server without support for grammars ignores them silently
             fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
@@ -217,6 +225,23 @@ class RemoteGenerator(Servers, Generator):
         if isinstance(probed, Failure):
             raise UserError(f"{probed.reason}: {fix}")
         return probed
+
+    def _narrowest_logprob(self, server: Server, fix: str) -> float:
+        """The log-probability of a token that is drawn where ``top_p`` and ``min_p`` leave only one.
+
+        Raises:
+            UserError: as ``_probe``.
+        """
+
+        def ask(server: Server) -> float:
+            narrow: dict[str, object] = {"ignore_eos": True, "min_p": 0.99}
+            answer = self._complete(server, _PROBE, narrow, max_tokens=1, temperature=1.0, top_p=1e-4, logprobs=0)
+            return _sample(answer.choices[0]).logprobs[0]
+
+        drawn = self._attempt(server, ask)
+        if isinstance(drawn, Failure):
+            raise UserError(f"{drawn.reason}: {fix}")
+        return drawn
 
     def _complete(
         self,

@@ -446,6 +446,7 @@ def _engine_or_server(
         else "",
         adapter=base_and_adapter(checkpoint)[1] if settings.reload == "lora" else None,
         versioned=settings.reload is not None,
+        truncates=settings.truncates,
     )
 
 
