@@ -78,6 +78,28 @@ def test_only_what_changed_is_sent_and_what_is_replaced_goes(tmp_path: Path, url
     assert contents(tmp_path / "other") == contents(folder)
 
 
+class Slow(LocalFileSystem):  # type: ignore[misc]
+    """While it copies a file of a tracker, the tracker writes on."""
+
+    protocol = "slow"
+
+    def put_file(self, lpath: str, rpath: str, *arguments: Any, **kwargs: Any) -> None:
+        if "events" in lpath:
+            with Path(lpath).open("ab") as file:
+                file.write(b"more")
+        super().put_file(lpath, rpath, *arguments, **kwargs)
+
+
+def test_a_file_that_a_tracker_writes_while_it_is_copied_leaves_the_copy_whole(tmp_path: Path) -> None:
+    fsspec.register_implementation("slow", Slow, clobber=True)
+    folder, url = made(tmp_path / "run"), f"slow://{tmp_path}/copy"
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "events.out.tfevents.1.host.2.0").write_bytes(b"first")
+    Mirror(url).push(folder)
+    Mirror(url).pull(tmp_path / "other")
+    assert contents(tmp_path / "other") == contents(folder)
+
+
 class Breaking(LocalFileSystem):  # type: ignore[misc]
     """Writes no list of a run once ``broken`` is set."""
 

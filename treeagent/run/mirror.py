@@ -33,9 +33,9 @@ _EVERY = 60.0
 """Seconds between two pushes while a run is written."""
 _LEFT_OUT = ("progress.json",)
 """Rewritten each second, and of no use to a reader."""
-_GROWING = (".json", ".jsonl", ".toml", ".sqlite", ".html")
-"""Files of the run and of its folders that may change while they are copied. All others, and what lies in a
-checkpoint's folder, are written under another name and renamed."""
+_FIXED = (".zst", ".parquet", ".safetensors")
+"""Files that are written under another name and renamed, as is all that lies in a checkpoint's folder. All others may
+change while they are copied, those of trackers too."""
 _Stamp = tuple[int, int]
 
 
@@ -242,8 +242,8 @@ def _contents(folder: Path, growing: bool) -> Iterator[Path]:
         for name in sorted(names):
             path = Path(at) / name
             hidden = name.startswith(".") or name in _LEFT_OUT or name.endswith((".sqlite-wal", ".sqlite-shm"))
-            grows = path.suffix in _GROWING and folder in (path.parent, path.parent.parent)
-            if not hidden and not path.is_symlink() and grows == growing:
+            fixed = path.suffix in _FIXED or folder / "checkpoints" in path.parent.parents
+            if not hidden and not path.is_symlink() and fixed != growing:
                 yield path
 
 
