@@ -299,6 +299,14 @@ def test_show_prints_a_runs_state(run: Path) -> None:
     assert "errors" in told and "dpo with mcts: 3 of 200 episodes failed, the first: OSError: [gone]" in told
 
 
+def test_show_counts_no_trees_where_no_variation_was_kept(run: Path) -> None:
+    write_shard(run / "trees", "collect-1-varied", 0, [])
+    result = treeagent("show", run)
+    assert result.exit_code == 0, result.output
+    [counted] = [line.split() for line in result.stdout.splitlines() if line.startswith("collect-1-varied")]
+    assert counted == ["collect-1-varied", "0", "–", "0", "0", "0"]
+
+
 def test_show_prints_a_tasks_tree(run: Path) -> None:
     result = treeagent("show", run, TASK.id)
     assert result.exit_code == 0 and "search[red kettle]" in result.stdout and "buy[1]" in result.stdout

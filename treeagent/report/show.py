@@ -142,7 +142,7 @@ def _trees_table(run: Run) -> Table:
             sums["generated_tokens"] += rows.budget.generated_tokens
         # Trees planned at evaluation hold no rewards, so they do not tell whether they found a success.
         withheld = name.startswith("evaluate-") and not sums["told"]
-        share = "withheld" if withheld else f"{100 * sums['success'] / sums['count']:.1f} %"
+        share = "withheld" if withheld else f"{100 * sums['success'] / sums['count']:.1f} %" if sums["count"] else "–"
         figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
         count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
         table.add_row(Text(visible(name)), count, share, errors, simulations, tokens)
