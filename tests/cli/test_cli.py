@@ -13,6 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import Commands, app
+from treeagent.cli.options import find_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.example import Example
 from treeagent.generators.config import ScratchConfig
@@ -205,6 +206,24 @@ def test_a_checkpoint_is_used_as_its_run_was_unless_a_config_is_given(tmp_path: 
     file.write_text('evaluate.modes = ["greedy", "mcts"]\nenvironment.name = "gone:Env"\n')
     assert "gone:Env" in sentence("eval", checkpoint, "--out", out, "--config", file)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("checkpoints", "base"), ("checkpoints/base", "."), ("trees", "../checkpoints/base")]
+)
+def test_a_checkpoint_is_used_as_its_run_was_wherever_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    run = tmp_path / "run"
+    settings = ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=34"]
+    Run.create(run, load_config(None, settings), resume=False).close()
+    checkpoint = run / "checkpoints" / "base"
+    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
+    (checkpoint / "config.json").write_text("{}")
+    monkeypatch.chdir(run / folder)
+    assert find_checkpoint(name).name == "base"
+    said = sentence("eval", name, "--out", tmp_path / "out", "--trust")
+    assert "evaluate.tasks" in said and "34" in said
 
 
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:

@@ -1,5 +1,6 @@
 """Options that commands share, and functions that open a command's run."""
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,8 +118,8 @@ def open_run(
     runs = [options.out] if options.resume else []
     if tree_source is not None:
         runs.append(tree_source)
-    if checkpoint is not None and checkpoint.parent.name == "checkpoints":
-        runs.append(checkpoint.parent.parent)
+    if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
+        runs.append(folder.parent)
     chosen = [] if options.engine is None else [f"engine={options.engine}"]
     overrides = [*(options.overrides or ()), *chosen]
     stored_config = options.out / "config.toml"
@@ -224,6 +225,8 @@ def find_checkpoint(name: str) -> Path:
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )
+        if path.name in ("", ".."):  # results call a policy by the name of its folder
+            path = Path(os.path.abspath(path))
     elif path.suffix == ".gguf":
         if not path.is_file():
             raise RunError(f"{name} does not exist: give the path of a GGUF file")
