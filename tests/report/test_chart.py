@@ -1,11 +1,13 @@
 """Figures as SVG and CSV files."""
 
 import csv
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from treeagent.report.chart import Chart, Line, file_name, write_chart
 from treeagent.report.curves import curves
+from treeagent.report.parts import figures
 
 CHART = Chart(
     "calibration",
@@ -42,8 +44,17 @@ def test_on_the_page_a_figure_has_its_colours_and_its_name(tmp_path: Path) -> No
     assert write_chart(tmp_path, CHART) == svg and (tmp_path / "calibration.svg").read_text() == written
 
 
-def test_names_of_files_are_plain_and_differ() -> None:
+def test_names_of_files_are_plain_and_differ(tmp_path: Path) -> None:
     assert file_name("curve", "dpo <i>", "rewards/margins") == "curve-dpo-i-rewards-margins"
     rows = [{"stage": "dpo", "step": step, "a/b": 1.0, "a b": 2.0, "once": 3.0 if step else None} for step in (0, 1)]
     [charts] = curves(rows).values()
-    assert len({chart.name for chart in charts}) == len(charts) == 2
+    plans = [Chart(file_name("calibration", name), name, "V", "", [Line(name, [(0, 1)])]) for name in ("a_b", "a-b")]
+    taken = set[str]()
+    page = figures(tmp_path, taken, charts) + figures(tmp_path, taken, plans)
+    written = {str(path.relative_to(tmp_path)): path.read_text() for path in (tmp_path / "figures").glob("*.csv")}
+    assert len(written) == page.count("<svg") == 4
+    assert set(written) == set(re.findall(r'href="(figures/[^"]+csv)"', page))
+    assert sorted(text.splitlines()[1] for name, text in written.items() if "calibration" in name) == [
+        "a-b,0,1,,",
+        "a_b,0,1,,",
+    ]

@@ -78,10 +78,13 @@ def test_runs_are_compared_task_by_task(finished_run: Path, tmp_path: Path) -> N
     assert "<td>+50.0 ± 56.6</td><td>4</td>" in told
     assert '<td class="word">seed</td><td class="word">0</td><td class="word">3</td>' in told
     links = re.findall(r'href="(figures/[^"]+)"', told)
-    assert "figures/comparison-tokens.csv" in links and all((page.parent / link).is_file() for link in links)
-    with (page.parent / "figures" / "comparison-tokens.csv").open() as file:
+    assert "figures/both-tokens.csv" in links and all((page.parent / link).is_file() for link in links)
+    with (page.parent / "figures" / "both-tokens.csv").open() as file:
         series = {row["series"] for row in csv.DictReader(file)}
     assert {"one base mcts, taken", "two base mcts, taken", "two base greedy"} <= series
+    before = {path: path.read_text() for path in (page.parent / "figures").iterdir()}
+    assert treeagent("report", one, finished_run, "--out", page.with_name("others.html")).returncode == 0
+    assert before == {path: path.read_text() for path in before}
 
 
 def test_a_report_is_written_anew(finished_run: Path, tmp_path: Path) -> None:

@@ -83,16 +83,17 @@ def write_comparison(path: Path, runs: Sequence[Run], judge: Judge | None = None
         CorruptShard, StoreError: a file is damaged or cannot be written.
     """
     compared_runs = compared(runs)
-    draw = partial(figures, path.parent)
+    # Several comparisons may be in the same folder, so the names of figures begin with that of the page.
+    draw, prefix = partial(figures, path.parent, set()), file_name(path.stem) or "comparison"
     groups = [group for each in compared_runs for group in progress_of(each.run, each.rows, f"{each.name} ")]
     points = [
         greedy_points(each.rows, f"{each.name} ", len(groups) + index) for index, each in enumerate(compared_runs)
     ]
     beside = {cost: [line for lines in points for line in lines[cost]] for cost in points[0]}
-    anytime = anytime_charts("comparison", "Success by", groups, beside, coverage=False)
+    anytime = anytime_charts(prefix, "Success by", groups, beside, coverage=False)
     episodes = {(each.name, *_key(row)): episodes_of(each.run, row) for each in compared_runs for row in each.rows}
     ratings = rate_policies(episodes, judge)
-    curves = _curves(compared_runs)
+    curves = _curves(compared_runs, prefix)
     alarms = [f"{each.name}, {sentence}" for each in compared_runs for sentence in each.run.alarms()]
     sections = [
         _results(compared_runs, episodes),
@@ -160,8 +161,9 @@ def _said(settings: Mapping[str, object], key: str) -> str:
     return str(settings[key]) if settings.get(key) is not None else "–"
 
 
-def _curves(compared_runs: Sequence[Compared]) -> list[Chart]:
-    """One figure for each chief metric (``SHOWN_FIRST``) of a stage that two or more runs logged; one line per run."""
+def _curves(compared_runs: Sequence[Compared], prefix: str) -> list[Chart]:
+    """One figure for each chief metric (``SHOWN_FIRST``) of a stage that two or more runs logged; one line per run.
+    ``prefix`` begins the names of the figures."""
     found: dict[tuple[str, str], list[Line]] = {}
     for index, each in enumerate(compared_runs):
         for stage, metrics in series(each.run.metrics()).items():
@@ -169,7 +171,7 @@ def _curves(compared_runs: Sequence[Compared]) -> list[Chart]:
                 if metric in SHOWN_FIRST and len(points) > 1:
                     found.setdefault((stage, metric), []).append(Line(each.name, points, colour=index))
     return [
-        Chart(file_name("comparison", visible(stage), visible(metric)), f"{stage}: {metric}", "step", "", lines)
+        Chart(file_name(prefix, visible(stage), visible(metric)), f"{stage}: {metric}", "step", "", lines)
         for (stage, metric), lines in found.items()
         if len(lines) > 1
     ]

@@ -22,13 +22,10 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tup
 
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Chart]]:
     """For each stage, one figure for every metric that has more than one point."""
-    charts, names = dict[str, list[Chart]](), set[str]()
+    charts = dict[str, list[Chart]]()
     for stage, metrics_of_stage in series(metrics).items():
         for metric, points in metrics_of_stage.items():
             if len(points) > 1:
                 name = file_name("curve", visible(stage), visible(metric))
-                while name in names:
-                    name += "-"
-                names.add(name)
                 charts.setdefault(stage, []).append(Chart(name, metric, "step", "", [Line("", points)]))
     return charts

@@ -83,7 +83,7 @@ def write_report(path: Path, content: Content) -> None:
     Raises:
         StoreError: a file cannot be written.
     """
-    draw = partial(figures, path.parent)
+    draw = partial(figures, path.parent, set())
     sections = [
         _results(content.rows),
         _coverage(content.rows),

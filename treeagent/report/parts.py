@@ -1,6 +1,7 @@
 """HTML parts of the report's pages. Every text is escaped and visible; pages have no script and load nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -81,18 +82,24 @@ def interval_bar(low: float, value: float, high: float) -> str:
     )
 
 
-def figures(beside: Path, charts: Sequence[Chart]) -> str:
+def figures(beside: Path, taken: set[str], charts: Sequence[Chart]) -> str:
     """Write each figure to ``beside/figures`` and return HTML that shows them side by side, with links to the files.
 
     Args:
         beside: the folder of the page.
+        taken: the names of the page's figures so far, to which those of ``charts`` are added. A figure whose name is
+            taken gets another one.
 
     Raises:
         StoreError: a file cannot be written.
     """
     cards = []
     for chart in charts:
-        links = " ".join(f'<a href="figures/{chart.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "csv"))
-        svg = write_chart(beside / "figures", chart)
+        name = chart.name
+        while name in taken:
+            name += "-"
+        taken.add(name)
+        links = " ".join(f'<a href="figures/{name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "csv"))
+        svg = write_chart(beside / "figures", replace(chart, name=name))
         cards.append(f'<figure class="card">{svg}<figcaption>{links}</figcaption></figure>')
     return f'<div class="curves">{"".join(cards)}</div>' if cards else ""
