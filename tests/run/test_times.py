@@ -1,7 +1,10 @@
 from pathlib import Path
 
+from treeagent.config import RunConfig
+from treeagent.run.cost import StageCost
+from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
-from treeagent.run.times import TimedProgress, stage_of, stage_seconds
+from treeagent.run.times import TIMES, TimedProgress, run_costs, stage_of, stage_seconds
 
 
 class Clock:
@@ -34,6 +37,26 @@ def test_the_searches_of_rounds_count_to_the_search() -> None:
     assert [stage_of(work) for work in ("search", "search-12", "round-1-rft", "teacher")] == [
         *("search", "search", "updates", "teacher"),
     ]
+
+
+def test_time_and_tokens_of_a_stage_count_to_the_same_part_of_the_plan(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        clock = Clock()
+        timed = TimedProgress(QuietProgress(), run.path / TIMES, clock)
+        for work in ("search-1", "search-1-imagined", "vary-1", "world-1", "round-1-rft", "evaluate disturbed"):
+            with timed.track(work, 1):
+                clock.now += 10
+        played = {"generated_tokens": 100, "environment_steps": 7}
+        for stage in ("collect-1", "collect-1-imagined", "vary-1", "evaluate-warm-greedy-failing-tools"):
+            run.finish(stage, played)
+        for stage, tokens in (("world-1", 3000.0), ("round-1-rft", 50.0)):
+            run.finish(stage, {"update": {"metrics": {"num_tokens": tokens}}})
+        assert run_costs(run) == {
+            "search": StageCost("search", generated_tokens=300, environment_steps=21, seconds=30),
+            "world-1": StageCost("world-1", trained_tokens=3000, seconds=10),
+            "updates": StageCost("updates", trained_tokens=50, seconds=10),
+            "evaluation": StageCost("evaluation", generated_tokens=100, environment_steps=7, seconds=10),
+        }
 
 
 def test_a_torn_line_costs_its_own_time_only(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Record how long the stages of a run take: a ``Progress`` that keeps time, and the file RUN/times.jsonl."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,16 +26,19 @@ _WORKS = {
     "warm_start": "warm start",
     "warm_start_world": "warm start",
     "search": "search",
+    "vary": "search",
     "value": "value head",
     "evaluate": "evaluation",
+    "evaluate disturbed": "evaluation",
 }
 
 
 def stage_of(work: str) -> str:
     """The stage (one of ``STAGES``) to which a piece of work belongs. In a quickstart an update is named after its
-    method (``rft``); in rounds it is ``round-1-rft``, and a search is ``search-1``. Other work is its own stage."""
-    name, _, last = work.rpartition("-")
-    return "updates" if last in get_args(Method) else _WORKS.get(name if last.isdecimal() else work, work)
+    method (``rft``); in rounds it is ``round-1-rft``, and searches are ``search-1``, ``search-1-imagined`` and
+    ``vary-1``. Other work is its own stage."""
+    name, last = re.split(r"-\d", work)[0], work.rpartition("-")[2]
+    return "updates" if last in get_args(Method) else _WORKS.get(name, work)
 
 
 class TimedProgress:
@@ -113,5 +117,5 @@ def run_costs(run: Run) -> dict[str, StageCost]:
             counts = {key: facts[key] for key in ("generated_tokens", "environment_steps")}
             add("evaluation" if stage.startswith("evaluate-") else "search", **counts)
         elif trained:
-            add("updates", trained_tokens=trained)
+            add(stage_of(stage), trained_tokens=trained)
     return found
