@@ -36,21 +36,28 @@ class Cost:
     price: float = 0.0
     """Price of a server's tokens, from ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
+    stored_trees: int = 0
+    """The part of ``trees`` that an earlier, interrupted run has stored. Rates leave it out, because its time and its
+    ``best_value`` are unknown."""
+    stored: Budget = field(default_factory=Budget)
+    """The part of ``budget`` that ``stored_trees`` have cost."""
 
     def __add__(self, other: "Cost") -> "Cost":
         total = Cost()
         for name in self.__slots__:
-            if name != "budget":
+            if name not in ("budget", "stored"):
                 setattr(total, name, getattr(self, name) + getattr(other, name))
-        total.budget.add(self.budget)
-        total.budget.add(other.budget)
+        for each in (self, other):
+            total.budget.add(each.budget)
+            total.stored.add(each.stored)
         return total
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """All counts, and rates over ``seconds`` of wall time."""
         budget = asdict(self.budget)
         del budget["seconds"]  # summed over workers; the wall time is reported instead
-        counts = {name: getattr(self, name) for name in self.__slots__ if name not in ("budget", "best_value")}
+        left_out = ("budget", "best_value", "stored_trees", "stored")
+        counts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
         return counts | budget | self._rates(seconds)
 
     def figures(self, seconds: float) -> Mapping[str, str]:
@@ -67,9 +74,9 @@ class Cost:
         seconds = max(seconds, 1e-9)
         return {
             "seconds": seconds,
-            "simulations_per_second": self.budget.simulations / seconds,
-            "tokens_per_second": self.budget.generated_tokens / seconds,
-            "best_value": self.best_value / max(self.trees, 1),
+            "simulations_per_second": (self.budget.simulations - self.stored.simulations) / seconds,
+            "tokens_per_second": (self.budget.generated_tokens - self.stored.generated_tokens) / seconds,
+            "best_value": self.best_value / max(self.trees - self.stored_trees, 1),
             "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
         }
 

@@ -144,7 +144,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
 def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
     """Search the batches that are not on disk yet. Returns the cost of all batches, those on disk included."""
     name = jobs[0].name
-    finished = {rows.index: _cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
+    finished = {rows.index: stored_cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
     waiting = [job for job in jobs if job.index not in finished]
     finished = {job.index: finished[job.index] for job in jobs if job.index in finished}
     running: dict[int, Cost] = {}
@@ -175,9 +175,10 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
         return spent()
 
 
-def _cost(rows: ShardRows) -> Cost:
+def stored_cost(rows: ShardRows) -> Cost:
     """The cost of stored trees, as far as their budgets record it."""
-    return Cost(trees=len(rows.trees), failed=sum(row.failed for row in rows.trees), budget=rows.budget)
+    count, failed = len(rows.trees), sum(row.failed for row in rows.trees)
+    return Cost(count, failed, budget=rows.budget, stored_trees=count, stored=rows.budget)
 
 
 def batches(
