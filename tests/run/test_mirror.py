@@ -189,6 +189,24 @@ def test_where_nothing_can_be_pulled(tmp_path: Path, url: str) -> None:
         Mirror("nowhere://bucket")
 
 
+class Locked(LocalFileSystem):  # type: ignore[misc]
+    """Refuses as botocore does without credentials: by an error that is no OSError."""
+
+    protocol = "locked"
+
+    def cat_file(self, path: str, *arguments: Any, **kwargs: Any) -> bytes:
+        raise LookupError("Unable to locate credentials")
+
+
+def test_an_address_without_credentials_is_one_sentence(tmp_path: Path) -> None:
+    fsspec.register_implementation("locked", Locked, clobber=True)
+    folder, url = made(tmp_path / "run"), f"locked://{tmp_path}/copy"
+    for arguments in (["push", folder, url], ["pull", url, tmp_path / "other"]):
+        done = treeagent(*arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert "Unable to locate credentials" in done.stderr
+
+
 def test_a_run_is_pushed_while_it_is_written_and_at_its_end(tmp_path: Path, breaking: str) -> None:
     told: list[str] = []
     with (

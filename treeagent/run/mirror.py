@@ -24,7 +24,7 @@ import fsspec
 import orjson
 
 from treeagent.run.folder import RunError
-from treeagent.store import regular, replace_folder, replacing, write_atomic
+from treeagent.store import StoreError, regular, replace_folder, replacing, write_atomic
 
 STATE = ".mirror"
 """File of a run's folder with the digests of the lists that it last pushed or pulled."""
@@ -50,7 +50,7 @@ class Mirror:
         self.url = url
         try:
             self._fs, root = fsspec.url_to_fs(url)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # a missing package, an unknown protocol, or credentials that a file system lacks
             extra = ": pip install 'treeagent[s3]'" if url.startswith("s3:") else ""
             raise RunError(f"the address {url!r} cannot be opened: {error}{extra}") from error
         self._root = root.rstrip("/")
@@ -86,7 +86,7 @@ class Mirror:
         self._require_own(folder, written)
         before = _parsed(self.url, written)
         stored, listed, copied = set(before.values()), dict[str, str](), 0
-        try:
+        with self._failures_reported():
             for folder_url in (self._root, f"{self._root}/files"):
                 with suppress(FileExistsError):
                     self._fs.mkdir(folder_url, create_parents=False)  # which would create a bucket
@@ -108,8 +108,6 @@ class Mirror:
             self._fs.pipe_file(f"{self._root}/{_LIST}", listing)
             for digest in set(before.values()) - set(listed.values()):
                 self._fs.rm_file(self._address(digest))
-        except OSError as error:
-            raise self._unreachable(error) from error
         return copied
 
     def pull(self, folder: Path) -> int:
@@ -127,34 +125,30 @@ class Mirror:
         partial = folder.with_name(f".{folder.name}.pull.tmp")
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            for name, digest in listed.items():
-                path = partial / _inside(self.url, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as file, self._fs.open(self._address(digest), "rb") as source:
-                    found = hashlib.blake2b(digest_size=16)
-                    while chunk := source.read(1 << 20):
-                        found.update(chunk)
-                        file.write(chunk)
-                if found.hexdigest() != digest:
-                    raise RunError(
-                        f"{self.url}: the content of {name} is damaged: push the run again, if it is still there"
-                    )
-            _store_digests(partial, None, written)
-            replace_folder(partial, folder)
-        except OSError as error:
-            raise self._unreachable(error) from error
+            with self._failures_reported():
+                for name, digest in listed.items():
+                    path = partial / _inside(self.url, name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with replacing(path) as file, self._fs.open(self._address(digest), "rb") as source:
+                        found = hashlib.blake2b(digest_size=16)
+                        while chunk := source.read(1 << 20):
+                            found.update(chunk)
+                            file.write(chunk)
+                    if found.hexdigest() != digest:
+                        raise RunError(
+                            f"{self.url}: the content of {name} is damaged: push the run again, if it is still there"
+                        )
+                _store_digests(partial, None, written)
+                replace_folder(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return len(listed)
 
     def _list(self) -> bytes | None:
-        try:
+        content: bytes | None = None
+        with self._failures_reported(), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
-            content: bytes = self._fs.cat_file(f"{self._root}/{_LIST}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unreachable(error) from error
+            content = self._fs.cat_file(f"{self._root}/{_LIST}")
         return content
 
     def _require_own(self, folder: Path, written: bytes | None) -> None:
@@ -192,8 +186,17 @@ class Mirror:
     def _address(self, digest: str) -> str:
         return f"{self._root}/files/{digest}"
 
-    def _unreachable(self, error: OSError) -> RunError:
-        return RunError(f"{self.url} cannot be read or written: {error}: check the address and its credentials")
+    @contextmanager
+    def _failures_reported(self) -> Iterator[None]:
+        """Raise a RunError for whatever a file system raises: botocore's NoCredentialsError is no OSError."""
+        try:
+            yield
+        except (RunError, StoreError):
+            raise
+        except Exception as error:
+            raise RunError(
+                f"{self.url} cannot be read or written: {error}: check the address and its credentials"
+            ) from error
 
 
 @contextmanager
