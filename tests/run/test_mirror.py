@@ -185,6 +185,8 @@ def test_where_nothing_can_be_pulled(tmp_path: Path, url: str) -> None:
     Mirror(url).push(made(tmp_path / "run"))
     with pytest.raises(RunError, match="is not empty"):
         Mirror(url).pull(tmp_path / "run")
+    with pytest.raises(RunError, match="current folder"):
+        Mirror(url).pull(Path())
     with pytest.raises(RunError, match="cannot be opened"):
         Mirror("nowhere://bucket")
 

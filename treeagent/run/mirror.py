@@ -120,6 +120,8 @@ class Mirror:
         listed = _parsed(self.url, written)
         if not listed:
             raise RunError(f"{self.url} holds no run: there is no {_LIST}; check the address")
+        if not folder.name:
+            raise RunError("a pull cannot replace the current folder: give the name of a new one")
         if folder.exists() and any(folder.iterdir()):
             raise RunError(f"{folder} is not empty: choose another folder, or delete it")
         partial = folder.with_name(f".{folder.name}.pull.tmp")
