@@ -3,6 +3,7 @@ from."""
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from treeagent.run.folder import Run
 from treeagent.run.index import write_trees
 from treeagent.search.record import from_record
 from treeagent.stages.rescore import require_stored
+from treeagent.stages.world import experiences
 from treeagent.store import digest, read_as, shards
 from treeagent.types import UserError
 
@@ -54,6 +56,16 @@ def test_a_view_has_new_rewards_and_the_run_stays(searched: Path, tmp_path: Path
     first.unlink()
     rescore(searched, view, [BRIEF])
     assert (digest(read_as(dict, view / "trees")), hashes(view / "trees", "*.zst")) == (whole, kept)
+
+
+def test_in_a_view_too_variations_are_held_out_with_their_tasks(searched: Path, tmp_path: Path) -> None:
+    harder = hand_tree()
+    harder.task = replace(harder.task, id="harder")
+    with Run.create(searched, Run.open(searched).config, resume=True) as run:
+        write_trees(run.trees, "collect-1-varied", 0, [harder])
+        run.finish("collect-1-varied", {"variations": 3, "kept": 1, "bases": ["task"]})
+    rescore(searched, tmp_path / "view", [BRIEF])
+    assert {one.task_id for one in experiences(Run.open(tmp_path / "view"), ["collect-1-varied"])} == {"task"}
 
 
 @pytest.mark.slow

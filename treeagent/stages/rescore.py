@@ -65,6 +65,8 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                     again = rescored(trees, config.rewards, rules, source.config.search.process_weight)
                     append(view.trees, name, write_trees(view.trees, name, index, again))
                 advance(1)
+            if (bases := source.stages().get(name, {}).get("bases")) is not None:
+                view.finish(name, {"bases": bases})  # variations are held out together with the tasks that they vary
     if (marks := source.path / FILE).exists():
         write_atomic(view.path / FILE, regular(marks).read_bytes())
     sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
