@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from command import CONFIG, treeagent
+from hand_trees import hand_tree
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
@@ -18,12 +19,13 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.marks import Mark, new_mark, state_hash
-from treeagent.run.folder import Run
+from treeagent.run.folder import Run, RunError
 from treeagent.run.index import append, write_trees
 from treeagent.run.metrics import Event
+from treeagent.run.progress import QuietProgress
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import make_chat
-from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy
+from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy, update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
 from treeagent.workers.launch import _FSDP, check_accelerate_config
@@ -136,6 +138,23 @@ def refusal(file: Path, **policy: Any) -> str:
     with pytest.raises(UserError) as refused:
         check_accelerate_config(config)
     return str(refused.value)
+
+
+def test_multipliers_of_some_trees_do_not_steer_an_update_on_others(tmp_path: Path) -> None:
+    config = load_config(None, ["rewards.budgets={steps=0.25}", "rewards.multiplier_rate=1.0"])
+    lenders = [Run.create(tmp_path / name, config, resume=False) for name in ("one", "other")]
+    for run in lenders:
+        write_trees(run.trees, "collect", 0, [hand_tree()])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        with pytest.raises(UserError, match="gone"):
+            update(config, run, QuietProgress(), tmp_path / "gone", ["rft"], lenders[0])
+        assert run.facts("constraints")["multipliers"]["steps"] > 0
+        with pytest.raises(
+            RunError, match=r"from trees of .*/run was begun with .*/one/trees, not with .*/other/trees"
+        ):
+            update(config, run, QuietProgress(), tmp_path / "gone", ["dpo"], lenders[1])
+    for run in lenders:
+        run.close()
 
 
 def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:

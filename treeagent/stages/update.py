@@ -141,8 +141,8 @@ def update(
             f"policy.temperature is {temperature:g}, but the trees of {source.path} were sampled at {sampled:g}, with "
             f"whose log-probabilities {comparing[0]} compares the policy: set policy.temperature={sampled:g}"
         )
-    for method in methods:
-        run.record_trees(method, source)
+    for part in (*methods, *(["constraint"] if config.rewards.budgets else [])):
+        run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     names, process_weight = source.collections(), source.config.search.process_weight
     multipliers = constrain(config, run, "constraints", source.trees, names, {}, process_weight)
