@@ -226,6 +226,16 @@ def test_a_checkpoint_is_used_as_its_run_was_wherever_the_command_is_given(
     assert "evaluate.tasks" in said and "34" in said
 
 
+def test_a_checkpoint_does_not_lend_the_address_of_its_runs_copy(tmp_path: Path) -> None:
+    run, url = tmp_path / "run", f"file://{tmp_path}/copy"
+    Run.create(run, load_config(None, ["evaluate.first_task=1000000", f"mirror={url}"]), resume=False).close()
+    checkpoint = run / "checkpoints" / "base"
+    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
+    (checkpoint / "config.json").write_text("{}")
+    assert "evaluate.first_task" in sentence("eval", checkpoint, "--out", tmp_path / "out")
+    assert url in sentence("eval", checkpoint, "--out", run)  # the run itself goes on with its copy, if it is trusted
+
+
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     said = sentence("quickstart", "--out", run)
     assert str(run) in said and "--resume" in said

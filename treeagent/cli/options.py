@@ -100,7 +100,8 @@ def open_run(
     are printed at the end.
 
     The settings come from the first of these that exists: ``--config``; the run that is resumed; ``tree_source``; the
-    run that CHECKPOINT belongs to, since the policy was trained in its environment and format.
+    run that CHECKPOINT belongs to, since the policy was trained in its environment and format. The address of another
+    run's copy (``mirror``) is left out.
 
     Args:
         options: the options of the command.
@@ -129,6 +130,8 @@ def open_run(
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
     file = own if options.config is None else find_recipe(options.config)
     if options.config is None and own is not None:
+        if own != stored_config:
+            overrides.insert(0, "mirror=")  # the address is that of the other run's copy
         require_trust(own, overrides, options.trust)
     config = load_config(file, overrides, seed=options.seed)
     require_trusted_worlds(config, options.trust)
