@@ -118,3 +118,21 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
         record_exhausted_returns(growth, [above, end], 0.0)
     assert inner.exhausted
     assert growth.exhausted_returns[id(above)] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_refused_call_beside_a_success_does_not_hide_it(order: tuple[int, int]) -> None:
+    """The subtree is known by its success, whichever of the two was tried first."""
+    won = Edge(act_named("won"), 0.5, reward=1.0, child=leaf(0.0))
+    refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.4, invalid=True))
+    inner = Node(begin(task(), "inner"), edges=[won, refused])
+    above = Edge(act_named("above"), 1.0, child=inner)
+    growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[above])))
+    for index in order:
+        edge = inner.edges[index]
+        edge.child.exhausted = True  # type: ignore[union-attr]
+        backup(growth, [above, edge])
+        mark_exhausted(growth, [above, edge])
+        record_exhausted_returns(growth, [above, edge], 0.0)
+    assert inner.exhausted
+    assert growth.exhausted_returns == {id(won): 1.0, id(above): 1.0}

@@ -375,8 +375,10 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
     search did not look there."""
     for edge in reversed(path):
         node = edge.child
-        if node is None or not node.exhausted or node.unknown or (node.invalid and not node.ended):
+        if node is None or not node.exhausted:
             return
+        if node.unknown or (node.invalid and not node.ended):
+            continue
         if node.ended:
             value = (1 - process_weight) * node.leaf_value(edge.reward)
         elif below := [
@@ -384,7 +386,7 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
         ]:
             value = max(below)
         else:
-            return
+            continue
         growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + _discount(growth, edge) * value
 
 
