@@ -285,6 +285,16 @@ def test_the_most_surprising_actions_are_branched_from() -> None:
     assert [edge.visits for edge in first.child.edges] == [3, 2]
 
 
+def test_each_group_may_branch_from_the_root() -> None:
+    """Two chains, a w x y and z a w x, and one branch of each. The first group's most surprising action is its first
+    (3 nats), so its branch y z a w starts at the root. In the second group it is the second action."""
+    config = SearchConfig(limits=Limits(simulations=4), chains=ChainsConfig(2, 1))
+    policy = Surprising(a=3.0, w=2.0, x=1.0, y=0.5, z=0.2)
+    tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
+    assert [said(path) for path in ends(tree)] == ["awxy", "zawx", "zxyz", "yzaw"]
+    assert [edge.group for edge in tree.root.edges] == [0, 1, 0]
+
+
 def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
     """Both episodes have a single step, and their branches have no further action to branch from."""
     config = SearchConfig(limits=Limits(simulations=6), chains=ChainsConfig(2, 3))

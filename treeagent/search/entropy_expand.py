@@ -28,7 +28,10 @@ class EntropyExpand(RandomExpand):
 
     def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:
         def order(path: Path) -> tuple[int, float]:
-            return len(last_node(growth, path[:-1]).edges), -surprise(path[-1])
+            samples = last_node(growth, path[:-1]).edges
+            if len(path) == 1:  # all groups share the root
+                samples = [edge for edge in samples if edge.group == path[0].group]
+            return len(samples), -surprise(path[-1])
 
         return [path[:-1] for path in heapq.nsmallest(self.config.chains.expansions, group, order)]
 
