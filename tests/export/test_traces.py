@@ -9,6 +9,7 @@ import pytest
 from command import treeagent
 
 from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import text_tool
 from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.export.transcripts import read_transcripts, transcript_tree
 from treeagent.generators.grammar import make_grammar
@@ -160,6 +161,13 @@ def forked_tree() -> Tree:
     grow(left, "win", (6,), 1.0, node(left, "win", "won", 7, terminated=True))
     grow(root, "right", (8,), 0.0, node(root, "right", "lost", 9, terminated=True))
     return Tree(task, 3, root)
+
+
+def test_a_text_that_makes_a_call_of_the_only_tool_is_traced_as_that_call() -> None:
+    [won, _] = chat_rows(forked_tree(), replace(TOLD, tools=(text_tool("act", "Act.", "command"),)))
+    [left, win] = [each["tool_calls"][0]["function"] for each in won["messages"] if each["role"] == "assistant"]
+    assert left == {"name": "act", "arguments": '{"command": "left"}'}
+    assert win == {"name": "act", "arguments": '{"command": "win"}'}
 
 
 def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:

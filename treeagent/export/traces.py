@@ -17,7 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from treeagent.envs.base import ToolSpec
-from treeagent.envs.calls import read_call
+from treeagent.envs.calls import as_call, read_call
 from treeagent.generators.grammar import openai_tools
 from treeagent.run.folder import Run
 from treeagent.run.trees import marked_trees
@@ -134,7 +134,7 @@ def _turns(root: Node, path: Sequence[Edge], facts: TraceFacts) -> Iterator[_Tur
         action, child = edge.action, edge.child
         call: str | ToolCall = action.call
         if isinstance(call, str) and facts.tools and call:
-            call = read_call(call, facts.tools)
+            call = read_call(as_call(call, facts.tools), facts.tools)
         thought = "\n".join(filter(None, (*thoughts, action.thought)))
         tool_call = call if isinstance(call, ToolCall) else None
         text = "" if tool_call else action.text if action.error or not isinstance(action.call, str) else action.call
