@@ -203,8 +203,7 @@ class Locked(LocalFileSystem):  # type: ignore[misc]
 def test_an_address_without_credentials_is_one_sentence(tmp_path: Path) -> None:
     fsspec.register_implementation("locked", Locked, clobber=True)
     folder, url = made(tmp_path / "run"), f"locked://{tmp_path}/copy"
-    for arguments in (["push", folder, url], ["pull", url, tmp_path / "other"]):
-        done = treeagent(*arguments)
+    for done in (treeagent("push", folder, url), treeagent("pull", url, tmp_path / "other")):
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert "Unable to locate credentials" in done.stderr
 
