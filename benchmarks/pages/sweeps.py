@@ -85,30 +85,36 @@ def predicted_crossing(result: Result, tokens: str, size: str) -> float:
     return low
 
 
-def more_at(result: Result, tokens: str) -> list[str]:
-    """The sizes at which tree search solves more than best-of-N, by the interval of their paired difference."""
+def sizes_where(result: Result, tokens: str, verdict: str) -> list[str]:
+    """The sizes at which tree search solves "more" or "less" than best-of-N, or the two are "level", by the interval of
+    their paired difference."""
     return [
         size
         for size in sweep_sizes(result)
-        if difference(result, f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}").verdict == "more"
+        if difference(result, f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}").verdict == verdict
     ]
 
 
 def crossing_words(result: Result, tokens: str) -> str:
-    """Sentences that say at which horizons tree search solves more, and what q at the shortest horizon predicts."""
-    sizes, solved_more = sweep_sizes(result), more_at(result, tokens)
-    solved = {
-        way: {size: mean(result, f"{way}, {size}, {tokens}") for size in solved_more} for way in (_SEARCH, _CONTROL)
-    }
-    ahead = " and ".join(
-        f"{decimal(solved[_SEARCH][size].mean, 0)} % of the tasks that take {horizon(result, size):g} decisions "
-        f"(best-of-N {decimal(solved[_CONTROL][size].mean, 0)} %)"
-        for size in solved_more
-    )
-    sentences = [f"With {tokens}, tree search solves {ahead}."] if solved_more else []
-    others = ", ".join(f"{horizon(result, size):g}" for size in sizes if size not in solved_more)
-    if others:
-        sentences.append(f"For tasks of {others} decisions, the 95 % interval of their difference is not above 0.")
+    """Sentences that say at which horizons tree search solves more, less or as much, and what q at the shortest horizon
+    predicts."""
+
+    def solved(sizes: Sequence[str]) -> str:
+        arms = {size: (f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
+        means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
+        return " and ".join(
+            f"{search} % of the tasks that take {horizon(result, size):g} decisions (best-of-N {control} %)"
+            for size, (search, control) in means.items()
+        )
+
+    more, less, level = (sizes_where(result, tokens, verdict) for verdict in ("more", "less", "level"))
+    sentences = [f"With {tokens}, tree search solves {solved(more)}."] if more else []
+    if less:
+        sentences.append(f"It solves fewer of others: {solved(less)}.")
+    if level:
+        horizons = ", ".join(f"{horizon(result, size):g}" for size in level)
+        sentences.append(f"For tasks of {horizons} decisions, the 95 % interval of their difference includes 0.")
+    sizes = sweep_sizes(result)
     predicted = decimal(predicted_crossing(result, tokens, sizes[0]))
     sentences.append(
         f"The chance of a right decision at the shortest tasks predicts that search wins from {predicted} decisions on."

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
-from benchmarks.pages.sweeps import horizon, more_at, predicted_crossing, step_chance, sweep_sizes
+from benchmarks.pages.sweeps import crossing_words, horizon, predicted_crossing, sizes_where, step_chance, sweep_sizes
 from benchmarks.pages.tables import crossing, decimal, gains, horizons, measured, rounds_table, sampled, short
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
@@ -256,7 +256,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     found = Result("sweep", "When?", {}, (SESSION,), rows)
     assert [horizon(found, size) for size in sweep_sizes(found)] == [2, 4, 8]
     assert step_chance(found, "size 8", "100 tokens") == pytest.approx(0.5**0.5)
-    assert more_at(found, "100 tokens") == ["size 4", "size 8"]
+    assert sizes_where(found, "100 tokens", "more") == ["size 4", "size 8"]
     # The limit pays for ten actions: q^H · 10 = H.
     expected = predicted_crossing(found, "100 tokens", "size 2")
     assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
@@ -270,7 +270,12 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
     assert "(docs/results/search-sweep.svg)" in with_block(README, tmp_path)
     level = replace(found, rows=tuple(row for row in rows if ", size 2," in row.arm))
-    assert more_at(level, "100 tokens") == []
+    assert sizes_where(level, "100 tokens", "level") == ["size 2"]
+    other = {"mcts": "best_of_n", "best_of_n": "mcts"}
+    swapped = [replace(row, arm=", ".join([other[way], *rest])) for row in rows for way, *rest in [row.arm.split(", ")]]
+    worse = replace(found, rows=tuple(swapped))
+    assert sizes_where(worse, "100 tokens", "less") == ["size 4", "size 8"]
+    assert "3 % of the tasks that take 8 decisions (best-of-N 73 %)" in crossing_words(worse, "100 tokens")
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
