@@ -378,7 +378,7 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
         if node is None or not node.exhausted:
             return
         if node.unknown or (node.invalid and not node.ended):
-            continue
+            continue  # other calls may have made the nodes above known
         if node.ended:
             value = (1 - process_weight) * node.leaf_value(edge.reward)
         elif below := [

@@ -305,10 +305,11 @@ def _context() -> ForkServerContext | SpawnContext:
     """How worker processes are started. This process itself cannot be forked: torch has started threads in it, and a
     fork could hang.
 
-    The fork server is a process that has imported the modules of treeagent that this process has imported, and has
-    started no thread. Workers are forks of it: they need no time for imports, and share the memory of these modules. On
-    a machine with a GPU, each worker imports them for itself, since CUDA does not work in the fork of a process that
-    has used it, and an import of some package might.
+    The fork server is a process that has imported the modules of treeagent that this process has imported, and computes
+    nothing. The only threads in it are those that OpenBLAS and Arrow's jemalloc start at import; both handle forks.
+    Workers are forks of the server: they need no time for imports, and share the memory of these modules. On a machine
+    with a GPU, each worker imports them for itself, since CUDA does not work in the fork of a process that has used it,
+    and an import of some package might.
     """
     if sys.platform != "linux" or torch.accelerator.is_available():
         return multiprocessing.get_context("spawn")
