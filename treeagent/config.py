@@ -152,7 +152,7 @@ class PolicyConfig(ModelConfig):
     """
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Sampling temperature of the policy; DPO and GRPO divide logits by it too."""
+    """Sampling temperature of the policy; DPO, GRPO and distillation divide logits by it too."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Maximum number of tokens in one think/action step."""
     format: Format = "react"

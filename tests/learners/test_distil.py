@@ -27,12 +27,12 @@ from treeagent.views.tokens import TokenRow
 ONE_STEP = DistilConfig(max_steps=1, batch_size=8, log_every=1)
 
 
-def crossed(model: nn.Module, rows: Sequence[PolicyRow]) -> tuple[float, float]:
+def crossed(model: nn.Module, rows: Sequence[PolicyRow], temperature: float = 1.0) -> tuple[float, float]:
     """-Σ_s Σ_a π'(a|s) log π(a|s) in nats, and Σ_s Σ_a π'(a|s) |a| in tokens."""
     total = length = 0.0
     for row in rows:
         for each in row.candidates:
-            own = logprobs(model, (*row.prompt_ids, *each.token_ids))[len(row.prompt_ids) - 1 :]
+            own = logprobs(model, (*row.prompt_ids, *each.token_ids), temperature)[len(row.prompt_ids) - 1 :]
             total -= each.target * own.sum().item()
             length += each.target * len(each.token_ids)
     return total, length
@@ -54,14 +54,15 @@ def sliding() -> MistralForCausalLM:
     )
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("make", [make_model, make_experts, sliding], ids=["packed", "experts", "padded"])
 def test_loss_is_the_cross_entropy_per_token(
-    make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
+    make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, temperature: float
 ) -> None:
     model, rows = make(), policy_rows(8)
-    total, length = crossed(model, rows)
+    total, length = crossed(model, rows, temperature)
     entropy = -sum(each.target * math.log(each.target) for row in rows for each in row.candidates if each.target)
-    result = train_distil(model, tokenizer, rows, ONE_STEP)
+    result = train_distil(model, tokenizer, rows, ONE_STEP, temperature=temperature)
     assert result.metrics["loss"] == pytest.approx(total / length, rel=1e-5)
     assert result.metrics["kl"] == pytest.approx((total - entropy) / 8, rel=1e-5)
 
@@ -96,12 +97,16 @@ def test_a_certain_target_trains_like_imitation(tokenizer: PreTrainedTokenizerFa
     assert distil.metrics["grad_norm"] == pytest.approx(sft.metrics["grad_norm"], rel=1e-4)
 
 
-def test_the_policy_becomes_the_target(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_sampled_policy_becomes_the_target(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, temperature: float
+) -> None:
     """Two candidates of one token with the targets 3/4 and 1/4."""
     rows = [PolicyRow("task", (5, 6), (Candidate((7,), (0.0,), 0.75), Candidate((8,), (0.0,), 0.25)))]
-    result = train_distil(model, tokenizer, rows, replace(ONE_STEP, max_steps=60, learning_rate=1e-2))
+    config = replace(ONE_STEP, max_steps=60, learning_rate=1e-2)
+    result = train_distil(model, tokenizer, rows, config, temperature=temperature)
     assert result.metrics["kl"] < 0.02
-    assert logprobs(model, (5, 6, 7))[-1].exp().item() == pytest.approx(0.75, abs=0.05)
+    assert logprobs(model, (5, 6, 7), temperature)[-1].exp().item() == pytest.approx(0.75, abs=0.05)
 
 
 def test_candidates_of_target_zero_change_nothing(

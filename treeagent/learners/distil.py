@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
+from trl.trainer.utils import add_fused_lm_head
 
+from treeagent.generators.attention import base_model
 from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DistilConfig
@@ -29,6 +31,8 @@ def train_distil(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[PolicyRow],
     config: DistilConfig,
+    *,
+    temperature: float = 1.0,
     **hooks: Unpack[Hooks],
 ) -> TrainResult:
     """Train a policy towards the search's policy π' over the candidates of states (expert iteration, Anthony et al.
@@ -38,8 +42,10 @@ def train_distil(
 
         L = -Σ_s Σ_a π'(a|s) log π(a|s) / Σ_s Σ_a π'(a|s) |a|
 
-    where log π(a|s) is the sum over the |a| sampled tokens of candidate a. If π' puts all weight on one candidate of
-    each state, this is the loss of ``train_sft``. With Z(s) = Σ_a π(a|s), the probability of all candidates together,
+    where log π(a|s) is the sum over the |a| sampled tokens of candidate a. π is the distribution that the policy
+    samples from: its logits are divided by the temperature, like those of the priors from which search computed π'. If
+    π' puts all weight on one candidate of each state, and the temperature is 1, this is the loss of ``train_sft``. With
+    Z(s) = Σ_a π(a|s), the probability of all candidates together,
 
         -Σ_a π' log π = -Σ_a π' log (π/Z) - log Z
 
@@ -57,6 +63,7 @@ def train_distil(
         tokenizer: saved with checkpoints; nothing is tokenised.
         rows: states with their candidates.
         config: the optimiser.
+        temperature: the sampling temperature of the candidates, at which their log-probabilities were stored.
         hooks: observers of the training; see ``Hooks``.
 
     Raises:
@@ -82,6 +89,8 @@ def train_distil(
             processing_class=tokenizer,
             data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
         )
+        if temperature != 1:  # TRL scores at temperature 1
+            add_fused_lm_head(base_model(model), temperature=temperature, outputs=("log_probs", "entropy"))
         trainer.hidden_size = hidden_size
         lengths = lengths_of(len(row.prompt_ids) for row in rows)
         groups = tasks_of(rows) if hidden_size else ()

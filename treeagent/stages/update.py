@@ -278,7 +278,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         case "rft":
             result = train_sft(model, tokenizer, rows, config.learner(SFTConfig, settings.rft), **hooks)
         case "distil":
-            result = train_distil(model, tokenizer, rows, config.learner(DistilConfig, settings.distil), **hooks)
+            distil = config.learner(DistilConfig, settings.distil)
+            result = train_distil(model, tokenizer, rows, distil, temperature=temperature, **hooks)
         case "dpo":
             dpo = config.learner(DPOConfig, settings.dpo)
             result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
