@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from treeagent.agent.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
 from treeagent.agent.policy import LLMPolicy
+from treeagent.generators.base import Failure, Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -25,7 +26,7 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, State, Task, Transition, UserError
+from treeagent.types import Action, Message, State, Task, Transition
 
 CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
 THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for thing in ("lamp", "desk", "key")]
@@ -38,12 +39,15 @@ class FirstLetter(LocalGenerator):
         super().__init__(model())
         self.asked: list[tuple[int, ...]] = []
 
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> Tensor:
-        if token_ids:
-            self.asked += prompts
-        return -torch.arange(len(token_ids)).float().expand(len(prompts), -1)
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+        trees: Sequence[str] = (),
+    ) -> list[list[Sample]]:
+        self.asked += [prompt for prompt, letters in zip(prompts, candidates, strict=True) if letters]
+        return [[Sample(ids, (-float(place),)) for place, ids in enumerate(each)] for each in candidates]
 
     def refusal(self, prompt: tuple[int, ...]) -> str:
         return ""
@@ -251,12 +255,35 @@ def test_one_candidate_needs_no_question() -> None:
     assert not scorer.asked
 
 
-def test_more_candidates_than_letters_are_refused() -> None:
-    critic = LMCritic(FirstLetter(), chat())
+def test_more_candidates_than_letters_are_not_ranked() -> None:
+    """Widening has no limit, so a long search of one state may draw them."""
+    scorer = FirstLetter()
     many = takes(*(f"lamp {number}" for number in range(27)))
-    with pytest.raises(UserError, match="27 candidates, but the critic has 26 letters"):
-        rank(critic, (state(), many))
-    assert rank(critic, (state(), many[:26])) == [pytest.approx([0.5] * 26)]
+    assert rank(LMCritic(scorer, chat()), (state(), many)) == [[0.5] * 27]
+    assert not scorer.asked
+    assert rank(LMCritic(scorer, chat()), (state(), many[:26])) == [pytest.approx([0.5] * 26)]
+    assert scorer.asked
+
+
+class Failing(FirstLetter):
+    """A server that answers its first batch of questions, and none after it."""
+
+    def score(  # type: ignore[override]  # as a client of a server
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+        trees: Sequence[str] = (),
+    ) -> list[list[Sample] | Failure]:
+        if self.asked and any(candidates):
+            return [Failure("the server is down")] * len(prompts)
+        return list(super().score(prompts, candidates, temperature, trees))
+
+
+def test_a_failed_question_leaves_the_other_candidates_equal() -> None:
+    """Each order chooses its first candidate, and then no question is answered."""
+    [scores] = rank(LMCritic(Failing(), chat()), (state(), takes("lamp", "desk", "key")))
+    assert sorted(scores) == [0.25, 0.625, 0.625]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 import torch
+from toy_llama import next_logprobs
 
 from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
 from treeagent.generators.base import Sample, SampleRequest
@@ -151,7 +152,7 @@ class OpenAIServer:
 
     def _top(self, prompt: tuple[int, ...], temperature: float, body: Body) -> dict[str, float]:
         """Log-probabilities of the first token: those of the likeliest tokens, or of the requested ones."""
-        logits = self._served(body).next_logprobs([prompt], range(len(self.chat.tokenizer)))[0]
+        logits = next_logprobs(self._served(body), [prompt], range(len(self.chat.tokenizer)))[0]
         logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
         likeliest = logprobs.topk(max(body["logprobs"], 1)).indices.tolist()
         wanted = likeliest if self.sglang else body.get("logprob_token_ids") or likeliest
@@ -159,7 +160,7 @@ class OpenAIServer:
 
     def _raw(self, prompt: tuple[int, ...], sample: Sample) -> list[float]:
         ids = sample.token_ids
-        return [float(self.generator.next_logprobs([prompt + ids[:i]], [ids[i]])) for i in range(len(ids))]
+        return [float(next_logprobs(self.generator, [prompt + ids[:i]], [ids[i]])) for i in range(len(ids))]
 
 
 def _usage(prompt: tuple[int, ...], drawn: list[Sample]) -> Body:

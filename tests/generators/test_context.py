@@ -273,11 +273,15 @@ class Asked(LocalGenerator):
     def refusal(self, prompt: tuple[int, ...]) -> str:
         return ""
 
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> torch.Tensor:
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+        trees: Sequence[str] = (),
+    ) -> list[list[Sample]]:
         self.prompts += prompts
-        return torch.zeros(len(prompts), len(token_ids))
+        return [[Sample(ids, (0.0,) * len(ids)) for ids in each] for each in candidates]
 
 
 def test_the_critic_reads_what_the_policy_reads() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from command import forget
 from openai_server import Body, Fault, OpenAIServer, serving
-from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, next_logprobs, plain_logprobs, shared_model, tokenizer
 from typer.testing import CliRunner
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -98,9 +98,9 @@ def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, tempe
             torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
     same(drawn, draw(LocalGenerator(shared_model()), count, temperature=temperature))
     letters = CHAT.encode("search")
-    scores = [each.next_logprobs(PROMPTS, letters) for each in (generator, LocalGenerator(shared_model()))]
+    scores = [next_logprobs(each, PROMPTS, letters) for each in (generator, LocalGenerator(shared_model()))]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
-    assert generator.next_logprobs(PROMPTS, ()).shape == (4, 0)
+    assert generator.score(PROMPTS, [[]] * 4) == [[]] * 4
 
 
 def test_a_truncated_distribution_is_drawn_as_the_local_generator_draws_it(server: OpenAIServer) -> None:
@@ -151,7 +151,7 @@ def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) ->
     same(*drawn)
     assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
     with pytest.raises(UserError, match=r"logprob_token_ids.*search\.critic_weight"):
-        generator.next_logprobs(PROMPTS, [7])
+        RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="search.critic_weight=0")
 
 
 def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:
@@ -538,7 +538,7 @@ def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[Ope
 def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
     """Replace the checkpoint's value head by one on log-probabilities."""
     head, loaded = LogprobHead(16), load_checkpoint(checkpoint)
-    head.choose(server.generator.next_logprobs([(token,) for token in range(3, 60)], range(len(tokenizer()))))
+    head.choose(next_logprobs(server.generator, [(token,) for token in range(3, 60)], range(len(tokenizer()))))
     torch.nn.init.normal_(head.output.weight)
     save_checkpoint(Checkpoint(loaded.model, loaded.tokenizer, head), checkpoint)
 

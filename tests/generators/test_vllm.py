@@ -10,7 +10,7 @@ from typing import cast
 import peft
 import pytest
 import torch
-from toy_llama import CONFIG, plain_logprobs, sharpened, tokenizer
+from toy_llama import CONFIG, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
@@ -93,7 +93,7 @@ def difference(engine: VllmGenerator, model: PreTrainedModel, temperature: float
 def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Path, temperature: float) -> None:
     assert engine.load(str(folder / "0"), None)
     assert difference(engine, network(0), temperature) < 1e-4
-    scores = [each.next_logprobs(PROMPTS, [7, 300, 42]) for each in (engine, LocalGenerator(network(0)))]
+    scores = [next_logprobs(each, PROMPTS, [7, 300, 42]) for each in (engine, LocalGenerator(network(0)))]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
 
 
@@ -116,7 +116,7 @@ def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator,
     assert engine.load(str(folder / "0"), None)
     local, chat, head = LocalGenerator(network(0)), ChatFormat(tokenizer()), LogprobHead()
     torch.manual_seed(0)
-    head.choose(local.next_logprobs([(token,) for token in range(3, 300)], range(len(tokenizer()))))
+    head.choose(next_logprobs(local, [(token,) for token in range(3, 300)], range(len(tokenizer()))))
     torch.nn.init.normal_(head.output.weight, std=0.1)
     states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp", "buy now")]
     here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
+from treeagent.generators.base import Failure, Generator
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 
@@ -90,3 +91,12 @@ def plain_hidden(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
     """The model's own last hidden state at the last token: (width)."""
     output: Tensor = model.model(input_ids=torch.tensor([list(prompt)])).last_hidden_state
     return output[0, -1]
+
+
+def next_logprobs(generator: Generator, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:
+    """Log-probability of each of ``token_ids`` as the next token of each prompt: [prompts, tokens]."""
+    rows = list[list[float]]()
+    for samples in generator.score(prompts, [[(token,) for token in token_ids]] * len(prompts)):
+        assert not isinstance(samples, Failure)
+        rows.append([sample.logprobs[0] for sample in samples])
+    return torch.tensor(rows)

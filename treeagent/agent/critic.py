@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from string import ascii_uppercase as LETTERS
 
-from treeagent.generators.base import Generator, common_prefix
+from treeagent.generators.base import Failure, Generator, common_prefix
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Action, Message, State, UserError, derive_seed
+from treeagent.types import Action, Message, State, derive_seed
 
 QUESTION = """
 
@@ -36,19 +36,16 @@ class LMCritic:
     The score of a candidate is its rank, mapped linearly to [0, 1]: the best has 1, the worst 0 (the paper does not
     give a mapping). Models prefer some positions of a list, so the candidates are listed in a seeded order and in its
     reverse, and the two scores are averaged. Scores depend neither on the order of the given candidates nor on the
-    other states of the batch. Candidates with equal text count as one. If the questions become longer than the model's
-    context, all remaining candidates get the mean of the remaining scores.
+    other states of the batch. Candidates with equal text count as one. If a question is longer than the model's
+    context, or its request fails, all remaining candidates get the mean of the remaining scores. If a state has more
+    candidates than there are letters, all of its candidates get the mean, 1/2.
     """
 
     generator: Generator
     chat: ChatFormat
 
     async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
-        """Score each candidate of each state in [0, 1].
-
-        Raises:
-            UserError: a state has more candidates than there are letters.
-        """
+        """Score each candidate of each state in [0, 1]."""
         turns = [
             [_turn(state, action) for action in actions] for state, actions in zip(states, candidates, strict=True)
         ]
@@ -66,11 +63,6 @@ class LMCritic:
         """The rankings of a state: its distinct texts in a seeded order and in the reverse order. The seed depends only
         on the task, the conversation and the texts."""
         order = sorted(set(texts))
-        if len(order) > len(LETTERS):
-            raise UserError(
-                f"a state of task {state.task.id!r} has {len(order)} candidates, but the critic has {len(LETTERS)} "
-                "letters for them: draw fewer"
-            )
         contents = (message.content for message in state.messages)
         random.Random(derive_seed("critic", state.task.id, state.task.seed, *contents, *order)).shuffle(order)
         messages_read = self.chat.read(state.messages).messages
@@ -83,20 +75,27 @@ class LMCritic:
         if unfinished:
             shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in unfinished]
             trees = [one.tree for one, _ in unfinished]
-            await self.generator.in_background(partial(self.generator.next_logprobs, shared, (), trees))
+            nothing = [()] * len(shared)
+            await self.generator.in_background(partial(self.generator.score, shared, nothing, trees=trees))
 
     def _is_unfinished(self, ranking: "_Ranking") -> bool:
-        return len(ranking.left) > 1 and not self.generator.refusal(self._prompt(ranking))
+        answerable = not ranking.failed and len(ranking.texts) <= len(LETTERS)
+        return answerable and len(ranking.left) > 1 and not self.generator.refusal(self._prompt(ranking))
 
     def _prompt(self, ranking: "_Ranking") -> tuple[int, ...]:
         return self.chat.prompt_ids(ranking.messages) + self.chat.closing
 
     async def _ask(self, rankings: Sequence["_Ranking"]) -> None:
-        letter_ids = [self.chat.encode(letter)[0] for letter in LETTERS]
+        letters = [self.chat.encode(letter)[:1] for letter in LETTERS]
         prompts, trees = [self._prompt(ranking) for ranking in rankings], [ranking.tree for ranking in rankings]
-        logprobs = await self.generator.in_background(partial(self.generator.next_logprobs, prompts, letter_ids, trees))
-        for ranking, row in zip(rankings, logprobs, strict=True):
-            best = ranking.left[int(row[ranking.left].argmax())]
+        answers = [[letters[index] for index in ranking.left] for ranking in rankings]
+        scored = await self.generator.in_background(partial(self.generator.score, prompts, answers, trees=trees))
+        for ranking, samples in zip(rankings, scored, strict=True):
+            if isinstance(samples, Failure):
+                ranking.failed = True
+                continue
+            logprobs = [sample.logprobs[0] for sample in samples]
+            best = ranking.left[logprobs.index(max(logprobs))]
             ranking.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))
 
 
@@ -114,6 +113,8 @@ class _Ranking:
     """Scores in [0, 1] by text. The candidates in ``left`` all have the mean of the remaining scores."""
     left: list[int]
     """Indices in ``texts`` of the candidates that are not ranked yet."""
+    failed: bool = False
+    """Whether a request failed, so that nothing more is asked."""
 
     @classmethod
     def of(cls, tree: str, messages_read: Sequence[Message], texts: Sequence[str]) -> "_Ranking":

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from treeagent.generators.usage import Usage
 from treeagent.threads import in_thread
 
-if TYPE_CHECKING:  # a client of a server does not need torch
-    from torch import Tensor
-
+if TYPE_CHECKING:
     from treeagent.generators.structured import Form  # needs the extra "structured"
 
 Answer = TypeVar("Answer")
@@ -153,13 +151,6 @@ class Generator(ABC):
         the end of the model's context."""
 
     @abstractmethod
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> "Tensor":
-        """Log-probability of each of ``token_ids`` as the next token of each prompt, in nats and at temperature 1:
-        [prompts, tokens], on the CPU. ``trees`` are as for ``SampleRequest``."""
-
-    @abstractmethod
     def score(
         self,
         prompts: Sequence[tuple[int, ...]],
@@ -169,7 +160,8 @@ class Generator(ABC):
     ) -> Sequence[Sequence[Sample] | Failure]:
         """Score given continuations of each prompt. Returns them as samples, with the log-probabilities that they would
         have if they had been sampled at ``temperature``; 0 means 1. The common prefix of the candidates of a prompt is
-        computed once. ``trees`` are as for ``SampleRequest``."""
+        computed once. A prompt without candidates is only read, so that later calls find it in the cache. ``trees`` are
+        as for ``SampleRequest``."""
 
     @abstractmethod
     def forget(self) -> None:

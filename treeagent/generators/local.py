@@ -212,15 +212,6 @@ class LocalGenerator(Generator):
         self.cache.trim()
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
-    @torch.no_grad()
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> Tensor:
-        segments = self._read(prompts)
-        self.cache.trim()
-        logits = torch.stack([cast(Tensor, segment.logits) for segment in segments])
-        return logits.log_softmax(-1)[:, list(token_ids)].cpu()
-
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
         """Read prompts. Returns the last segment of each; its ``hidden`` and ``logits`` are those at the prompt's last
         token."""

@@ -17,7 +17,6 @@ from treeagent.types import Message, UserError, storable
 if TYPE_CHECKING:  # importing ``servers`` reports a missing package
     from openai.types import Completion
     from openai.types.chat import ChatCompletion
-    from torch import Tensor
 
 _PROBE = tuple(range(8))
 """A prompt of token ids that exist in every vocabulary."""
@@ -105,30 +104,6 @@ class RemoteGenerator(Servers, Generator):
         each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
         draws = [partial(self._draw, request, *one) for one in each]
         return request.paused(self._gather(list(zip(_keys(request.prompts, request.trees), draws, strict=True))))
-
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> "Tensor":
-        """As for ``Generator``.
-
-        Raises:
-            UserError: a request fails, or the server does not support ``logprob_token_ids``.
-        """
-        import torch
-
-        requests = [
-            (key, partial(self._score, prompt, token_ids, 1.0))
-            for key, prompt in zip(_keys(prompts, trees), prompts, strict=True)
-            if token_ids
-        ]
-        rows = self._gather(requests)
-        for row in rows:
-            if isinstance(row, Failure):
-                raise UserError(
-                    f"{row.reason}: the critic needs a server with vLLM's logprob_token_ids; else set "
-                    "search.critic_weight to 0"
-                )
-        return torch.tensor(rows).reshape(len(prompts), len(token_ids))
 
     def score(
         self,

@@ -4,15 +4,12 @@ import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
 from treeagent.generators.config import DType, VllmConfig
 from treeagent.generators.usage import Usage
 from treeagent.types import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 try:
     from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
@@ -106,17 +103,6 @@ class VllmGenerator(Generator):
         ]
         self.usage.generated_tokens += sum(len(sample.token_ids) for samples in samples_by_prompt for sample in samples)
         return request.paused(samples_by_prompt)
-
-    def next_logprobs(
-        self, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int], trees: Sequence[str] = ()
-    ) -> "Tensor":
-        import torch
-
-        candidates = list(token_ids) or None
-        settings = SamplingParams(max_tokens=1, temperature=1.0, logprob_token_ids=candidates, detokenize=False)
-        answers = self._generate(prompts, [settings] * len(prompts))
-        rows = [[answer.outputs[0].logprobs[0][token].logprob for token in token_ids] for answer in answers]
-        return torch.tensor(rows).reshape(len(prompts), len(token_ids))
 
     def score(
         self,

@@ -208,16 +208,19 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
         UserError: the settings ask for split steps or a critic, and ``policy.text_only`` gives no token ids.
     """
     search, server = config.search, config.server(config.policy.url)
-    policy, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
+    asks_critic = bool(search.critic_weight)
+    policy, value = _load_policy(
+        checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config), asks_critic
+    )
     if isinstance(policy, ChatPolicy):
-        if search.granularity == "split" or search.critic_weight:
+        if search.granularity == "split" or asks_critic:
             raise UserError(
                 "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
                 "does not give: leave them out"
             )
         return Actors(policy, policy.greedy(), value), policy
     sampling = SplitPolicy(policy) if search.granularity == "split" else policy
-    critic = LMCritic(policy.generator, policy.chat) if search.critic_weight else None
+    critic = LMCritic(policy.generator, policy.chat) if asks_critic else None
     return Actors(sampling, greedy(policy, config), value, critic), policy
 
 
@@ -229,6 +232,7 @@ def _load_policy(
     server: RemoteConfig,
     tools: str,
     shown: tuple[Shot, ...],
+    asks_critic: bool,
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
     hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers.
@@ -245,16 +249,23 @@ def _load_policy(
         opening = (*system, *(message for shot in shown for message in shot.messages(grammar, known)))
         chat = RemoteChat(server, str(checkpoint))
         return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
+    scores = (  # the setting to change where a server cannot score given tokens
+        "policy.actions=sample" if settings.actions != "sample" else "search.critic_weight=0" if asks_critic else ""
+    )
     if settings.generator != "local":
         head = ValueHead.load(checkpoint) if has_head(checkpoint) else None
         if head is None or isinstance(head, LogprobHead):
-            served = _engine_or_server(checkpoint, settings, vllm, server, scores=head is not None)
+            if head is not None:
+                scores = "update.value_reads=hidden, and update the policy"
+            served = _engine_or_server(checkpoint, settings, vllm, server, scores)
             policy = _policy(served, load_tokenizer(checkpoint), settings, tools, shown)
             return policy, None if head is None else HeadValue(served, policy.chat, head)
         _require_copy(checkpoint, settings, vllm)
     loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
-    generator = local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server)
+    generator = (
+        local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server, scores)
+    )
     policy = _policy(generator, loaded.tokenizer, settings, tools, shown)
     local.shared = policy.chat.shared_ids()  # the value head reads by ``local``, even if an engine or server samples
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
@@ -420,12 +431,12 @@ def _conversation(
 
 
 def _engine_or_server(
-    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, *, scores: bool = False
+    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, scores: str
 ) -> Generator:
     """The generator of the policy: a vLLM engine, or a client of a server.
 
     Args:
-        scores: whether a value head needs log-probabilities of given tokens.
+        scores: as for ``RemoteGenerator``.
     """
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
@@ -439,11 +450,7 @@ def _engine_or_server(
         str(checkpoint),
         settings.temperature,
         structured=settings.is_structured,
-        scores="update.value_reads=hidden, and update the policy"
-        if scores
-        else "policy.actions=sample"
-        if settings.actions != "sample"
-        else "",
+        scores=scores,
         adapter=base_and_adapter(checkpoint)[1] if settings.reload == "lora" else None,
         versioned=settings.reload is not None,
         truncates=settings.truncates,

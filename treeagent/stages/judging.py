@@ -151,7 +151,7 @@ class Local(JudgeModel):
             refused = [self.generator.refusal((*prompt, *longest[1:])) for prompt in prompts]
             read = [prompt for prompt, why in zip(prompts, refused, strict=True) if not why]
             if read:  # all questions share the text of the episode, which goes through the model only once
-                self.generator.next_logprobs([common_prefix(read)], ())
+                self.generator.score([common_prefix(read)], [()])
             scored = iter(self.generator.score(read, [words] * len(read)))
             self.chat.forget()  # the ledger keeps the replies, so no prompt is read a second time
         return [
