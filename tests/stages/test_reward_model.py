@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -14,9 +16,11 @@ from treeagent.marks import append_mark, new_mark, state_hash
 from treeagent.report.reward import reward_section
 from treeagent.rewards.audit import FILE
 from treeagent.run.folder import Run
+from treeagent.run.progress import Advance, QuietProgress
 from treeagent.search.node import finished_paths
 from treeagent.search.record import from_record
 from treeagent.stages.build import reward_value
+from treeagent.stages.reward import fit_reward
 from treeagent.store import read_as
 
 
@@ -86,6 +90,46 @@ def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Pat
         pass
     done = treeagent("reward", "fit", empty)
     assert done.returncode == 2 and "no trees" in done.stderr
+
+
+class Interrupted(QuietProgress):
+    """Presses Ctrl-C after two steps."""
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        done = 0
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            nonlocal done
+            done += count
+            if done >= 2:
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def test_a_mark_given_after_an_interruption_waits_for_the_next_fit(
+    fitted: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    folder, start = tmp_path / "run", finished_run / "checkpoints" / "base"
+    shutil.copytree(fitted, folder)
+    config = load_config(folder / "config.toml", ["update.reward.max_steps=3", "training.save_every=1"])
+    with Run.create(folder, Run.open(folder).config, resume=True) as run:
+        people = run.facts("reward")["pairs"]["of_people"]
+        with pytest.raises(KeyboardInterrupt):
+            fit_reward(config, run, Interrupted(), start)
+        for tree in list(read_as(from_record, run.trees, "collect"))[::2]:
+            for path in finished_paths(tree):
+                end = path[-1].child
+                assert end is not None
+                state, said = state_hash(tree.task.id, end.state.messages), path[-1].action.text
+                mark = new_mark("bob", "failed", task_id=tree.task.id, state=state, shown=(said,))
+                append_mark(folder / "marks.jsonl", mark)
+        counts = list[int]()
+        for _ in range(2):
+            fit_reward(config, run, QuietProgress(), start)
+            counts.append(run.facts("reward")["pairs"]["of_people"])
+    assert counts[0] == people != counts[1]
 
 
 @pytest.mark.slow

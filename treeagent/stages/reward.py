@@ -14,13 +14,15 @@ from treeagent.config import RunConfig
 from treeagent.learners.config import RewardModelConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.reward import calibrate, scores, train_reward
+from treeagent.marks import Mark
 from treeagent.rewards.audit import FILE, RewardAudit, ScoredEnd, audit
 from treeagent.run.folder import REWARD, Run, RunError
 from treeagent.run.index import tree_rows
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
-from treeagent.run.trees import trees_by_task
+from treeagent.run.trees import run_marks, trees_by_task
 from treeagent.stages.build import make_chat
+from treeagent.stages.first_marks import first_marks, record_marks
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.update import read_ends
 from treeagent.stages.world import is_held_out
@@ -38,7 +40,8 @@ _MOST = 256
 def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> tuple[Path, RewardAudit]:
     """Fit the reward model of ``treeagent reward fit``: a copy of ``checkpoint`` that learns, with a Bradley-Terry
     loss, which of two ends of a task and which of two siblings is better. A tenth of the tasks is held out for the
-    audit, which is stored with the model. A model that was fitted before is replaced.
+    audit, which is stored with the model. A model that was fitted before is replaced. An interrupted fit resumes with
+    the marks that it began with.
 
     Returns:
         the model's folder, a checkpoint with a value head, and its audit.
@@ -54,12 +57,14 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     head = _new_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "reward", "lora"))
     fitted = Checkpoint(adapted, loaded.tokenizer, head)
-    parts = _read(run, fitted, config)
+    marks = first_marks(scratch, run_marks(run.trees))
+    parts = _read(run, fitted, config, marks)
     train, validation, held_out = (parts[name] for name in ("train", "validation", "held out"))
     if not held_out.ends:
         raise RunError(
             f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
         )
+    record_marks(scratch, marks)
     checked = validation.pairs[:_MOST]
     validate = _order(fitted, head, checked) if checked else None
     with logged(run.log, progress) as on_event:
@@ -88,15 +93,15 @@ class _Part:
     ends: list[End] = field(default_factory=list[End])
 
 
-def _read(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, with the marks of reviewers applied, split into training, validation
+def _read(run: Run, checkpoint: Checkpoint, config: RunConfig, marks: Sequence[Mark]) -> dict[str, _Part]:
+    """The pairs and ends of the searched trees, with ``marks`` applied, split into training, validation
     and audit. A harder variation is in the same part as its task."""
     chat, names = make_chat(checkpoint, config), dict[str, str]()
     for name in run.collections():
         bases = run.stages().get(name, {}).get("bases", ())
         names |= {row.task: base for row, base in zip(tree_rows(run.trees, name), bases, strict=False)}
     parts = {name: _Part() for name in ("train", "validation", "held out")}
-    for _, group in trees_by_task(run.trees, run.collections()):
+    for _, group in trees_by_task(run.trees, run.collections(), marks):
         read_ends(group, chat)
         task = names.get(group[0].task.id, group[0].task.id)
         part = parts["held out" if is_held_out(task) else "validation" if _validates(task) else "train"]

@@ -18,7 +18,6 @@ import numpy as np
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.generators.chat import ChatFormat
-from treeagent.learners.checkpoints import is_begun
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
@@ -47,9 +46,10 @@ from treeagent.stages.build import (
     value_head,
     with_split_steps,
 )
+from treeagent.stages.first_marks import first_marks, record_marks
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute
-from treeagent.store import regular, shards, write_atomic
+from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import edited_rows, imitation_rows
@@ -259,7 +259,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         UserError: another model searched the trees, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
-    job = _with_first_marks(job)
+    job = replace(job, marks=first_marks(job.scratch, job.marks))
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
     head = value_head(loaded, config)
@@ -269,8 +269,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     rows = data.rows
     check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
     if leads:
-        job.scratch.mkdir(parents=True, exist_ok=True)
-        write_atomic(job.scratch / _MARKS, str(len(job.marks)).encode())
+        record_marks(job.scratch, job.marks)
     validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # called in the leading process only
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
@@ -304,19 +303,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
     marks = {"marks": data.marks} if data.marks else {}
     return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **marks}
-
-
-_MARKS = "marks"
-"""The file in a job's ``scratch`` folder that holds the number of its marks."""
-
-
-def _with_first_marks(job: TrainJob) -> TrainJob:
-    """The job with the marks that it had before its training was interrupted, if it was: later marks would change the
-    rows of a training that resumes. Marks are only ever appended, so their number identifies them."""
-    counted = job.scratch / _MARKS
-    if not is_begun(job.scratch) or not counted.exists():
-        return job
-    return replace(job, marks=job.marks[: int(regular(counted).read_text())])
 
 
 @dataclass(frozen=True, slots=True)
