@@ -1,6 +1,6 @@
 """What the jobs of an update make of trees."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
 from treeagent.store import shards, write_shard
-from treeagent.types import Action, Message, State, Task, UserError
+from treeagent.types import Action, Message, Split, State, Task, UserError
 
 TASK = Task("t", "earn")
 
@@ -185,6 +185,26 @@ def test_a_search_killed_while_it_made_up_for_equal_returns_ends_with_the_same_t
         collect(config, run, RichProgress(), tmp_path / "base")
         assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
         assert (run.facts("collect")["tasks"], run.facts("collect")["batches"]) == (6, 6)
+
+
+class Short(Example):
+    """An environment with five training tasks."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if start + count > 5:
+            raise ValueError("there are five tasks")
+        return super().tasks(split, count, start)
+
+
+def test_dynamic_sampling_ends_with_the_split(tmp_path: Path) -> None:
+    """3 tasks with equal returns call for 3 more, of which the split has 2."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*settings, "collect.tasks=3", "collect.resample=5"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4]
+        assert run.facts("collect")["tasks"] == 5
 
 
 def test_other_returns_make_another_head(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Environments and policies are built once in each process and reused by later job
 
 import json
 import random
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -72,6 +73,17 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
             )
         tasks += found
     return tasks
+
+
+def count_tasks(env: Env, split: Split, start: int, most: int) -> int:
+    """Number of tasks that a split has from index ``start`` on, counted up to ``most``."""
+
+    def is_missing(place: int) -> bool:
+        with contained(), suppress(ValueError):  # the split has fewer tasks
+            return not env.tasks(split, 1, place)
+        return True
+
+    return bisect_left(range(start, start + most), True, key=is_missing)
 
 
 def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:

@@ -22,6 +22,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import (
+    count_tasks,
     env_dynamics,
     environment,
     instances,
@@ -91,7 +92,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
 
     A tree whose returns are all equal teaches nothing. As in DAPO's dynamic sampling (Yu et al. 2025), one more task is
     searched for each such tree, in up to ``collect.resample`` further passes. These tasks follow the last task of the
-    jobs, and have indices of ``free`` or more.
+    jobs, and have indices of ``free`` or more. They end where the split ends.
     """
     if not jobs:
         return
@@ -112,9 +113,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         if not equal:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
-        jobs = batches(config, run, checkpoint, name, range(start, start + equal), first=jobs[-1].index + 1)
+        more = range(start, start + count_tasks(environment(config), jobs[0].split, start, equal))
+        if not more:
+            break
+        jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
         cost += _search(config, run, progress, jobs)
-        task_count += equal
+        task_count += len(more)
     sums, assessments = ComponentSums(), Assessments(config.rewards)
     trees = assessments.reading(sums.reading(read_as(from_record, run.trees, name)))
     signal, components = value_signal(trees), sums.figures()
