@@ -10,7 +10,7 @@ import torch
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
-from treeagent.config import RunConfig, load_config
+from treeagent.config import Mode, RunConfig, load_config
 from treeagent.envs import task_to_play
 from treeagent.envs.example import Example
 from treeagent.generators.chat import ChatFormat
@@ -22,10 +22,10 @@ from treeagent.run.progress import RichProgress
 from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
-from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.evaluate import evaluate, evaluate_batch
 from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
-from treeagent.store import shards, write_shard
+from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Action, Message, Split, State, Task, UserError
 
 TASK = Task("t", "earn")
@@ -205,6 +205,26 @@ def test_dynamic_sampling_ends_with_the_split(tmp_path: Path) -> None:
         collect(config, run, RichProgress(), tmp_path / "base")
         assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4]
         assert run.facts("collect")["tasks"] == 5
+
+
+def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:
+    """A reader that meets a damaged file says to delete it and to resume."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=treeagent.envs.example:Example", "policy.max_new_tokens=4", "evaluate.tasks=4"]
+    config = load_config(None, [*settings, "collect.batch=2", "search.limits={simulations=2}"])
+    evaluations: list[tuple[Path, Mode]] = [(tmp_path / "base", "greedy"), (tmp_path / "base", "mcts")]
+
+    def episodes(run: Run) -> list[dict[str, Any]]:
+        return [record | {"budget": None} for record in read_as(dict, run.episodes)]  # without its seconds
+
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        rows, first = evaluate(config, run, RichProgress(), evaluations), episodes(run)
+        shards(run.trees, "evaluate-base-mcts")[1].unlink()
+        shards(run.episodes, "evaluate-base-greedy")[0].unlink()
+        again = evaluate(config, run, RichProgress(), evaluations)
+        assert episodes(run) == first
+        assert len(shards(run.trees, "evaluate-base-mcts")) == len(shards(run.episodes, "evaluate-base-greedy")) == 2
+        assert [row["solved"] for row in again] == [row["solved"] for row in rows]
 
 
 def test_other_returns_make_another_head(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ from treeagent.workers.processes import run_jobs
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
-    Batches that are already on disk are not played again.
+    Batches that are already on disk are not played again. If a stored file of a finished evaluation is missing, the
+    evaluation is played again as a whole.
 
     Raises:
         UserError: all episodes of a row failed before their first step. The row stays unfinished.
@@ -106,6 +107,9 @@ def _rows(
         config: the settings of the workers.
         work: the name of this work in the progress output.
     """
+    for stage, all_jobs in jobs_by_stage.items():
+        if not all(_is_stored(run, job) for job in all_jobs):
+            run.forget(stage)
     jobs = [job for stage, all_jobs in jobs_by_stage.items() if not run.is_done(stage) for job in all_jobs]
     finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
@@ -123,8 +127,7 @@ def _rows(
     waiting: list[BatchJob] = []
     for job in jobs:
         batch = load_batch(_batch_file(run, job))
-        folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
-        if batch is not None and all(shards(folder, job.name, job.index) for folder in folders):
+        if batch is not None and _is_stored(run, job):
             add_batch(job, batch)
         else:
             waiting.append(job)
@@ -146,6 +149,12 @@ def _rows(
                 add_batch(job, batch)
     delete_batches(_batch_file(run, job) for all_jobs in jobs_by_stage.values() for job in all_jobs)
     return [run.facts(stage) for stage in jobs_by_stage]
+
+
+def _is_stored(run: Run, job: BatchJob) -> bool:
+    """Whether the episodes of a batch and, with a search, its trees are on disk."""
+    folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
+    return all(shards(folder, job.name, job.index) for folder in folders)
 
 
 def _batch_file(run: Run, job: BatchJob) -> Path:
