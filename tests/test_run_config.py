@@ -167,6 +167,13 @@ def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
     assert load_config(None, [*hidden, "ray.gpus_per_worker=0.5"]).ray.gpus_per_worker == 0.5
 
 
+def test_a_value_head_of_outcomes_learns_no_mean_that_holds_process_rewards() -> None:
+    weight, target = "search.process_weight=0.3", "update.values.target=mean"
+    said = sentence(None, weight, target)
+    assert "update.values.target is 'mean'" in said and "search.process_weight 0.3" in said
+    assert load_config(None, [weight]) and load_config(None, [target])
+
+
 @pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
 def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
     assert "policy.actions is 'score'" in sentence(None, "policy.actions=score", model)

@@ -683,6 +683,12 @@ class RunConfig:
                 f"search.process_weight is {self.search.process_weight:g} beside rewards.weights, which weighs the "
                 "component 'process': set one of them"
             )
+        if self.search.process_weight and self.update.values.target == "mean":
+            raise ValueError(
+                f"update.values.target is 'mean', but search.process_weight {self.search.process_weight:g} mixes process "
+                "rewards into Q, and the value head learns outcomes: set update.values.target to 'lambda', 'best' or "
+                "'success'"
+            )
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
                 f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
