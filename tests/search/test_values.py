@@ -119,10 +119,9 @@ class Caught(Toll):
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_a_hacked_rollout_returns_nothing(discount: float) -> None:
-    """The last reward takes back 0.25 + γ 0.25."""
+def test_a_hacked_rollout_takes_back_what_was_paid(discount: float) -> None:
     value = RolloutValue(AllPolicy("pay"), Caught(), max_steps=9, discount=discount)
-    assert [each.value for each in estimate(value, CELL)] == [0.0]
+    assert [each.value for each in estimate(value, CELL, replace(CELL, paid=0.5))] == [0.0, -0.5]
 
 
 @dataclass(frozen=True)
