@@ -182,6 +182,15 @@ def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
     )
 
 
+@pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
+def test_a_world_model_predicts_no_component_of_the_environment(model: str) -> None:
+    assert "rewards.budgets names 'damage'" in sentence(
+        None, "rewards.budgets.damage=1", "rewards.budgets.steps=9", model
+    )
+    assert load_config(None, ["rewards.budgets.damage=1"])
+    assert load_config(None, ["rewards.budgets.damage=1", "rewards.rules.damage=cost:damage", model])
+
+
 @pytest.mark.parametrize("setting", ["top_p=0.9", "min_p=0.1", "thought_tokens=64"])
 def test_what_a_server_of_text_alone_is_not_told_is_refused(setting: str) -> None:
     remote = [f"policy.{setting}", "policy.generator=remote"]

@@ -42,7 +42,7 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.config import RESERVED, RewardsConfig
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
 from treeagent.store import regular
@@ -685,9 +685,16 @@ class RunConfig:
             )
         if self.search.process_weight and self.update.values.target == "mean":
             raise ValueError(
-                f"update.values.target is 'mean', but search.process_weight {self.search.process_weight:g} mixes process "
-                "rewards into Q, and the value head learns outcomes: set update.values.target to 'lambda', 'best' or "
-                "'success'"
+                f"update.values.target is 'mean', but search.process_weight {self.search.process_weight:g} mixes "
+                "process rewards into Q, and the value head learns outcomes: set update.values.target to 'lambda', "
+                "'best' or 'success'"
+            )
+        own_costs = set(self.rewards.budgets).difference(RESERVED, self.rewards.rules)
+        if own_costs and (self.evaluate.world or self.adapt.imagines):
+            raise ValueError(
+                f"rewards.budgets names {min(own_costs)!r}, a component of the environment, which the world model that "
+                "evaluate.world or adapt.imagined searches does not predict: give it as a rule (rewards.rules), or "
+                "search the environment"
             )
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
