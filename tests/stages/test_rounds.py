@@ -33,7 +33,6 @@ from treeagent.stages.rounds import (
     scale_limits,
     update_round,
 )
-from treeagent.stages.search import batches, search_batches
 from treeagent.store import digest, read_as, shard_names, shards, write_shard
 from treeagent.types import UserError
 
@@ -226,21 +225,6 @@ def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> No
         with pytest.raises(UserError, match=r"nowhere\.yaml"):
             update_round(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
         assert not begun.stages()
-
-
-def test_trees_without_a_spread_are_made_up_for(run: Path, tmp_path: Path) -> None:
-    """DAPO's dynamic sampling: with one candidate per state, a tree has a single path and therefore no spread."""
-    out = tmp_path / "run"
-    done = treeagent(
-        "collect", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1",
-        "collect.tasks=4", "collect.batch=4", "collect.resample=2", "search.candidates=1",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [row.place for row in tree_rows(out / "trees", "collect")] == list(range(12))
-    with Run.create(out, Run.open(out).config, resume=True) as again:
-        jobs = batches(again.config, again, run / "checkpoints" / "warm", "collect-1", range(4))
-        search_batches(again.config, again, QuietProgress(), jobs, free=20)
-        assert [row.place for row in tree_rows(again.trees, "collect-1")] == [*range(4), *range(20, 28)]
 
 
 LAGGING = [

@@ -23,7 +23,7 @@ from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
-from treeagent.stages.search import BatchJob, collect, search_batch
+from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Action, Message, Split, State, Task, UserError
@@ -185,6 +185,8 @@ def test_a_search_killed_while_it_made_up_for_equal_returns_ends_with_the_same_t
         collect(config, run, RichProgress(), tmp_path / "base")
         assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
         assert (run.facts("collect")["tasks"], run.facts("collect")["batches"]) == (6, 6)
+        search_batches(config, run, RichProgress(), batches(config, run, tmp_path / "base", "round", range(2)), free=20)
+        assert [row.place for row in tree_rows(run.trees, "round")] == [0, 1, 20, 21, 22, 23]
 
 
 class Short(Example):

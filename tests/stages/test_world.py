@@ -53,6 +53,7 @@ WORLD = [
     "world.scratch.width=64",
     "world.scratch.layers=2",
     "world.training.max_steps=200",
+    "world.training.batch_size=8",
     "world.training.learning_rate=6e-3",
     "world.hard_steps=10",
     "world.max_new_tokens=120",
