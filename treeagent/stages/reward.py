@@ -94,8 +94,8 @@ class _Part:
 
 
 def _read(run: Run, checkpoint: Checkpoint, config: RunConfig, marks: Sequence[Mark]) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, with ``marks`` applied, split into training, validation
-    and audit. A harder variation is in the same part as its task."""
+    """The pairs and ends of the searched trees, with ``marks`` applied, split into training, validation and audit. A
+    harder variation is in the same part as its task."""
     chat, names = make_chat(checkpoint, config), dict[str, str]()
     for name in run.collections():
         bases = run.stages().get(name, {}).get("bases", ())
