@@ -3,6 +3,9 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.constants --seeds 0 1 2
 
+    .venv/bin/python -m benchmarks.quickstart --config envs/toolbox --seeds 0 1 2
+    .venv/bin/python -m benchmarks.constants --runs runs/toolbox --name constants_toolbox --tokens 120
+
 Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration. λ is
 ``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "gain" is
 ``evaluate.stop_at_gain``: once the rest of the tokens is expected to gain less than this, they are left unspent.
@@ -19,7 +22,7 @@ from treeagent.search.limits import Limits
 
 QUESTION = "Which constants of tree search solve most validation tasks?"
 EXPLORATION = (0.25, 0.5, 1.0, 2.0)
-LIKELIHOOD = (0.0, 0.01, 0.02, 0.05)
+LIKELIHOOD = (0.0, 0.01, 0.02, 0.05, 0.1)
 GAIN = (0.01, 0.02, 0.03, 0.05)
 
 

@@ -458,8 +458,9 @@ class EvaluateConfig:
     """Number of samples (N) of best-of-N, which replaces ``search.limits.simulations`` in this mode."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
-    likelihood_weight: Annotated[float, Field(ge=0)] = 0.0
-    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units per nat."""
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.05
+    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units per nat; scale it with the range
+    of ``environment.returns``. At 0, ends that V overrates are taken, however unlikely the policy finds them."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ log π of the
     best end by less than this, in reward units (``stopping.LeastGain``). 0 uses the limits up. Only for ``decision``
