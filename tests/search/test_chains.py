@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, digest, task
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, calls, digest, task
 from written_world import InOrder, Written, said, statistics
 
 from treeagent.search.chains import BestOfN, Chains, RandomExpand
@@ -300,3 +300,31 @@ def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
     config = SearchConfig(limits=Limits(simulations=6), chains=ChainsConfig(2, 3))
     tree = grown(EntropyExpand(TablePolicy(WORDS), Maze(1.0, 0.0), config, HashValue()), 5)
     assert [edge.group for edge in tree.root.edges] == [0, 1, 0, 1, 0, 1]
+
+
+class Refusing:
+    """A policy whose requests fail at every node where an action was sampled before, except at the root."""
+
+    def __init__(self) -> None:
+        self.asked = Counter[int]()
+        """How often it was asked at each node but the root, by the ``id`` of the state, which the tree keeps."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        assert self.asked.total() < 200, "the search asks for ever"
+        [state] = states
+        if calls(state):
+            self.asked[id(state)] += 1
+        if self.asked[id(state)] > 1:
+            return [Proposal(error="down", failed=True)]
+        return await TablePolicy(WORDS).propose(states, count, seeds)
+
+
+@pytest.mark.parametrize("kind", [RandomExpand, EntropyExpand])
+def test_a_state_whose_request_failed_is_not_continued_again(kind: type[RandomExpand]) -> None:
+    """Each of the three states between the root and the first chain's end fails at most once. Every other chain starts
+    at the root."""
+    policy = Refusing()
+    config = SearchConfig(Limits(simulations=8), chains=ChainsConfig(initial=1, expansions=1))
+    [tree] = asyncio.run(kind(policy, Treasure(), config, HashValue()).run(TASKS[:1], [5]))
+    assert max(policy.asked.values()) == 2
+    assert (tree.error, tree.budget.simulations, len(tree.root.edges)) == ("", 8, 8)

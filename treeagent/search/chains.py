@@ -93,9 +93,19 @@ class RandomExpand(Chains):
         groups = [_prefixes(chain, 0) for chain in first]
         rng = random.Random(growth.next_seed())
         while self.simulations_allowed(growth):
+            if growth.failure:  # a state whose request failed gets no further actions (``growth.unseen``)
+                groups = [
+                    [path for path in group if id(last_node(growth, path[:-1])) not in growth.unseen]
+                    for group in groups
+                ]
             starts = [
-                (number, start) for number, group in enumerate(groups) for start in self.starts(growth, group, rng)
+                (number, start)
+                for number, group in enumerate(groups)
+                if group
+                for start in self.starts(growth, group, rng)
             ]
+            if not starts:
+                return
             grown = [list(start) for _, start in starts]
             yield from self.chains(growth, grown)
             for (number, start), chain in zip(starts, grown, strict=True):
