@@ -34,7 +34,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree, finished_paths, path_return
 from treeagent.search.values import MixedValue, RolloutValue
-from treeagent.types import Action, Estimate, Policy, Proposal, State, Transition, UserError, Value
+from treeagent.types import Action, Estimate, Message, Policy, Proposal, State, Transition, UserError, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 STEPS = {"left": 0.4, "right": 0.6}
@@ -107,6 +107,33 @@ def test_a_rollout_that_stops_short_is_closed_by_the_value(limit: int, max_steps
     assert estimate(toll, CELL) == [Estimate(paid, (1,), 3 * steps, steps)]
     [closed] = estimate(replace(toll, value=Dear()), CELL)
     assert closed == Estimate(paid + 0.5**steps * 0.5, (1,), 3 * steps + 4, steps + 5)
+
+
+class Thinking:
+    """Proposes a thought where a turn begins, and "right" after a thought."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal((1,), (act("right"),) if state.messages[-1].partial else (THOUGHT,)) for state in states]
+
+
+THOUGHT = Action("hm", "", "hm", (5,), (-1.0,))
+
+
+class ThoughtCorridor(Corridor):
+    """A corridor in which a thought is a step of its own, at no cost."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        if action.call:
+            return await super().step(replace(state, messages=state.messages[:-1]), action)
+        said = Message("assistant", action.text, action.token_ids, partial=True)
+        return Transition(replace(state, messages=(*state.messages, said)), cost=0)
+
+
+@pytest.mark.parametrize(("max_steps", "reward"), [(2, 1.0), (1, 0.0)])
+def test_a_thought_of_its_own_takes_no_step_of_a_rollout(max_steps: int, reward: float) -> None:
+    """Two steps to the right pay 1 at the second, and each step is two actions of a token each."""
+    walk = RolloutValue(Thinking(), ThoughtCorridor(), max_steps=max_steps)
+    assert estimate(walk, CELL) == [Estimate(reward, (1,), max_steps, 2 * max_steps)]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class RolloutValue:
     dynamics: Dynamics
     """Its steps count in the budget of the tree that the state belongs to."""
     max_steps: int
-    """Maximum number of steps in a rollout."""
+    """Maximum number of steps in a rollout. A thought with a node of its own is half a step, and counts with its
+    action."""
     discount: float = 1.0
     """γ per step. Use the search's."""
     bootstrap: bool = False
@@ -50,7 +51,7 @@ class RolloutValue:
         return is_concurrent(self.policy)
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """Advance the rollouts of all states together, with one call of ``propose`` for each step.
+        """Advance the rollouts of all states together, with one call of ``propose`` for each action.
 
         Raises:
             UserError: the dynamics withholds its rewards and there is no ``value``.
@@ -58,8 +59,8 @@ class RolloutValue:
         rollouts = [self._begin(state) for state in states]
         await self._read([growth for growth, _ in rollouts if growth.tree.root.ended])
         active = [rollout for rollout in rollouts if not rollout[0].tree.root.ended]
-        for _ in range(self.max_steps):
-            active = await self._advance(active) if active else []
+        while active:
+            active = await self._advance(active)
         contexts = [(growth.tree.root.context_ids, growth.tree.root.left_out) for growth, _ in rollouts]
         await estimate_nodes(self.value, [(growth, path) for growth, path in rollouts if _needs_value(path)])
         return [
@@ -92,7 +93,7 @@ class RolloutValue:
                 root.context_ids, root.left_out = proposal.context_ids, proposal.left_out
 
     async def _advance(self, rollouts: Sequence[_Rollout]) -> list[_Rollout]:
-        """Play one step of each rollout. Returns the rollouts that are not finished."""
+        """Play one action of each rollout. Returns the rollouts that are not finished."""
         seeds = [derive_seed(growth.tree.seed, len(path)) for growth, path in rollouts]
         proposals = await self.policy.propose([last_node(*rollout).state for rollout in rollouts], 1, seeds)
         acting: list[_Rollout] = []
@@ -111,7 +112,7 @@ class RolloutValue:
                     f"a rollout of task {growth.tree.task.id!r} cannot judge itself, because rewards are withheld: "
                     "give RolloutValue a value that does"
                 )
-            elif not child.ended:
+            elif not child.ended and sum(not edge.thought for edge in path) < self.max_steps:
                 unfinished.append((growth, path))
         return unfinished
 
