@@ -141,6 +141,18 @@ def test_no_reflection_praises_a_refused_call() -> None:
     assert list(reflections(tree, 1.0, ReAct())) == []
 
 
+def test_an_episode_may_be_longer_than_the_recursion_limit() -> None:
+    """The kettle is bought in the 1200th step; leaving at once pays nothing."""
+    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
+    path = step(tree, (), "Action: look", "a kettle")
+    for _ in range(1198):
+        path = step(tree, path, "Action: look", "a kettle")
+    step(tree, path, "Action: buy", "order placed", reward=1.0)
+    step(tree, (), "Action: leave", "bye", reward=0.0)
+    [only] = reflections(tree, 1.0, ReAct())
+    assert "reward 1 in 1200" in only.turn and only.turn.endswith("Action: look")
+
+
 def test_reflections_need_the_least_return() -> None:
     tree = shop()
     for each in edges(tree):

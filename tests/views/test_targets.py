@@ -241,6 +241,15 @@ def test_thoughts_are_not_discounted() -> None:
     assert state_outcome(root, [], ValueTargetConfig(target="lambda", lambda_=0.0), 0.5) == 0.25
 
 
+@pytest.mark.parametrize("target", ["best", "lambda"])
+def test_an_episode_may_be_longer_than_the_recursion_limit(target: Literal["best", "lambda"]) -> None:
+    """1500 steps, of which the last pays 1."""
+    here = node((1,), end="terminated")
+    for left in range(1500):
+        here = node((1,), edge("a", (2,), 1, 1.0, here, float(left == 0)))
+    assert state_outcome(here, [], ValueTargetConfig(target, lambda_=1.0)) == 1.0
+
+
 @given(randoms.map(chain_group), st.sampled_from([0.5, 1.0]))
 def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: list[Tree], discount: float) -> None:
     """λ = 1 averages the returns of the trajectories below, and λ = 0 uses one step. In between, a correct value

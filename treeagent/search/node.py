@@ -256,6 +256,15 @@ class Tree:
         yield start, edges
 
 
+def edges_from(edge: Edge) -> list[Edge]:
+    """``edge`` and all edges below it, each before those below it. This does not recurse, because paths may be long."""
+    found = [edge]
+    for each in found:  # grows on the way
+        if each.child is not None:
+            found.extend(each.child.edges)
+    return found
+
+
 def succeeds(path: Sequence[Edge]) -> bool:
     """Whether the undiscounted outcomes of a finished path sum to at least 1, which counts as full success."""
     return reaches(outcome(path), 1.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treeagent.generators.grammar import Grammar
-from treeagent.search.node import Edge, Node, Tree, reaches
+from treeagent.search.node import Edge, Node, Tree, edges_from, reaches
 from treeagent.views.tokens import TokenRow, turn_tokens
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
@@ -73,7 +73,7 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
         grammar: the format of the tree's turns.
     """
     for path, node in tree.walk():
-        tried = _tried_calls(tree, path, node, grammar)
+        tried = _tried_calls(tree, path, node, grammar) if len(node.edges) > 1 else []
         if len(tried) < 2:
             continue
         allowed = [each for each in tried if tree.may_prefer(each.edge)]
@@ -125,13 +125,14 @@ def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar)
 
 def _outcome(edge: Edge, discount: float) -> Outcome | None:
     """The best outcome below an action; None if no real end was reached there."""
-    node = edge.child
-    if node is None or node.origin != "real" or node.unknown or edge.reward is None:
-        return None
-    if node.ended:
-        return Outcome(edge.reward, -1)
-    below = [outcome for each in node.edges if (outcome := _outcome(each, discount)) is not None]
-    if not below:
-        return None
-    best = max(below)
-    return Outcome(edge.reward + discount * best.value, best.negative_steps - 1)
+    found: dict[int, Outcome] = {}
+    for each in reversed(edges_from(edge)):
+        node = each.child
+        if node is None or node.origin != "real" or node.unknown or each.reward is None:
+            continue
+        if node.ended:
+            found[id(each)] = Outcome(each.reward, -1)
+        elif below := [found[id(lower)] for lower in node.edges if id(lower) in found]:
+            best = max(below)
+            found[id(each)] = Outcome(each.reward + discount * best.value, best.negative_steps - 1)
+    return found.get(id(edge))

@@ -1,12 +1,12 @@
 """Value targets: the outcome of the episode that search found from each state of a tree."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, finished_paths, succeeds
+from treeagent.search.node import Edge, Node, Tree, edges_from, finished_paths, succeeds
 from treeagent.views.tokens import TokenRow, path_rows
 
 
@@ -101,11 +101,11 @@ def _return_below(node: Node, config: ValueTargetConfig, discount: float) -> flo
 
 def best_return(edge: Edge, discount: float = 1.0) -> float:
     """The highest return of any path from this edge on, in reward units. A leaf that is not an end adds V(s)."""
-    reward, node = edge.reward or 0.0, edge.child
-    if node is None:
-        return reward
-    below = [best_return(lower, discount) for lower in _tried_edges(node)]
-    return reward + _discount(edge, discount) * (max(below) if below else node.leaf_value(edge.reward))
+
+    def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
+        return _discount(each, discount) * (max(found) if found else node.leaf_value(each.reward))
+
+    return _return(edge, step)
 
 
 def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
@@ -114,15 +114,26 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     G^λ(s') is the visit-weighted mean of G^λ(s',a') over the actions tried at s'. If none was tried, the return is
     r + γ V(s'); after a known end, V(s') is 0.
     """
-    reward, node = edge.reward or 0.0, edge.child
-    if node is None:
-        return reward
-    after = node.leaf_value(edge.reward)
-    tried = _tried_edges(node)
-    if tried:
-        found = _visit_mean(tried, [lambda_return(lower, lambda_, discount) for lower in tried])
-        after = (1 - lambda_) * after + lambda_ * found
-    return reward + _discount(edge, discount) * after
+
+    def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
+        after = node.leaf_value(each.reward)
+        if tried:
+            after = (1 - lambda_) * after + lambda_ * _visit_mean(tried, found)
+        return _discount(each, discount) * after
+
+    return _return(edge, step)
+
+
+def _return(edge: Edge, step: Callable[[Edge, Node, Sequence[Edge], Sequence[float]], float]) -> float:
+    """r + ``step(edge, s', tried, returns)``, where ``tried`` are the edges tried at s', the state that the edge leads
+    to, and ``returns`` are what this formula gives for them. It is r alone if the edge was never expanded."""
+    returns: dict[int, float] = {}
+    for each in reversed(edges_from(edge)):
+        returns[id(each)] = each.reward or 0.0
+        if each.child is not None:
+            tried = _tried_edges(each.child)
+            returns[id(each)] += step(each, each.child, tried, [returns[id(lower)] for lower in tried])
+    return returns[id(edge)]
 
 
 def _tried_edges(node: Node) -> list[Edge]:
