@@ -134,6 +134,13 @@ def test_estimates_stand_beside_what_followed() -> None:
     assert sorted(estimated_states(tree)) == [(0.2, 0.0), (0.5, near(0.2)), (0.8, 0.0), (0.8, 0.5)]
 
 
+def test_a_hacked_end_has_the_outcome_0() -> None:
+    """The environment paid 1 for each of two ends, and a judge calls the second one hacked."""
+    kept, hacked = (edge(name, (2,), 1, 0.0, node((1,), value=0.7, end="terminated"), 1.0) for name in "AB")
+    hacked.reward, hacked.components = 0.0, {"outcome": 1.0, "hacked": 1.0}
+    assert estimated_ends(Tree(TASK, 0, node((3,), kept, hacked))) == [(0.7, 1.0), (0.7, 0.0)]
+
+
 def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None:
     end = node((1,), value=0.7, end="terminated")
     tree = Tree(TASK, 0, node((2,), edge("A", (3,), 1, 0.0, end)))

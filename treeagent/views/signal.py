@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pvariance, stdev
 from typing import Literal, NamedTuple
 
-from treeagent.search.node import Edge, Node, Tree, finished_paths, path_origin, succeeds
+from treeagent.search.node import Edge, Node, Tree, finished_paths, outcome, path_origin, succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ class Bin:
 
 
 def estimated_ends(tree: Tree) -> list[Estimated]:
-    """V at each real end of the task, and the total reward of the episode. An end with a withheld reward counts if the
-    reward was recorded later (``Node.paid``)."""
+    """V at each real end of the task, and the total reward of the episode, which is 0 if a judge calls it hacked. An
+    end with a withheld reward counts if the reward was recorded later (``Node.paid``)."""
     estimates: list[Estimated] = []
     for path in finished_paths(tree):
         node = path[-1].child
@@ -183,8 +183,7 @@ def estimated_ends(tree: Tree) -> list[Estimated]:
 
 
 def _outcome_sum(path: Sequence[Edge]) -> float | None:
-    rewards = [edge.outcome for edge in path]
-    return None if None in rewards else sum(each for each in rewards if each is not None)
+    return None if any(edge.outcome is None for edge in path) else outcome(path)
 
 
 def estimated_states(tree: Tree) -> list[Estimated]:
