@@ -160,3 +160,9 @@ def test_calibration_by_hand() -> None:
     assert calibration_error([low, high]) == near((0.3 + 0.3) / 2)
     assert [each.states for each in calibration([Estimated(0.5, 0.0)] * 7, bins=3)] == [7]
     assert calibration([]) == [] and calibration_error([]) == 0.0
+
+
+def test_values_that_are_equal_leave_the_other_groups_their_size() -> None:
+    """Six of ten states have V = 0. Five groups of two would end after 2, 4, 6, 8 and 10 states."""
+    estimates = [Estimated(0.0, 0.0)] * 6 + [Estimated(number / 10, 1.0) for number in range(1, 5)]
+    assert [each.states for each in calibration(estimates, bins=5)] == [6, 2, 2]

@@ -209,8 +209,9 @@ def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
     ranked = sorted(estimates)
     groups: list[Bin] = []
     start = 0
+    stops = [round(len(ranked) * (index + 1) / bins) for index in range(bins)]
     while start < len(ranked):
-        stop = max(start + 1, round(len(ranked) * (len(groups) + 1) / bins))
+        stop = next(each for each in stops if each > start)  # a group of equal values may have passed several
         while stop < len(ranked) and ranked[stop].value == ranked[stop - 1].value:
             stop += 1
         group = ranked[start:stop]
