@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import cast, get_args
 
 import pytest
 from tangle import HashCritic
@@ -247,3 +247,19 @@ def test_batches_end_while_a_server_is_asked() -> None:
     trees = asyncio.run(asyncio.wait_for(run, timeout=10))
     assert policy.told == [8] * 6
     assert all(tree.spent[0].seconds < tree.spent[-1].seconds == tree.budget.seconds for tree in trees)
+
+
+class Forgetful(Maze):
+    """Its steps return nothing, as those of a method without a return statement."""
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return cast("Transition", None)
+
+
+@pytest.mark.parametrize(("trees", "leaves"), [(1, 1), (2, 1), (1, 2)])
+def test_a_step_without_a_result_fails_and_is_not_waited_for(trees: int, leaves: int) -> None:
+    """The same error is raised if other steps are pending beside it."""
+    config = SearchConfig(Limits(simulations=8), leaves=leaves, widening=0)
+    run = make_search(TablePolicy(WORDS), Forgetful(), config).run(TASKS[:trees], range(trees))
+    with pytest.raises(AttributeError, match="NoneType"):
+        asyncio.run(asyncio.wait_for(run, timeout=10))

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from treeagent.search.requests import KINDS, Answer, Broker, Request, WaitingTree
 
@@ -87,12 +87,12 @@ class PendingRequests:
             self._tasks = [task for task in self._tasks if not task.done()]
         self._pending += len(waiting)
         for tree in waiting:
-            answers: list[Answer | None] = [None] * len(tree.requests)
+            answers = dict[int, Answer]()
             for index, request in enumerate(tree.requests):
                 self._tasks.append(asyncio.create_task(self._await_answer(tree, answers, index, ask(request))))
 
     async def _await_answer(
-        self, tree: WaitingTree, answers: list[Answer | None], index: int, answer: Awaitable[Answer]
+        self, tree: WaitingTree, answers: dict[int, Answer], index: int, answer: Awaitable[Answer]
     ) -> None:
         """Wait for one answer and store it at index ``index``. The tree is answered when its last answer is
         stored."""
@@ -102,8 +102,8 @@ class PendingRequests:
             self._failure = self._failure or error
             self._event.set()
             return
-        if None not in answers:
-            self._answered.append((tree, cast("list[Answer]", answers)))
+        if len(answers) == len(tree.requests):
+            self._answered.append((tree, [answers[place] for place in range(len(answers))]))
             self._event.set()
 
     async def _wait(self, deadline: float | None) -> None:
