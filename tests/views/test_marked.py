@@ -107,6 +107,16 @@ def test_an_episode_called_solved_is_imitated_and_discounted_up_to_the_root() ->
     assert limit.child.final
 
 
+def test_a_judgement_leaves_the_process_rewards_in_the_return() -> None:
+    """With η = 1/2, an outcome of 1 and a process reward of 0.2 return 0.6. Without the outcome they return 0.1."""
+    last = edge("a", (2,), 1, 0.6, node((3,), end="terminated"), 1.0)
+    last.process = 0.2
+    tree = Tree(TASK, 0, node((1,), last))
+    assert last.child is not None
+    apply_marks(tree, deciding([say(tree, last.child, "failed", "a")]), process_weight=0.5)
+    assert last.reward == 0.0 and last.value == pytest.approx(0.1)
+
+
 def test_a_thought_discounts_no_judgement() -> None:
     """Two turns of a thought and an action each, with γ = 1/2. The return is 0 and becomes 1: it is 1 from the last
     thought on, and 1/2 from both steps before."""

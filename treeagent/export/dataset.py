@@ -146,7 +146,7 @@ def _refuse_empty(
     """
     empty = list(views)
     for path in collected.values():
-        for tree in _trees(path, views):
+        for tree in _trees(path, config, views):
             change(tree)
             empty = [view for view in empty if not any(VIEWS[view].rows(tree, config))]
             if not empty:
@@ -175,7 +175,7 @@ def _export_shard(
     files: dict[str, Callable[[list[Row]], None]] = {}
     shard = path.name.removeprefix(f"{COLLECTED}-").split(".")[0]
     with ExitStack() as stack:
-        for tree in _trees(path, views):
+        for tree in _trees(path, config, views):
             change(tree)
             budget = tree.budget
             counts.update(trees=1, simulations=budget.simulations, environment_steps=budget.environment_steps)
@@ -193,13 +193,13 @@ def _export_shard(
     return {"sha256": _digest(path), "files": list(files), "rows": rows, "counts": counts}
 
 
-def _trees(path: Path, views: Sequence[str]) -> Iterator[Tree]:
+def _trees(path: Path, config: RunConfig, views: Sequence[str]) -> Iterator[Tree]:
     """The trees of a shard.
 
     Raises:
         RunError: a tree has no token ids, and one of the views needs them.
     """
-    for tree in marked_trees(path.parent, *shard_place(path)):
+    for tree in marked_trees(path.parent, *shard_place(path), process_weight=config.search.process_weight):
         if tree.text_only and not all(VIEWS[view].texts for view in views):
             raise RunError(
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "

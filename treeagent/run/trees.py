@@ -28,10 +28,17 @@ def run_marks(folder: Path) -> list[Mark]:
 
 
 def marked_trees(
-    folder: Path, name: str | None = None, index: int | None = None, marks: Sequence[Mark] | None = None
+    folder: Path,
+    name: str | None = None,
+    index: int | None = None,
+    marks: Sequence[Mark] | None = None,
+    process_weight: float = 0.0,
 ) -> Iterator[Tree]:
     """Yield the trees of shards, with those of the ``marks`` applied that are in force (``deciding``); by default the
     marks of the run.
+
+    Args:
+        process_weight: ``search.process_weight`` of the search that grew the trees.
 
     Raises:
         CorruptShard, StoreError: a shard or the file of marks is damaged.
@@ -39,7 +46,7 @@ def marked_trees(
     states = deciding(run_marks(folder) if marks is None else marks)
     tasks = {mark.task_id for found in states.values() for mark in found}
     for tree in read_as(from_record, folder, name, index):
-        yield apply_marks(tree, states) if tree.task.id in tasks else tree
+        yield apply_marks(tree, states, process_weight) if tree.task.id in tasks else tree
 
 
 def read_trees(
@@ -55,10 +62,13 @@ def read_trees(
 
 
 def trees_by_task(
-    folder: Path, names: Sequence[str], marks: Sequence[Mark] | None = None
+    folder: Path, names: Sequence[str], marks: Sequence[Mark] | None = None, process_weight: float = 0.0
 ) -> Iterator[tuple[Sequence[int], list[Tree]]]:
     """Yield the trees of ``read_trees`` grouped by task, with their indices in the order of ``read_trees``. Tasks come
     in the order of their first tree. Only the trees of one task are in memory at a time.
+
+    Args:
+        process_weight: ``search.process_weight`` of the search that grew the trees.
 
     Raises:
         UserError: as ``read_trees``.
@@ -69,7 +79,7 @@ def trees_by_task(
 
     def read(record: Mapping[str, Any]) -> Tree:
         tree = from_record(record)
-        return _learnable(apply_marks(tree, states) if states else tree, folder)
+        return _learnable(apply_marks(tree, states, process_weight) if states else tree, folder)
 
     first = 0
     for name in names:

@@ -101,7 +101,7 @@ def _read(run: Run, checkpoint: Checkpoint, config: RunConfig, marks: Sequence[M
         bases = run.stages().get(name, {}).get("bases", ())
         names |= {row.task: base for row, base in zip(tree_rows(run.trees, name), bases, strict=False)}
     parts = {name: _Part() for name in ("train", "validation", "held out")}
-    for _, group in trees_by_task(run.trees, run.collections(), marks):
+    for _, group in trees_by_task(run.trees, run.collections(), marks, run.config.search.process_weight):
         read_ends(group, chat)
         task = names.get(group[0].task.id, group[0].task.id)
         part = parts["held out" if is_held_out(task) else "validation" if _validates(task) else "train"]

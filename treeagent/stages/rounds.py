@@ -405,7 +405,14 @@ def update_round(
             continue
         try:
             [checkpoint] = learn(
-                config, run, progress, [(checkpoint, method, out)], names, multipliers=multipliers, worker=worker
+                config,
+                run,
+                progress,
+                [(checkpoint, method, out)],
+                names,
+                multipliers=multipliers,
+                process_weight=config.search.process_weight,
+                worker=worker,
             )
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"

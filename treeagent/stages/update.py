@@ -332,7 +332,7 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
     rules = read_rules(rewards) if rewards.active else {}
 
     def groups() -> Iterator[tuple[Sequence[int], list[Tree]]]:
-        for places, trees in trees_by_task(job.trees, job.names, job.marks):
+        for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight):
             yield places, rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
 
     selected = None

@@ -6,7 +6,7 @@ from treeagent.marks import Mark, label, state_hash
 from treeagent.search.node import Edge, Tree, outcome, path_return
 
 
-def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
+def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]], process_weight: float = 0.0) -> Tree:
     """Change a tree in memory according to reviewers' marks, and return it. People outrank judges, and both outrank the
     search:
 
@@ -20,6 +20,7 @@ def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
     Args:
         tree: a tree that nothing else uses.
         marks: the marks of the tree's task by state, as ``marks.deciding`` returns them.
+        process_weight: ``search.process_weight`` with which the tree grew.
     """
     for node in tree.nodes():
         node.marks = list(marks.get(state_hash(tree.task.id, node.state.messages), ()))
@@ -30,15 +31,15 @@ def apply_marks(tree: Tree, marks: Mapping[str, Sequence[Mark]]) -> Tree:
             if any(mark.verdict == "veto" for mark in node.marks):
                 path[-1].vetoed = True
             if (judged := label(node.marks)) is not None:
-                _relabel(path, float(judged[0]), tree.discount)
+                _relabel(path, float(judged[0]), tree.discount, process_weight)
     return tree
 
 
-def _relabel(path: Sequence[Edge], target: float, discount: float) -> None:
+def _relabel(path: Sequence[Edge], target: float, discount: float, process_weight: float) -> None:
     """Set the undiscounted return of a finished path, by the environment's own rewards, to ``target``. The reward of
     the last action changes, and V(s) after it no longer counts. The change of the return is backed up to the root: for
-    each visit of the last action it is added, discounted, to W of every action on the path. If rewards are weighted
-    sums, the last reward changes by the same amount until it is reweighed.
+    each visit of the last action it is added, discounted and without the share of process rewards, to W of every action
+    on the path. If rewards are weighted sums, the last reward changes by the same amount until it is reweighed.
 
     Simulations that search counted as revisits of a known end further up (``growth.backup``) keep their returns.
     """
@@ -55,7 +56,7 @@ def _relabel(path: Sequence[Edge], target: float, discount: float) -> None:
     last.reward += target if hacked else missing  # a hacked end took back the earlier rewards
     if "outcome" in last.components:
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}
-    change = path_return([last], discount) - before
+    change = (1 - process_weight) * (path_return([last], discount) - before)
     for edge in reversed(path):
         if edge is not last and not edge.thought:
             change *= discount
