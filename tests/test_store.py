@@ -23,6 +23,7 @@ from treeagent.store import (
     remove_leftovers,
     replace_folder,
     shard_names,
+    shard_place,
     shards,
     write_atomic,
     write_shard,
@@ -79,9 +80,11 @@ def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     assert shards(tmp_path / "nowhere") == [] == list(read_as(dict, tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy"])
+@pytest.mark.parametrize(
+    "name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy", "Qwen3-0.6B-mcts", "v1.5"]
+)
 def test_a_folder_s_name_serves_as_a_shard_s(tmp_path: Path, name: str) -> None:
-    write_shard(tmp_path, name, 3, [{"n": 1}])
+    assert shard_place(write_shard(tmp_path, name, 3, [{"n": 1}])) == (name, 3)
     assert shard_names(tmp_path) == [name]
     assert list(read_as(dict, tmp_path, name)) == [{"n": 1}] and len(shards(tmp_path, name, 3)) == 1
 

@@ -107,8 +107,10 @@ def shards(folder: Path, name: str | None = None, index: int | None = None) -> l
 
 def shard_place(path: Path) -> tuple[str, int]:
     """The name and the index of a shard."""
-    name, index = path.name.split(".")[0].rsplit("-", 1)
-    return name, int(index)
+    found = _SHARD.fullmatch(path.name)
+    if found is None:
+        raise ValueError(f"{path} is no shard")
+    return found["name"], int(found["index"])
 
 
 def shard_seal(path: Path) -> str:

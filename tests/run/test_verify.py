@@ -9,7 +9,7 @@ from hand_trees import hand_tree
 
 from treeagent.config import load_config
 from treeagent.run.folder import Run
-from treeagent.run.index import append, index_path, write_trees
+from treeagent.run.index import append, index_path, shard_rows, write_trees
 from treeagent.store import read_as, shards, write_shard
 
 
@@ -36,6 +36,18 @@ def test_a_damaged_shard_is_named(run: Run) -> None:
         path.write_bytes(content[: len(content) // 2])
         said = treeagent("verify", run.path)
         assert said.returncode == 2 and path.name in said.stderr
+
+
+def test_trees_of_a_policy_with_a_dot_in_its_name_are_read(run: Run) -> None:
+    name = "evaluate-Qwen3-0.6B-mcts"
+    for index in range(2):
+        append(run.trees, name, write_trees(run.trees, name, index, [hand_tree()] * (index + 1)))
+    assert "4 shards with 7 trees" in treeagent("verify", run.path).stdout
+    assert [len(rows.trees) for rows in shard_rows(run.trees, name)] == [1, 2]
+    [path, _] = shards(run.trees, name)
+    path.write_bytes(path.read_bytes()[:-9])
+    said = treeagent("verify", run.path)
+    assert said.returncode == 2 and path.name in said.stderr
 
 
 @pytest.mark.parametrize("kept", [1, 0])
