@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_trees import hand_tree
 from judge_server import answering, judge_server
 from paid_lake import PAY, PaidLake
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from treeagent.search import Limits, SearchConfig, make_search
 from treeagent.search.node import Tree, finished_paths, path_return
 from treeagent.stages.build import scored
 from treeagent.stages.judging import assessor
+from treeagent.stages.rescore import assess_trees
 from treeagent.types import Action, Message, Proposal, State, Task, UserError
 
 JUDGE = JudgeConfig(model="judge", items=("Is the agent at G?",), votes=1)
@@ -52,6 +54,17 @@ def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(
     found = asyncio.run(Assessor(TIERS).assess(END, components, learned))
     assert found == said
     assert deciding_tier(components | found, TIERS) == decides
+
+
+def test_a_rule_that_abstains_now_no_longer_decides_about_a_stored_end() -> None:
+    tree = hand_tree()
+    for path in finished_paths(tree):
+        path[-1].components = {"looks": 1.0}
+        assert path[-1].child is not None
+        path[-1].child.value = 0.2
+    tree.budget.estimates = 1
+    asyncio.run(assess_trees([tree], Assessor(TIERS), {"looks": lambda step: None}))
+    assert {path[-1].components["verdict"] for path in finished_paths(tree)} == {0.2}
 
 
 @pytest.mark.parametrize(("trust", "verdict"), [(1.0, 0.0), (0.5, 0.3), (0.0, 0.6)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
 
-from treeagent.rewards.components import ComponentSums, components_of
+from treeagent.rewards.components import ComponentSums, Rule, components_of
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.constraint import penalised
 from treeagent.rewards.reweigh import reweighed, with_rewards
@@ -26,8 +26,8 @@ from treeagent.views.policy import PolicyTargetConfig, policy_rows
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 
 
-def under(tree: Tree, config: RewardsConfig) -> Tree:
-    [told] = reweighed([tree], config, {})
+def under(tree: Tree, config: RewardsConfig, **rules: Rule) -> Tree:
+    [told] = reweighed([tree], config, rules)
     return told
 
 
@@ -90,6 +90,23 @@ def test_an_old_tree_loads_without_components_and_a_new_one_with_them(shuffler: 
     again = from_record(json.loads(json.dumps(to_record(told))))
     for left, right in zip(told.nodes(), again.nodes(), strict=True):
         assert [each.components for each in left.edges] == [each.components for each in right.edges]
+
+
+def test_a_rule_that_gives_nothing_any_more_takes_its_component_away() -> None:
+    """A and its two calls were paid 1 each by an earlier rule; the new one is silent about A1 and pays A2 half."""
+    tree, weights = hand_tree(), {"brief": 1.0}
+    told = under(tree, RewardsConfig(weights=weights, rules={"brief": "mine:brief"}), brief=lambda step: 1.0)
+    values = {"A1": None, "A2": 0.5}
+    again = under(
+        told,
+        RewardsConfig(weights=weights, rules={"brief": "mine:brief"}),
+        brief=lambda step: values.get(step.action.text, 1.0),
+    )
+    a = again.root.edges[0]
+    assert a.child is not None
+    won, open_ = a.child.edges
+    assert [each.reward for each in (a, won, open_)] == [1.0, 0.0, 0.5]
+    assert "brief" not in won.components
 
 
 class Priced:

@@ -68,6 +68,19 @@ def rule_components(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
     return scores
 
 
+def with_rules(components: Components, rules: Mapping[str, Rule], step: Step | None) -> dict[str, float]:
+    """Components of a stored step with those of the rules evaluated again. Where a rule now returns None, its stored
+    component is left out. Without a step, nothing changes.
+
+    Raises:
+        UserError: as ``rule_components``.
+    """
+    if step is None:
+        return dict(components)
+    others = {name: value for name, value in components.items() if name not in rules}
+    return others | rule_components(rules, step)
+
+
 def derived_components(action: Action, transition: Transition) -> dict[str, float]:
     """The components that follow from the step itself: ``outcome`` (the environment's reward), ``process``, ``steps``
     (1), ``tokens`` (sampled tokens), ``invalid`` (1 for a malformed or refused call) and ``forbidden`` (1 for a call

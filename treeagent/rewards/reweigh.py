@@ -8,11 +8,11 @@ from treeagent.rewards.components import (
     Rule,
     components_of,
     is_unjudged,
-    rule_components,
     spreads,
     steps,
     stored_step,
     total,
+    with_rules,
 )
 from treeagent.rewards.config import DERIVED, RewardsConfig
 from treeagent.search.node import Edge, Node, Tree, cancelling_reward
@@ -34,7 +34,7 @@ def reweighed(
     """
     weights = dict(config.weights)
     components = {
-        id(edge): {**components_of(edge), **(rule_components(rules, step) if (step := stored_step(node, edge)) else {})}
+        id(edge): with_rules(components_of(edge), rules, stored_step(node, edge))
         for tree in trees
         for node, edge in steps(tree)
         if edge.child is not None

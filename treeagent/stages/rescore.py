@@ -14,9 +14,9 @@ from treeagent.rewards.components import (
     Rule,
     components_of,
     read_rules,
-    rule_components,
     steps,
     stored_step,
+    with_rules,
 )
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
 from treeagent.rewards.dynamics import read_only_caller
@@ -121,9 +121,8 @@ async def assess_trees(
         async def stored() -> float | None:
             return node.value if tree.budget.estimates else None
 
-        step = stored_step(before, edge)
-        components = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
-        components |= rule_components(rules, step) if step else {}
+        unassessed = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
+        components = with_rules(unassessed, rules, stored_step(before, edge))
         learned = stored if value is None else value_of(value, node.state)
         edge.components = components | await ends.assess(
             node.state, components, learned, None if real is None else _tool_caller(real, tree, path)
