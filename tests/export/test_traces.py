@@ -97,6 +97,16 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
+def test_answers_without_ids_follow_the_last_call_once(tmp_path: Path) -> None:
+    calls = [{"function": {"name": "find", "arguments": {"text": word}}} for word in ("a", "b")]
+    messages = [{"role": "user", "content": "find both"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    messages += [{"role": "tool", "content": word} for word in ("one", "two")]
+    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", {"messages": messages}))
+    tree = transcript_tree(transcript, GRAMMAR)
+    *_, end = tree.nodes()
+    assert [message.content for message in end.state.messages if message.role == "user"] == ["find both", "one", "two"]
+
+
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
     """Values are JSON strings or OTLP's own lists. The answer to the last call is only in the tool's span."""
     say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]
@@ -215,6 +225,7 @@ def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
         ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}\n[1', "line 2"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "2025-01-01"}]}]}]}', "2025-01-01"),
         ('{"resourceSpans": 3}', "line 1"),
         ("3", "line 1"),
     ],

@@ -66,7 +66,7 @@ def read_transcripts(path: Path) -> list[Transcript]:
                 found.append(_from_openai(value, len(found)))
         except _Unreadable as error:
             raise UserError(f"{path}, line {line}: {error}") from None
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path}, line {line}: this is no transcript ({type(error).__name__} {error})") from None
     for trace, members in spans.items():
         try:
@@ -129,7 +129,7 @@ def _follows(
 ) -> bool:
     """Whether a message follows this step of a turn. A message with the id of one of the turn's calls follows that
     call; any other message follows the turn's last step."""
-    known = {name for name, _ in turn.calls}
+    known = {name for name, _ in turn.calls if name}
     if message.answers in known:
         return step is not None and message.answers == step[0]
     return last
