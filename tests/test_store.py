@@ -260,6 +260,8 @@ def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monke
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"nowhere/config\.toml: No such file or directory: check the path"):
         write_atomic(tmp_path / "nowhere" / "config.toml", b"")
+    with pytest.raises(StoreError, match="cannot write"):
+        write_atomic(Path(), b"")  # --out .
 
 
 def test_records_that_fail_while_they_are_made_leave_nothing(tmp_path: Path) -> None:

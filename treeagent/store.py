@@ -186,7 +186,7 @@ def _tree_hash(record: Record) -> str:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path``. On success it is flushed to disk and then replaces ``path``."""
     # The name is unique to this thread: native ids are unique across processes too (the main thread's is its pid).
-    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
+    temporary = path.parent / f".{path.name}.{threading.get_native_id()}.tmp"  # with_name refuses "."
     try:
         try:
             with temporary.open("wb") as file:
