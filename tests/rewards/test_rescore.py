@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from treeagent.cli.data import export, rescore
 from treeagent.config import load_config
+from treeagent.rewards import Step
 from treeagent.rewards.config import RewardsConfig
 from treeagent.run.folder import Run
 from treeagent.run.index import write_trees
@@ -95,6 +96,15 @@ def test_an_error_that_no_stored_call_made_may_have_a_weight() -> None:
 def test_what_cannot_be_rescored_is_told(searched: Path, tmp_path: Path, setting: str, named: str) -> None:
     with pytest.raises(UserError, match=named):
         rescore(searched, tmp_path / "view", [setting])
+
+
+def broken(step: Step) -> float:
+    return float(str(step.task.data["length"]))
+
+
+def test_a_rule_that_fails_is_named_with_the_task(searched: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'brief'.*hand-1.*KeyError: 'length'"):
+        rescore(searched, tmp_path / "view", [f"rewards.rules={{brief='{__name__}:broken'}}"])
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,18 @@ def rule_components(rules: Mapping[str, Rule], step: Step) -> dict[str, float]:
     """The values that the rules give a step. A rule that returns None is left out.
 
     Raises:
-        UserError: a rule returned something other than a finite number or None.
+        UserError: a rule raised an exception, or returned something other than a finite number or None.
     """
     scores: dict[str, float] = {}
     for name, rule in rules.items():
-        value: object = rule(step)
+        try:
+            value: object = rule(step)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"rule {name!r} of rewards.rules failed on a step of task {step.task.id} ({what}): let it return a "
+                "finite number or None"
+            ) from error
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
