@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,41 @@ def test_a_broken_push_leaves_the_copy_as_it_was_and_the_next_one_goes_on(tmp_pa
     assert Mirror(breaking).push(folder) == 1
     Mirror(breaking).pull(tmp_path / "late")
     assert contents(tmp_path / "late") == contents(folder) != before
+
+
+class Pushed(LocalFileSystem):  # type: ignore[misc]
+    """Calls ``meanwhile`` before a content is read, once ``left`` others were read."""
+
+    protocol = "pushed"
+    left = 0
+    meanwhile: Callable[[], object] = dict
+
+    def _open(self, path: str, mode: str = "rb", *arguments: Any, **kwargs: Any) -> Any:
+        if mode == "rb" and "/files/" in path:
+            Pushed.left -= 1
+            if Pushed.left == -1:
+                Pushed.meanwhile()
+        return super()._open(path, mode, *arguments, **kwargs)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_pull_during_a_push_gives_the_newer_run(tmp_path: Path, late: bool) -> None:
+    fsspec.register_implementation("pushed", Pushed, clobber=True)
+    folder, url = made(tmp_path / "run"), f"pushed://{tmp_path}/copy"
+    files = Mirror(url).push(folder)
+
+    def write_on() -> None:
+        with Run.create(folder, RunConfig(), resume=True) as run:
+            run.log("collect", {"step": 2, "loss": 0.4})
+            write_shard(run.trees, "collect", 0, [{"n": 2}])
+        shutil.rmtree(folder / "checkpoints" / "base")
+        Mirror(url).push(folder)
+
+    Pushed.left, Pushed.meanwhile = (files - 1 if late else 0), write_on
+    Mirror(url).pull(tmp_path / "other")
+    assert contents(tmp_path / "other") == contents(folder)
+    assert not (tmp_path / "other" / "checkpoints" / "base").exists()
+    assert Mirror(url).push(tmp_path / "other") == 0
 
 
 def test_a_database_is_read_again_after_a_broken_push(tmp_path: Path, breaking: str) -> None:

@@ -128,23 +128,39 @@ class Mirror:
         shutil.rmtree(partial, ignore_errors=True)
         try:
             with self._failures_reported():
-                for name, digest in listed.items():
-                    path = partial / _inside(self.url, name)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(path) as file, self._fs.open(self._address(digest), "rb") as source:
-                        found = hashlib.blake2b(digest_size=16)
-                        while chunk := source.read(1 << 20):
-                            found.update(chunk)
-                            file.write(chunk)
-                    if found.hexdigest() != digest:
-                        raise RunError(
-                            f"{self.url}: the content of {name} is damaged: push the run again, if it is still there"
-                        )
+                loaded: dict[str, str] = {}
+                while loaded != listed:
+                    try:
+                        for name, digest in listed.items():
+                            if loaded.get(name) != digest:
+                                self._load(name, digest, partial / _inside(self.url, name))
+                                loaded[name] = digest
+                    except FileNotFoundError:  # a push removes the contents that its list no longer holds
+                        newer = self._list()
+                        if newer is None or newer == written:
+                            raise
+                        written, listed = newer, _parsed(self.url, newer)
+                    for name in loaded.keys() - listed.keys():
+                        (partial / name).unlink()
+                        with suppress(OSError):  # the folder holds other files
+                            os.removedirs((partial / name).parent)
+                        del loaded[name]
                 _store_digests(partial, None, written)
                 replace_folder(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return len(listed)
+
+    def _load(self, name: str, digest: str, path: Path) -> None:
+        """Copy the content of a listed file to ``path``."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._fs.open(self._address(digest), "rb") as source, replacing(path) as file:
+            found = hashlib.blake2b(digest_size=16)
+            while chunk := source.read(1 << 20):
+                found.update(chunk)
+                file.write(chunk)
+        if found.hexdigest() != digest:
+            raise RunError(f"{self.url}: the content of {name} is damaged: push the run again, if it is still there")
 
     def _list(self) -> bytes | None:
         content: bytes | None = None
