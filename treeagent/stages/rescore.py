@@ -3,10 +3,11 @@ from which updates can learn."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.marks import FILE, deciding
+from treeagent.marks import FILE, append_mark, deciding, read_marks
 from treeagent.rewards.agreement import Assessments
 from treeagent.rewards.cascade import Assessor, value_of
 from treeagent.rewards.components import (
@@ -67,8 +68,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 advance(1)
             if (bases := source.stages().get(name, {}).get("bases")) is not None:
                 view.finish(name, {"bases": bases})  # variations are held out together with the tasks that they vary
-    if (marks := source.path / FILE).exists():
-        write_atomic(view.path / FILE, regular(marks).read_bytes())
+    _copy_marks(source.path / FILE, view.path / FILE)
     sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
     stored = (tree for name in view.collections() for tree in _read(view, name))
     tree_metrics = tree_figures(assessed.reading(sums.reading(stored)))
@@ -79,6 +79,16 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         view.log("rescore", {"step": 0, **figures})
         view.finish("rescore", figures | ({"alarms": alarms + assessed.doubts()} if judging else {}))
     return figures
+
+
+def _copy_marks(theirs: Path, ours: Path) -> None:
+    """Add the marks of the run to those of its view, which may have marks of its own."""
+    if theirs.exists() and not ours.exists():
+        write_atomic(ours, regular(theirs).read_bytes())
+    known = {mark.id for mark in read_marks(ours)}
+    for mark in read_marks(theirs):
+        if mark.id not in known:
+            append_mark(ours, mark)
 
 
 def _ends(config: RewardsConfig, source: Run, view: Run, real: EnvDynamics | None) -> Assessor | None:
