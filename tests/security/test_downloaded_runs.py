@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from command import treeagent
+from hand_trees import hand_tree
 
 from treeagent.config import RunConfig, load_config, reaching_out
 from treeagent.envs import make_env
 from treeagent.run.folder import Run, RunError
+from treeagent.run.index import write_trees
 from treeagent.types import UserError
 
 SETTINGS = [
@@ -76,6 +78,17 @@ def test_no_command_runs_code_that_a_found_file_names(
     arguments = [each.replace("RUN", "theirs") if "=" in each else places.get(each, each) for each in command]
     assert "planted:Env" in refused(*arguments)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [["rescore", "--out=view"], ["plan"], ["reward", "fit"], ["traces", "--out=t"]])
+def test_a_refusal_names_an_option_that_the_command_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    downloaded(tmp_path / "theirs", "environment.name", "planted:Env")
+    write_trees(tmp_path / "theirs" / "trees", "collect", 0, [hand_tree()])
+    monkeypatch.chdir(tmp_path)
+    said = refused(*command, "theirs")
+    assert "planted:Env" in said and "--trust" in said and "--config" not in said
 
 
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:

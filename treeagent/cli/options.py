@@ -1,7 +1,6 @@
 """Options that commands share, and functions that open a command's run."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,8 +192,8 @@ def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
     if not trust:
         for key, value in reaching_out(file, overrides):
             raise UserError(
-                f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine, and no --config "
-                f"was given: read the file, then pass --config {shlex.quote(str(file))} or --trust"
+                f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine: read the file, "
+                "then pass --trust"
             )
     Terminal(stderr=True).print(f"settings of {str(file)!r}", soft_wrap=True)
 
