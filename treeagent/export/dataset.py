@@ -203,8 +203,8 @@ def _trees(path: Path, config: RunConfig, views: Sequence[str]) -> Iterator[Tree
         if tree.text_only and not all(VIEWS[view].texts for view in views):
             raise RunError(
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "
-                f"policy.text_only only --view {' or '.join(view for view in VIEWS if VIEWS[view].texts)} can be "
-                "exported"
+                "policy.text_only, or imported without --checkpoint, only --view "
+                f"{' or '.join(view for view in VIEWS if VIEWS[view].texts)} can be exported"
             )
         yield tree
 

@@ -56,7 +56,7 @@ def read_trees(
     one tree is in memory at a time.
 
     Raises:
-        UserError: a tree was collected by text alone.
+        UserError: a tree was collected or imported by text alone.
     """
     return (_learnable(tree, folder) for name in names for tree in marked_trees(folder, name, marks=marks))
 
@@ -138,7 +138,7 @@ def _places(folder: Path, names: Sequence[str], repeated: Collection[int]) -> di
 def _learnable(tree: Tree, folder: Path) -> Tree:
     if tree.text_only:
         raise UserError(
-            f"the tree of task {tree.task.id} in {folder} holds actions without token ids: it was collected with "
-            "policy.text_only, and cannot be learned from; collect with a server that gives token ids"
+            f"the tree of task {tree.task.id} in {folder} holds actions without token ids, and cannot be learned from: "
+            "collect with a server that gives token ids, or import transcripts with --checkpoint"
         )
     return tree
