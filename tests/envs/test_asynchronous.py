@@ -11,7 +11,7 @@ from test_pool import CLIMBS, MOVES, grow, told
 
 from treeagent.envs import AsyncEnv, EnvPool, StepResult, WaitingEnv, WorkerEnv, check_env, make_env
 from treeagent.envs.base import Demonstrator, SnapshotKind
-from treeagent.types import SPLITS, Split, Task, ToolCall
+from treeagent.types import SPLITS, Split, Task, ToolCall, UserError
 
 NAME = f"{__name__}:Lift"
 
@@ -67,6 +67,13 @@ class Lift(AsyncEnv):
         Lift.open -= 1
 
 
+class HalfLift(Stairs):
+    """Only its step is a coroutine."""
+
+    async def step(self, action: str | ToolCall) -> StepResult:  # type: ignore[override]
+        return super().step(action)
+
+
 async def built(snapshots: str = "plain") -> Lift:
     await asyncio.sleep(0)
     return Lift(snapshots)
@@ -86,6 +93,11 @@ def test_coroutines_grow_the_trees_of_the_same_environment_without(factory: str,
             assert told(grow(pool, CLIMBS, MOVES)) == serial
     front.close()
     assert Lift.open == 0
+
+
+def test_an_env_whose_step_alone_is_a_coroutine_is_refused() -> None:
+    with pytest.raises(UserError, match="AsyncEnv"):
+        make_env(f"{__name__}:HalfLift").close()
 
 
 def test_a_coroutine_that_is_given_up_is_cancelled() -> None:

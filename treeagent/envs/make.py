@@ -104,6 +104,11 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         raise UserError(
             f"{name!r} is no environment: name a subclass of treeagent.envs.Env, or a function whose return type is one"
         )
+    if is_async(kind) and Env in kind.__mro__:
+        raise UserError(
+            f"{name!r} derives from Env, but its step is a coroutine: derive from treeagent.envs.AsyncEnv, and write "
+            "all methods that touch the episode as coroutines"
+        )
     settings = dict(options or {})
     options_type = getattr(factory, "options_type", None)
     try:
