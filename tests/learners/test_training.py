@@ -375,3 +375,18 @@ def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrai
         adapted, tokenizer, token_rows(10), config, on_metrics=lambda row: seen.append(frozen.lm_head.weight.dtype)
     )
     assert set(seen) == {torch.bfloat16}
+
+
+def test_a_trained_model_in_bfloat16_computes_what_its_checkpoint_does(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """The frequencies of rotary embeddings are in float32 in a model that was loaded in bfloat16. The value head is
+    fitted to the trained model, and read with the loaded one."""
+    make_model().bfloat16().save_pretrained(tmp_path / "before")
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "before")
+    train_sft(model, tokenizer, token_rows(10), SFTConfig(max_steps=1))
+    model.save_pretrained(tmp_path / "after")
+    loaded = LlamaForCausalLM.from_pretrained(tmp_path / "after")
+    ids = torch.arange(48)[None] % 12
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, loaded(ids).logits)

@@ -89,6 +89,11 @@ def prepared(
         if isinstance(getattr(module, name, None), float | bool)
     ]
     use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
+    buffers = [
+        (module, name, buffer.dtype)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     attention = model.config._attn_implementation
     text_config = model.config.get_text_config()
     router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
@@ -123,7 +128,11 @@ def prepared(
         for name, value in router.items():
             setattr(text_config, name, value)
         if model.dtype != dtype:
+            # Buffers keep their own format: the frequencies of rotary embeddings are in float32 in every model.
+            own = [(module, name, getattr(module, name).to(format)) for module, name, format in buffers]
             nn.Module.to(model, dtype)
+            for module, name, buffer in own:
+                setattr(module, name, buffer)
         model.zero_grad()
         model.train(training)
 
