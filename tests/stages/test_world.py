@@ -7,8 +7,8 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import verify_all
 from treeagent.run.folder import Run, RunError
-from treeagent.run.progress import QuietProgress
+from treeagent.run.progress import Advance, QuietProgress
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -231,11 +231,13 @@ def searched(env: Doors, places: Iterable[int]) -> list[Tree]:
     return asyncio.run(search.run(tasks, range(len(tasks))))
 
 
+DOORS = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
+
+
 def told(*settings: str) -> RunConfig:
     """Settings of a world model on a server, for which fitting only fills the memory."""
-    others = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
     server = ["world.generator=remote", "world.model=teller", "world.reasoning=false"]
-    return load_config(CONFIG, [*others, *server, *settings])
+    return load_config(CONFIG, [*DOORS, *server, *settings])
 
 
 def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> None:
@@ -333,6 +335,48 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
         for made in (first, second):
             with pytest.raises(RunError, match="is held out: collect more tasks"):
                 audit_world(config, run, made)
+
+
+@dataclass
+class Forgetful:
+    """A teacher that explains only ``says``, or everything."""
+
+    says: str = ""
+
+    def reply(self, system: str, user: str) -> str:
+        return "the door was open" if self.says in user else ""
+
+
+class Interrupted(QuietProgress):
+    """Presses Ctrl-C after two steps of the training."""
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        done = 0
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            nonlocal done
+            done += count
+            if done == 2 and name == "world":
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def test_a_step_that_a_teacher_left_out_stays_so_while_a_fit_is_resumed(tmp_path: Path) -> None:
+    with served(teacher := Forgetful(says="behind door l")) as url:
+        teaching = ["world.teacher.model=teller", f"world.teacher.url={url}", "remote.concurrency=4"]
+        small = ["world.scratch.width=32", "world.scratch.layers=1", "world.hard_steps=0", "world.demonstrations=0"]
+        short = ["world.training.max_steps=3", "world.training.batch_size=2", "training.save_every=1"]
+        config = load_config(CONFIG, [*DOORS, "world.reasoning=true", *teaching, *small, *short])
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            write_shard(run.trees, "collect", 0, map(to_record, searched(Doors(), range(4))))
+            with pytest.raises(KeyboardInterrupt):
+                fit(config, run, Interrupted(), run.checkpoints / "world")
+            teacher.says = ""
+            fit(config, run, QuietProgress(), run.checkpoints / "world")
+            facts = run.facts("world")
+            assert facts["explained"] > 0 < facts["unexplained"] and facts["update"]["steps"] == 3
 
 
 def test_a_common_call_is_a_kind_of_its_own() -> None:

@@ -24,6 +24,7 @@ from treeagent.imagination.load import (
     teacher,
     wording,
 )
+from treeagent.learners.checkpoints import is_begun
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.likelihood import hard_rows
 from treeagent.learners.sft import train_sft
@@ -139,7 +140,9 @@ def _train(
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
     if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
         fitting = replace(fitting, attention="eager")  # faster on a CPU in bfloat16 for rows of up to about 400 tokens
-    reasons, taught = _teacher_reasons(config, run, progress, learnt)
+    plain, harder = _scratch(out)
+    # A training that resumes needs the rows that it began with, so the teacher is not asked again.
+    reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=not is_begun(plain))
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
     else:
@@ -156,7 +159,6 @@ def _train(
         hooks = training_hooks(on_event, name, folder)
         return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
 
-    plain, harder = _scratch(out)
     rows = rows_of(learnt, settings.end_rows)
     if not rows:
         raise RunError(
@@ -185,16 +187,17 @@ def _scratch(out: Path) -> tuple[Path, Path]:
 
 
 def _teacher_reasons(
-    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience]
+    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience], *, asks: bool
 ) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Ask the teacher to explain each step. Returns its reasoning, keyed by the digest of a step, and facts for
-    RUN/stages.json; both are empty without a teacher. RUN/teacher.sqlite keeps every explanation for later fits."""
+    """Ask the teacher to explain each step (``asks``), or only read what it explained before. Returns its reasoning,
+    keyed by the digest of a step, and facts for RUN/stages.json; both are empty without a teacher. RUN/teacher.sqlite
+    keeps every explanation for later fits."""
     settings = config.world.teacher
     if settings is None:
         return {}, {}
     writer, path = teacher(config, settings), run.path / "teacher.sqlite"
     with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        explanations = explain(learnt, writer, wording(config), path, settings.model, advance)
+        explanations = explain(learnt, writer, wording(config), path, settings.model, advance, asks=asks)
     total = len(explanations.reasons) + explanations.unexplained
     if total and not explanations.reasons:
         raise RunError(

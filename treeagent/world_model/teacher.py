@@ -22,6 +22,7 @@ Who reads your line and has not seen the answer must be able to write it. Do not
 that line and nothing else."""
 _BATCH = 256
 """Steps that are requested together and stored in one transaction."""
+_NOT_ASKED = Failure("it had no line when the training began")
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reason (teacher TEXT, digest TEXT, line TEXT, PRIMARY KEY (teacher, digest))"
 
 
@@ -44,6 +45,8 @@ def explain(
     path: Path,
     teacher: str,
     on_done: Callable[[int], None] | None = None,
+    *,
+    asks: bool = True,
 ) -> Explanations:
     """Request a line of reasoning for every step, except for openings of tasks.
 
@@ -52,6 +55,7 @@ def explain(
         path: the database of lines, created if it does not exist. A step that it contains is not requested again.
         teacher: name of the teacher, which is stored with its lines.
         on_done: called with the number of steps finished since the last call.
+        asks: whether to request lines at all; otherwise only those in the database are returned.
 
     Raises:
         UserError: the database is damaged or cannot be written.
@@ -65,7 +69,9 @@ def explain(
             for start in range(0, len(steps), _BATCH):
                 batch = {one.digest(): one for one in steps[start : start + _BATCH]}
                 unknown = {digest: one for digest, one in batch.items() if digest not in known}
-                texts = asyncio.run(writer.write([question(shown, one) for one in unknown.values()]))
+                texts: Sequence[str | Failure] = [_NOT_ASKED] * len(unknown)
+                if asks:
+                    texts = asyncio.run(writer.write([question(shown, one) for one in unknown.values()]))
                 lines: dict[str, str] = {}
                 for digest, text in zip(unknown, texts, strict=True):
                     if not isinstance(text, Failure) and (line := _line(text)):
