@@ -15,7 +15,7 @@ from treeagent.config import load_config
 from treeagent.marks import append_mark, new_mark, state_hash
 from treeagent.report.reward import reward_section
 from treeagent.rewards.audit import FILE
-from treeagent.run.folder import Run
+from treeagent.run.folder import Run, RunError
 from treeagent.run.progress import Advance, QuietProgress
 from treeagent.search.node import finished_paths
 from treeagent.search.record import from_record
@@ -130,6 +130,22 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_fit(
             fit_reward(config, run, QuietProgress(), start)
             counts.append(run.facts("reward")["pairs"]["of_people"])
     assert counts[0] == people != counts[1]
+
+
+def test_an_interrupted_fit_is_not_continued_from_another_checkpoint(
+    fitted: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    """The trainer's checkpoint holds the weights that came from the first one."""
+    folder, checkpoints = tmp_path / "run", finished_run / "checkpoints"
+    shutil.copytree(fitted, folder)
+    config = load_config(folder / "config.toml", ["update.reward.max_steps=3", "training.save_every=1"])
+    with Run.create(folder, Run.open(folder).config, resume=True) as run:
+        with pytest.raises(KeyboardInterrupt):
+            fit_reward(config, run, Interrupted(), checkpoints / "base")
+        with pytest.raises(RunError, match="base"):
+            fit_reward(config, run, QuietProgress(), checkpoints / "warm")
+        fit_reward(config, run, QuietProgress(), checkpoints / "base")
+        fit_reward(config, run, QuietProgress(), checkpoints / "warm")  # a finished fit is replaced
 
 
 @pytest.mark.slow

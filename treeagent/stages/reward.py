@@ -11,12 +11,13 @@ import orjson
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import RunConfig
+from treeagent.learners.checkpoints import is_begun
 from treeagent.learners.config import RewardModelConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.reward import calibrate, scores, train_reward
 from treeagent.marks import Mark
 from treeagent.rewards.audit import FILE, RewardAudit, ScoredEnd, audit
-from treeagent.run.folder import REWARD, Run, RunError
+from treeagent.run.folder import REWARD, Run, RunError, checkpoint_name
 from treeagent.run.index import tree_rows
 from treeagent.run.metrics import logged
 from treeagent.run.progress import Progress
@@ -26,7 +27,7 @@ from treeagent.stages.first_marks import first_marks, record_marks
 from treeagent.stages.hooks import training_hooks
 from treeagent.stages.update import read_ends
 from treeagent.stages.world import is_held_out
-from treeagent.store import write_atomic
+from treeagent.store import regular, write_atomic
 from treeagent.types import derive_seed
 from treeagent.views.comparisons import Comparison, End, comparisons, ends
 
@@ -35,6 +36,8 @@ _VALIDATION = 8
 the model."""
 _MOST = 256
 """Most pairs of a validation, which takes a forward pass of each."""
+_FIRST = "first"
+"""The file in the folder of the trainer's checkpoints that names the checkpoint from which the training began."""
 
 
 def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> tuple[Path, RewardAudit]:
@@ -48,10 +51,11 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
 
     Raises:
         NothingToLearn: no task has two ends, or two siblings, that differ.
-        RunError: no task is held out.
+        RunError: no task is held out, or an interrupted fit began with another checkpoint.
     """
     out = run.checkpoints / REWARD
     scratch = out.with_name(f".{out.name}")
+    _require_first(scratch, name := checkpoint_name(checkpoint, run.path))
     run.forget(REWARD)
     loaded = load_checkpoint(checkpoint, device_map=config.policy.device_map)
     head = _new_head(loaded, config)
@@ -65,6 +69,7 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
             f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
         )
     record_marks(scratch, marks)
+    write_atomic(scratch / _FIRST, name.encode())
     checked = validation.pairs[:_MOST]
     validate = _order(fitted, head, checked) if checked else None
     with logged(run.log, progress) as on_event:
@@ -83,6 +88,18 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     facts = {"pairs": kinds | {"of_people": people}, "update": asdict(result), "calibration": asdict(calibration)}
     run.finish(REWARD, facts | {"audit": found.to_json()})
     return out, found
+
+
+def _require_first(scratch: Path, name: str) -> None:
+    """Check that the training that would resume in the folder ``scratch`` began with the checkpoint ``name``. Raises
+    RunError if it did not."""
+    recorded = scratch / _FIRST
+    first = regular(recorded).read_text() if is_begun(scratch) and recorded.exists() else name
+    if first != name:
+        raise RunError(
+            f"the interrupted fit in {scratch} began with {first}, not with {name}: give --checkpoint {first}, or "
+            "remove the folder to begin anew"
+        )
 
 
 @dataclass(slots=True)
