@@ -254,6 +254,18 @@ def test_a_base_elsewhere_is_named_by_its_whole_path(run: Path, tmp_path: Path) 
     assert torch.equal(weights(loaded.model), weights(load_checkpoint(run / "checkpoints" / "dpo").model))
 
 
+def test_the_base_of_a_linked_adapter_is_next_to_the_adapter_itself(run: Path, tmp_path: Path) -> None:
+    """A run that starts from a round of another run names that checkpoint by a link in its own folder."""
+    link = tmp_path / "next" / "checkpoints" / "start"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(run / "checkpoints" / "dpo", target_is_directory=True)
+    loaded = load_checkpoint(link)
+    assert torch.equal(weights(loaded.model), weights(load_checkpoint(run / "checkpoints" / "dpo").model))
+    save_checkpoint(loaded, link.with_name("round-1"))
+    config = json.loads((link.with_name("round-1") / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str((run / "checkpoints" / "base").resolve())
+
+
 def test_a_base_that_is_gone_is_refused_by_both_names(run: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "base")
     with pytest.raises(UserError, match=r"checkpoints/dpo belongs to the model in .*checkpoints/base, where"):

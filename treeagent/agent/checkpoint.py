@@ -190,7 +190,8 @@ def _base(folder: Path) -> str:
     """The base model of an adapter: a folder or a hub name."""
     with _refused(folder):
         base = str(json.loads((folder / _ADAPTER).read_text())["base_model_name_or_path"])
-    path = Path(os.path.normpath(folder / base)) if base.startswith("..") else Path(base)
+    # The folder may be a link to a checkpoint of another run, whose base is in that run.
+    path = Path(os.path.normpath(folder.resolve() / base)) if base.startswith("..") else Path(base)
     if path.is_dir():
         return str(path)
     if base.startswith("..") or path.is_absolute():
