@@ -25,7 +25,7 @@ from treeagent.run.metrics import Event
 from treeagent.run.progress import QuietProgress
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import make_chat
-from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy, update
+from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy, training_rows, update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
 from treeagent.workers.launch import _FSDP, check_accelerate_config
@@ -82,6 +82,27 @@ def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end:
     assert row.token_ids == chat.prompt_ids(state.messages)
     assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
     assert row.value_targets == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("normalise", ["none", "std"])
+def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, normalise: str) -> None:
+    """Two ends pay 0.5 and 0, with a standard deviation of 0.25. Only what the policy learns is divided by it: a search
+    pays 0.5 again, and V(s) is added to that."""
+    config = load_config(CONFIG, ["rewards.weights={outcome=1.0}", f"rewards.normalise={normalise}"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    tree, chat = searched(own.tokenizer), make_chat(own, config)
+    tree.root.edges = []
+    for call, reward in (("go", 0.5), ("stay", 0.0)):
+        action = Action(call, call, token_ids=(ids := chat.encode_action(call)), logprobs=(-1.0,) * len(ids))
+        turn = Message("assistant", call, ids)
+        end = Node(State(TASK, (*tree.root.state.messages, turn, Message("user", "done"))), terminated=True)
+        tree.root.edges.append(Edge(action, 0.5, 1, reward, reward, end, components={"outcome": reward}))
+    (tmp_path / "trees").mkdir()
+    append(tmp_path / "trees", "collect", write_trees(tmp_path / "trees", "collect", 0, [tree]))
+    data = training_rows(job(config, tmp_path), own, (0.0, 1.0))
+    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
+    unit = {"none": 1.0, "std": 0.25}[normalise]
+    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
 
 
 def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:

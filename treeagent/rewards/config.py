@@ -82,8 +82,8 @@ class RewardsConfig:
     weights: dict[str, float] = Field(default_factory=dict)
     """Weight of each component; the reward of a step is the weighted sum. Empty keeps the environment's own reward."""
     normalise: Literal["none", "std"] = "none"
-    """When trees are learned from, "std" divides each component by the standard deviation of its sums over the finished
-    paths of a task; "none" does not."""
+    """When a policy learns from trees, "std" divides each component by the standard deviation of its sums over the
+    finished paths of a task; "none" does not. The value head learns the rewards that a search pays, undivided."""
     schedule: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """Factors that multiply a component's weight in the first and in the last round of ``treeagent train``, with linear
     interpolation between. A component that is not named has the factor 1."""

@@ -331,27 +331,30 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
     chat, rewards = make_chat(checkpoint, config), config.rewards
     rules = read_rules(rewards) if rewards.active else {}
 
-    def groups() -> Iterator[tuple[Sequence[int], list[Tree]]]:
+    def groups() -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
+        """The trees of each task with their places: as the policy learns from them, and with the rewards that a search
+        pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
+        paying = replace(rewards, normalise="none")
         for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight):
-            yield places, rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
+            learnt = rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
+            same = not rewards.active or rewards == paying
+            yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
 
     selected = None
     if config.update.keep_trees < 1:
-        all_trees = chain.from_iterable(zip(places, trees, strict=True) for places, trees in groups())
+        all_trees = chain.from_iterable(zip(places, trees, strict=True) for places, trees, _ in groups())
         spreads = dict(sorted((place, return_spread(tree)) for place, tree in all_trees))
         selected = set(informative(list(spreads.values()), config.update.keep_trees))
     folder, marks = job.out.parent, 0
     rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
-    for places, trees in groups():
-        kept = [
-            (place, tree) for place, tree in zip(places, trees, strict=True) if selected is None or place in selected
-        ]
-        for place, tree in kept:
+    for places, trees, paid in groups():
+        kept = [each for each in zip(places, trees, paid, strict=True) if selected is None or each[0] in selected]
+        for place, tree, valued in kept:
             refuse_foreign(tree, chat, job)
-            read_ends([tree], chat)
+            read_ends([tree, valued], chat)
             marks += sum(len(node.marks) for node in tree.nodes())
-            values.add(place, clipped_value_rows(tree, config, returns))
-        for place, of_method in method_rows(job, kept, chat):
+            values.add(place, clipped_value_rows(valued, config, returns))
+        for place, of_method in method_rows(job, [(place, tree) for place, tree, _ in kept], chat):
             rows.add(place, of_method)
     return TrainingRows(rows.sorted(), sample_rows(values.sorted(), config), marks)
 
