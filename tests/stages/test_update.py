@@ -1,5 +1,6 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,13 +106,15 @@ def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, no
     assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
 
 
-def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:
-    """The update imitates one action of each of two tasks. One of them is vetoed after the interruption."""
-    settings = ["training.save_every=1", "update.rft.max_steps=3", "update.rft.batch_size=2"]
-    small = ["update.validation_tasks=1", "environment.max_steps=1", "policy.max_new_tokens=2"]
-    config = load_config(CONFIG, [*settings, *small])
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    save_checkpoint(own, tmp_path / "base")
+SMALL = [
+    *("training.save_every=1", "update.rft.max_steps=3", "update.rft.batch_size=2"),
+    *("update.validation_tasks=1", "environment.max_steps=1", "policy.max_new_tokens=2"),
+]
+"""Settings of a short update."""
+
+
+def solved_trees(own: Checkpoint, config: RunConfig) -> list[Tree]:
+    """Trees of two tasks, each solved by one action."""
     chat, trees = make_chat(own, config), list[Tree]()
     for number in range(2):
         task = Task(f"shop-train-{number}", f"Buy {number} kettles.")
@@ -122,6 +125,15 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: 
         action = Action("go", "go", token_ids=ids, logprobs=(-1.0,) * len(ids))
         root.edges = [Edge(action, 1.0, 1, 1.0, 1.0, Node(end, terminated=True))]
         trees.append(Tree(task, 0, root))
+    return trees
+
+
+def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:
+    """The update imitates one action of each of two tasks. One of them is vetoed after the interruption."""
+    config = load_config(CONFIG, SMALL)
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    trees = solved_trees(own, config)
     append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
     hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
     veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
@@ -141,6 +153,30 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: 
     _, whole = train("whole", ())
     assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
     assert train("next", (veto,))[0] == 1
+
+
+def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(CONFIG, [*SMALL, "workers=1"])
+    own, delete = checkpoint(tokenizer("Buy a red kettle. " * 20)), shutil.rmtree
+
+    def interrupted(folder: Path, *others: Any, **named: Any) -> None:
+        """Delete the weights of the newest checkpoint only."""
+        if Path(folder).name == ".rft":
+            (Path(folder) / "checkpoint-3" / "model.safetensors").unlink()
+            raise KeyboardInterrupt
+        delete(folder, *others, **named)
+
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        base = save_checkpoint(own, run.checkpoints / "base")
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, config)))
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                update(config, run, QuietProgress(), base, ["rft"])
+        [out] = update(config, run, QuietProgress(), base, ["rft"])
+        assert out.is_dir() and run.facts("rft")["update"]["steps"] == 3
 
 
 def accelerate(folder: Path, **settings: object) -> Path:

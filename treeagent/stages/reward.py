@@ -55,6 +55,8 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     """
     out = run.checkpoints / REWARD
     scratch = out.with_name(f".{out.name}")
+    if run.is_done(REWARD):
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a kill after the last fit
     _require_first(scratch, name := checkpoint_name(checkpoint, run.path))
     run.forget(REWARD)
     loaded = load_checkpoint(checkpoint, device_map=config.policy.device_map)
@@ -81,12 +83,12 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     found = _audit(fitted, head, held_out)
     save_checkpoint(fitted, out)
     write_atomic(out / FILE, orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
-    shutil.rmtree(scratch, ignore_errors=True)
     pairs = train.pairs
     kinds = {kind: sum(pair.kind == kind for pair in pairs) for kind in ("ends", "siblings")}
     people = sum(pair.source == "human" for pair in pairs)
     facts = {"pairs": kinds | {"of_people": people}, "update": asdict(result), "calibration": asdict(calibration)}
     run.finish(REWARD, facts | {"audit": found.to_json()})
+    shutil.rmtree(scratch, ignore_errors=True)
     return out, found
 
 

@@ -218,6 +218,7 @@ def learn(
         try:
             for job, facts in run_jobs(run_update, jobs, _worker_settings(config), on_event, worker):
                 run.finish(job.out.name, facts)
+                shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
         except NothingToLearn as symptom:
             cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
             raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
@@ -290,7 +291,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     if fitted is None:
         return {}
     save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
-    shutil.rmtree(job.scratch, ignore_errors=True)
     alarms: list[str] = []
     if result.best_step == 0:
         alarms.append(

@@ -111,6 +111,8 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
         if config.world.generator != "remote":
             facts |= _train(config, run, progress, out, last, learnt, memory)
     run.finish(out.name, facts)
+    for folder in _scratch(out):
+        shutil.rmtree(folder, ignore_errors=True)
     return out
 
 
@@ -176,8 +178,6 @@ def _train(
             mixed = [*hard, *random.Random(seed).choices(rows, k=count)]
             facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
     save_checkpoint(checkpoint, out)
-    for folder in (plain, harder):
-        shutil.rmtree(folder, ignore_errors=True)
     return {"rows": len(rows), "left_out": total - len(rows), **facts, **taught}
 
 
