@@ -19,7 +19,7 @@ from treeagent.envs import BUILT_IN, Demonstrator, Env, ToolSpec, check_env
 from treeagent.envs.base import SnapshotKind, StepResult
 from treeagent.envs.check import check_tasks, first_tasks, measure_env
 from treeagent.envs.example import Example
-from treeagent.types import Split, Task, ToolCall
+from treeagent.types import Split, Task, ToolCall, UserError
 
 TASK = Task("quiz-0", "What is six times seven?", data={"gold": "forty-two"})
 SUBMIT = ToolSpec("submit", "Answer.", {"type": "object", "properties": {"answer": {}}, "required": ["answer"]})
@@ -238,6 +238,10 @@ class Absent(Quiz):
         self.said = cast(str, snapshot)
 
 
+class Misspelt(Quiz):
+    snapshot_kind = "exakt"  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("make", [Quiz, Text, Example])
 def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
     env = make()
@@ -260,6 +264,7 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Fated, "restore with another reseed never leads elsewhere"),
         (Forgetful, "forks broke off with IndexError"),
         (Absent, "restored after a reset to another task, differ"),
+        (Misspelt, "snapshot_kind is 'exakt'"),
     ],
 )
 def test_each_broken_rule_is_named(make: Callable[[], Env], sentence: str) -> None:
@@ -284,6 +289,15 @@ def test_splits_that_overlap_or_change_are_named() -> None:
     )
     assert "task 'quiz-1' of 'test' says that it is of 'train'" in mixed
     assert "tasks('train') gives other tasks when asked again" in check_tasks(Restless(), 2)
+
+
+def test_tasks_that_are_no_sequence_are_refused() -> None:
+    class Lazy(Quiz):
+        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+            return (each for each in super().tasks(split, count, start))  # type: ignore[return-value]
+
+    with pytest.raises(UserError, match=r"tasks\('train'\) returns a generator"):
+        first_tasks(Lazy(), "train", 2)
 
 
 def test_a_split_may_hold_fewer_tasks_than_are_asked_for() -> None:

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median, quantiles
+from typing import get_args
 from unittest import mock
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
-from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, SnapshotKind, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, type_of
-from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered
+from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
@@ -124,6 +125,9 @@ def check_env(
         "rewards": check.rewards,
         "ends": check.count_ends,
     }
+    if env.snapshot_kind not in get_args(SnapshotKind):
+        known = ", ".join(map(repr, get_args(SnapshotKind)))
+        check.violations.append(f"snapshot_kind is {env.snapshot_kind!r}, but should be one of {known}")
     for name, part in parts.items():
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
@@ -158,12 +162,20 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
 
 
 def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-    """Return tasks as ``Env.tasks`` does. If the split has fewer, halve ``count`` until it has enough."""
+    """Return tasks as ``Env.tasks`` does. If the split has fewer, halve ``count`` until it has enough.
+
+    Raises:
+        UserError: ``tasks`` returns no sequence.
+    """
     while count:
         try:
-            return env.tasks(split, count, start)
+            found: object = env.tasks(split, count, start)
         except ValueError:
             count //= 2
+            continue
+        if not isinstance(found, Sequence):
+            raise UserError(f"tasks({split!r}) returns a {type(found).__name__}: let it return a list")
+        return found
     return ()
 
 
