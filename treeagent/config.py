@@ -458,7 +458,7 @@ class EvaluateConfig:
     """Number of samples (N) of best-of-N, which replaces ``search.limits.simulations`` in this mode."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
-    likelihood_weight: Annotated[float, Field(ge=0)] = 0.05
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.02
     """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units per nat; scale it with the range
     of ``environment.returns``. At 0, ends that V overrates are taken, however unlikely the policy finds them."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
