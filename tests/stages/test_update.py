@@ -14,7 +14,7 @@ from hand_trees import hand_tree
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -153,6 +153,21 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: 
     _, whole = train("whole", ())
     assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
     assert train("next", (veto,))[0] == 1
+
+
+def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:
+    """As from imported transcripts without rewards: no outcome is known that a value head could learn."""
+    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
+    own = replace(checkpoint(tokenizer("Buy a red kettle. " * 20)), head=None)
+    save_checkpoint(own, tmp_path / "base")
+    trees = solved_trees(own, config)
+    for tree in trees:
+        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
+    facts = train_policy(job, lambda event: None)
+    assert facts["update"]["steps"] > 0 and "value" not in facts
+    assert load_checkpoint(tmp_path / "out").head is None
 
 
 def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(

@@ -198,6 +198,7 @@ def test_outcomes_hold_the_rewards_on_the_way() -> None:
     limit = edge("y", (6,), 1, 0.6, node((7,), value=0.6, end="truncated"))
     withheld = edge("z", (8,), 1, 0.1, node((9,), value=0.1, end="terminated"), None)
     tree = Tree(TASK, 0, node((1,), edge("a", (2,), 4, 1.0, node((3,), ends, limit, withheld), 0.25)))
+    tree.budget.estimates = 5
     first = tree.root.edges[0].child
     assert first is not None
     assert state_outcome(tree.root, [], ValueTargetConfig()) == pytest.approx(0.85)
@@ -206,6 +207,22 @@ def test_outcomes_hold_the_rewards_on_the_way() -> None:
     assert state_outcome(first, tree.root.edges[:1], MEAN) == pytest.approx(0.65)
     told = [target for row in value_rows(tree, ValueTargetConfig()) for target in row.value_targets]
     assert told == pytest.approx([0.85, 0.85, 0.75])  # the limit and the withheld end have no known value
+
+
+@pytest.mark.parametrize("target", [*get_args(Kind), "success"])
+def test_a_transcript_without_a_reward_gives_no_value_targets(
+    target: Literal["mean", "best", "lambda", "success"],
+) -> None:
+    """It has no estimates, so its outcome is unknown, and not 0. A reviewer who calls its end solved makes it 1."""
+    end = edge("b", (4,), 1, 0.0, node((5,), end="terminated"), None)
+    tree = Tree(TASK, 0, node((1,), edge("a", (2,), 1, 0.0, node((3,), end))))
+    config = ValueTargetConfig(target, lambda_=1.0)
+    assert list(value_rows(tree, config)) == []
+    end.reward = 1.0
+    for each in edges(tree):
+        each.value_sum = 1.0
+    [row] = value_rows(tree, config)
+    assert row.value_targets == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(

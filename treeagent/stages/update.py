@@ -246,7 +246,8 @@ def run_update(job: TrainJob, emit: Emit) -> dict[str, Any]:
 
 
 def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
-    """Update the policy, refit the value head to the changed hidden states, and save both.
+    """Update the policy, refit the value head to the changed hidden states, and save both. If the outcome of no episode
+    is known, as in transcripts without rewards, the head stays as it was.
 
     Args:
         leads: whether this is the leading one of the processes that train together. Only that one validates, fits the
@@ -268,7 +269,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     checkpoint = replace(loaded, model=adapted)
     data = training_rows(job, checkpoint, head.reward_range)
     rows = data.rows
-    check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
+    if data.values:
+        check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
     if leads:
         record_marks(job.scratch, job.marks)
     validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # called in the leading process only
@@ -286,11 +288,13 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         case "grpo":
             grpo = config.learner(GRPOConfig, settings.grpo)
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
-    fitted = run_on_leader(model, lambda: fit_value(model, head, data.values, fitting), leads=leads)
+    fitted = None
+    if data.values:
+        fitted = run_on_leader(model, lambda: fit_value(model, head, data.values, fitting), leads=leads)
     weights = whole_weights(model)
-    if fitted is None:
+    if not leads:
         return {}
-    save_checkpoint(Checkpoint(model, tokenizer, head), job.out, weights)
+    save_checkpoint(Checkpoint(model, tokenizer, head if data.values else loaded.head), job.out, weights)
     alarms: list[str] = []
     if result.best_step == 0:
         alarms.append(
@@ -302,7 +306,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     if result.parts > 1:
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
     marks = {"marks": data.marks} if data.marks else {}
-    return {"update": asdict(result), "value": asdict(fitted), "alarms": alarms, **marks}
+    value = {"value": asdict(fitted)} if fitted is not None else {}
+    return {"update": asdict(result), **value, "alarms": alarms, **marks}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,16 @@ class ValueTargetConfig:
 def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     """Rows from the root to each leaf that give a target to every state with a known return, exactly once.
 
-    The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``.
+    The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``. A state above an
+    end with a withheld reward has none if V(s) was never estimated in the tree, as in an imported transcript.
     """
     targeted: set[int] = set()
+    unknown = _states_before_unknown_ends(tree)
     succeeded = found_success(tree) if config.target == "success" else {}
 
     def target(node: Node, path: Sequence[Edge]) -> float | None:
+        if id(node) in unknown and not succeeded.get(id(node)):
+            return None
         if config.target == "success":
             return float(succeeded[id(node)]) if id(node) in succeeded else None
         return state_outcome(node, path, config, tree.discount)
@@ -47,6 +51,15 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
         ]
         targeted.update(map(id, nodes))
         yield from path_rows(tree, path, targets, imitated=())
+
+
+def _states_before_unknown_ends(tree: Tree) -> set[int]:
+    """The states on paths to ends of unknown outcome, by ``id`` of the node: the reward is withheld, and no V(s)
+    replaces it, because the tree has no estimates."""
+    if tree.budget.estimates:
+        return set()
+    paths = (path for path in finished_paths(tree) if path[-1].reward is None)
+    return {id(node) for path in paths for node in (tree.root, *(edge.child for edge in path))}
 
 
 def is_read(node: Node) -> bool:
