@@ -2,13 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
 from command import treeagent
+from interrupted import Interrupted
 
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import load_config
@@ -16,7 +15,7 @@ from treeagent.marks import append_mark, new_mark, state_hash
 from treeagent.report.reward import reward_section
 from treeagent.rewards.audit import FILE
 from treeagent.run.folder import Run, RunError
-from treeagent.run.progress import Advance, QuietProgress
+from treeagent.run.progress import QuietProgress
 from treeagent.search.node import finished_paths
 from treeagent.search.record import from_record
 from treeagent.stages.build import reward_value
@@ -92,22 +91,6 @@ def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Pat
     assert done.returncode == 2 and "no trees" in done.stderr
 
 
-class Interrupted(QuietProgress):
-    """Presses Ctrl-C after two steps."""
-
-    @contextmanager
-    def track(self, name: str, total: int) -> Iterator[Advance]:
-        done = 0
-
-        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            nonlocal done
-            done += count
-            if done >= 2:
-                raise KeyboardInterrupt
-
-        yield advance
-
-
 def test_a_mark_given_after_an_interruption_waits_for_the_next_fit(
     fitted: Path, finished_run: Path, tmp_path: Path
 ) -> None:
@@ -117,7 +100,7 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_fit(
     with Run.create(folder, Run.open(folder).config, resume=True) as run:
         people = run.facts("reward")["pairs"]["of_people"]
         with pytest.raises(KeyboardInterrupt):
-            fit_reward(config, run, Interrupted(), start)
+            fit_reward(config, run, Interrupted("reward"), start)
         for tree in list(read_as(from_record, run.trees, "collect"))[::2]:
             for path in finished_paths(tree):
                 end = path[-1].child
@@ -141,7 +124,7 @@ def test_an_interrupted_fit_is_not_continued_from_another_checkpoint(
     config = load_config(folder / "config.toml", ["update.reward.max_steps=3", "training.save_every=1"])
     with Run.create(folder, Run.open(folder).config, resume=True) as run:
         with pytest.raises(KeyboardInterrupt):
-            fit_reward(config, run, Interrupted(), checkpoints / "base")
+            fit_reward(config, run, Interrupted("reward"), checkpoints / "base")
         with pytest.raises(RunError, match="base"):
             fit_reward(config, run, QuietProgress(), checkpoints / "warm")
         fit_reward(config, run, QuietProgress(), checkpoints / "base")

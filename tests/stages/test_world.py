@@ -7,13 +7,14 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from command import CONFIG, PROGRAM, Ended, treeagent
+from interrupted import Interrupted
 from toy_doors import BothDoors, Doors, Teller, seen, served, teller_model
 
 from treeagent.config import RunConfig, dump_config, load_config
@@ -22,7 +23,7 @@ from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import verify_all
 from treeagent.run.folder import Run, RunError
-from treeagent.run.progress import Advance, QuietProgress
+from treeagent.run.progress import QuietProgress
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -347,22 +348,6 @@ class Forgetful:
         return "the door was open" if self.says in user else ""
 
 
-class Interrupted(QuietProgress):
-    """Presses Ctrl-C after two steps of the training."""
-
-    @contextmanager
-    def track(self, name: str, total: int) -> Iterator[Advance]:
-        done = 0
-
-        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            nonlocal done
-            done += count
-            if done == 2 and name == "world":
-                raise KeyboardInterrupt
-
-        yield advance
-
-
 def test_a_step_that_a_teacher_left_out_stays_so_while_a_fit_is_resumed(tmp_path: Path) -> None:
     with served(teacher := Forgetful(says="behind door l")) as url:
         teaching = ["world.teacher.model=teller", f"world.teacher.url={url}", "remote.concurrency=4"]
@@ -372,7 +357,7 @@ def test_a_step_that_a_teacher_left_out_stays_so_while_a_fit_is_resumed(tmp_path
         with Run.create(tmp_path / "run", config, resume=False) as run:
             write_shard(run.trees, "collect", 0, map(to_record, searched(Doors(), range(4))))
             with pytest.raises(KeyboardInterrupt):
-                fit(config, run, Interrupted(), run.checkpoints / "world")
+                fit(config, run, Interrupted("world"), run.checkpoints / "world")
             teacher.says = ""
             fit(config, run, QuietProgress(), run.checkpoints / "world")
             facts = run.facts("world")
