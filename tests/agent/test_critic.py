@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from toy_llama import plain_logprobs, sharpened
+from toy_llama import FirstLetter, plain_logprobs, sharpened
 from transformers import PreTrainedModel
 
 from treeagent.agent.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
@@ -30,27 +30,6 @@ from treeagent.types import Action, Message, State, Task, Transition
 
 CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
 THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for thing in ("lamp", "desk", "key")]
-
-
-class FirstLetter(LocalGenerator):
-    """Prefers what is listed first, and records the prompts of its questions."""
-
-    def __init__(self) -> None:
-        super().__init__(model())
-        self.asked: list[tuple[int, ...]] = []
-
-    def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
-        trees: Sequence[str] = (),
-    ) -> list[list[Sample]]:
-        self.asked += [prompt for prompt, letters in zip(prompts, candidates, strict=True) if letters]
-        return [[Sample(ids, (-float(place),)) for place, ids in enumerate(each)] for each in candidates]
-
-    def refusal(self, prompt: tuple[int, ...]) -> str:
-        return ""
 
 
 @lru_cache(maxsize=1)
@@ -94,7 +73,7 @@ def next_letters(prompt: tuple[int, ...], letters: Sequence[str]) -> Tensor:
 
 
 def test_the_dialogue_by_hand() -> None:
-    scorer = FirstLetter()
+    scorer = FirstLetter(model())
     before = (Message("user", "find a lamp"), Message("assistant", "look", chat().encode_action("look")))
     here = State(Task("by hand", "find a lamp"), (*before, Message("user", "two lamps <|end|>")))
     [scores] = rank(LMCritic(scorer, chat()), (here, takes("red {lamp}", "old lamp", "new lamp")))
@@ -121,7 +100,7 @@ def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> Non
     tokenizer = train_tokenizer([QUESTION, NEXT_QUESTION, *THINGS], CONFIG)
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
-    scorer, thinking = FirstLetter(), ChatFormat(tokenizer)
+    scorer, thinking = FirstLetter(model()), ChatFormat(tokenizer)
     rank(LMCritic(scorer, thinking), (state(), takes("red lamp", "old lamp", "new lamp")))
     first, _, second, _ = (thinking.decode((*prompt, thinking.stop_id)) for prompt in scorer.asked)
     assert first.endswith("with its letter alone.<|end|><|assistant|><think>\n\n</think>\n\n")
@@ -134,7 +113,7 @@ def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> Non
 def test_ranking_is_repeated_best_of_under_the_model() -> None:
     """Checked by plain forward passes over the same dialogue: the likeliest of the letters that are left, in each
     order."""
-    scorer = FirstLetter()
+    scorer = FirstLetter(model())
     actions = takes(*THINGS[:5])
     rank(LMCritic(scorer, chat()), (state(), actions))
     openings = scorer.asked[:2]
@@ -188,7 +167,7 @@ def test_a_state_is_ranked_the_same_alone_and_among_others() -> None:
 
 
 def test_position_bias_cancels_in_both_orders() -> None:
-    scorer, actions = FirstLetter(), takes(*THINGS[:4])
+    scorer, actions = FirstLetter(model()), takes(*THINGS[:4])
     told = rank(LMCritic(scorer, chat()), *((replace(state(), messages=state(n).messages), actions) for n in range(9)))
     assert told == [[0.5] * 4] * 9
     assert len({tuple(letters_of(prompt).items()) for prompt in scorer.asked}) > 4
@@ -197,7 +176,7 @@ def test_position_bias_cancels_in_both_orders() -> None:
 def test_every_token_of_the_questions_is_read_once() -> None:
     """The beginning that both orders share is read once, then only what each further question adds. No token is
     sampled."""
-    recorder, actions = FirstLetter(), takes(*THINGS[:4])
+    recorder, actions = FirstLetter(model()), takes(*THINGS[:4])
     here = state(page="a shop " * 20)
     generator = LocalGenerator(model())
     [scores] = rank(LMCritic(generator, chat()), (here, actions))
@@ -215,7 +194,7 @@ def test_every_token_of_the_questions_is_read_once() -> None:
 
 
 def test_a_turn_that_has_begun_is_shown_whole() -> None:
-    scorer = FirstLetter()
+    scorer = FirstLetter(model())
     begun = Message("assistant", "Thought: it is dark\nAction:", chat().encode("Thought: it is dark\nAction:"), True)
     here = replace(state(), messages=(*state().messages, begun))
     rest = [Action(f" take[{thing}]", f"take[{thing}]") for thing in THINGS[:2]]
@@ -237,7 +216,7 @@ def test_candidates_beyond_the_context_share_the_mean_score() -> None:
     assert crowded == [0.5] * 3
     assert [plain] == rank(critic, (fits, actions))
     assert plain != [0.5] * 3
-    recorder = FirstLetter()
+    recorder = FirstLetter(model())
     rank(LMCritic(recorder, chat()), (fits, actions))
     *_, again = map(len, recorder.asked)
     assert len(chat().encode(" red" * 9)) == 9
@@ -247,7 +226,7 @@ def test_candidates_beyond_the_context_share_the_mean_score() -> None:
 
 
 def test_one_candidate_needs_no_question() -> None:
-    scorer = FirstLetter()
+    scorer = FirstLetter(model())
     alone = takes("lamp")
     assert rank(LMCritic(scorer, chat()), (state(), alone), (state(1), takes("key", "key"))) == [[0.5], [0.5, 0.5]]
     assert rank(LMCritic(scorer, chat()), (state(), [])) == [[]]
@@ -257,7 +236,7 @@ def test_one_candidate_needs_no_question() -> None:
 
 def test_more_candidates_than_letters_are_not_ranked() -> None:
     """Widening has no limit, so a long search of one state may draw them."""
-    scorer = FirstLetter()
+    scorer = FirstLetter(model())
     many = takes(*(f"lamp {number}" for number in range(27)))
     assert rank(LMCritic(scorer, chat()), (state(), many)) == [[0.5] * 27]
     assert not scorer.asked
@@ -282,7 +261,7 @@ class Failing(FirstLetter):
 
 def test_a_failed_question_leaves_the_other_candidates_equal() -> None:
     """Each order chooses its first candidate, and then no question is answered."""
-    [scores] = rank(LMCritic(Failing(), chat()), (state(), takes("lamp", "desk", "key")))
+    [scores] = rank(LMCritic(Failing(model()), chat()), (state(), takes("lamp", "desk", "key")))
     assert sorted(scores) == [0.25, 0.625, 0.625]
 
 
@@ -331,7 +310,7 @@ def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
     shuffler, pupil = random.Random(0), random_model(chat().tokenizer, CONFIG, 0)
     optimizer = torch.optim.AdamW(pupil.parameters(), lr=3e-3)
     for _ in range(60):
-        scorer = FirstLetter()
+        scorer = FirstLetter(model())
         asked = [golden(shuffler, shuffler.randrange(1000)) for _ in range(8)]
         rank(LMCritic(scorer, chat()), *asked)
         prompts = scorer.asked[:16]  # the first questions, in both orders

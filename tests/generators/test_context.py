@@ -3,14 +3,14 @@ read."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_llama import head, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import FirstLetter, head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import HeadValue, LLMPolicy
@@ -261,33 +261,10 @@ def test_a_state_that_cannot_be_read_costs_itself_alone() -> None:
     assert (told.value, told.context_ids, told.error) == (0.0, (), bad.error)
 
 
-@dataclass
-class Asked(LocalGenerator):
-    """Records the critic's questions."""
-
-    prompts: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-
-    def __post_init__(self) -> None:
-        super().__init__(shared_model())
-
-    def refusal(self, prompt: tuple[int, ...]) -> str:
-        return ""
-
-    def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
-        trees: Sequence[str] = (),
-    ) -> list[list[Sample]]:
-        self.prompts += prompts
-        return [[Sample(ids, (0.0,) * len(ids)) for ids in each] for each in candidates]
-
-
 def test_the_critic_reads_what_the_policy_reads() -> None:
-    chat, generator = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1), Asked()
+    chat, generator = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1), FirstLetter(shared_model())
     actions = [Action(call, call) for call in ("left", "right")]
     asyncio.run(LMCritic(generator, chat).rank([State(TASKS[0], TALK)], [actions]))
     told = chat.read(TALK).messages
     read = WHOLE.prompt_ids(told[:5]) + told[5].token_ids
-    assert generator.prompts and all(prompt[: len(read)] == read for prompt in generator.prompts)
+    assert generator.asked and all(prompt[: len(read)] == read for prompt in generator.asked)

@@ -8,8 +8,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.base import Failure, Generator
+from treeagent.generators.base import Failure, Generator, Sample
 from treeagent.generators.config import ScratchConfig
+from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 
 torch.set_num_threads(1)  # with more threads, tiny tensors spend more time waiting than computing
@@ -100,3 +101,24 @@ def next_logprobs(generator: Generator, prompts: Sequence[tuple[int, ...]], toke
         assert not isinstance(samples, Failure)
         rows.append([sample.logprobs[0] for sample in samples])
     return torch.tensor(rows)
+
+
+class FirstLetter(LocalGenerator):
+    """Answers a critic: prefers what is listed first, and records the prompts of the questions."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.asked: list[tuple[int, ...]] = []
+
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+        trees: Sequence[str] = (),
+    ) -> list[list[Sample]]:
+        self.asked += [prompt for prompt, letters in zip(prompts, candidates, strict=True) if letters]
+        return [[Sample(ids, (-float(place),)) for place, ids in enumerate(each)] for each in candidates]
+
+    def refusal(self, prompt: tuple[int, ...]) -> str:
+        return ""
