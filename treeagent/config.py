@@ -9,7 +9,7 @@ import math
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -69,6 +69,7 @@ _OPEN_TABLES = (
 """Tables whose keys the user chooses."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
+Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 MOST_TOKENS = 2**24
@@ -102,7 +103,7 @@ class EnvironmentConfig:
 
     name: Annotated[str, REACHES_OUT] = "shop"
     """Name of a built-in environment, or "module:Class" for your own."""
-    options: dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     """Keyword arguments passed to the environment; its own documentation lists them."""
     max_steps: Annotated[int, Field(gt=0)] = 20
     """Maximum number of steps in an episode; a longer episode is truncated."""
@@ -497,6 +498,18 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class StageConfig:
+    """A stage of a curriculum: the tasks that its rounds search, and what their reward stresses."""
+
+    name: str
+    """Name of the stage in metrics and messages."""
+    options: Options = Field(default_factory=dict)
+    """Options of the environment that differ from ``environment.options``, such as the length of a task."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Weights of reward components that differ from ``rewards.weights``."""
+
+
+@dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
     """Search-and-adapt: each round searches with the current policy and learns from the trees."""
 
@@ -525,6 +538,26 @@ class AdaptConfig:
     variations: Share = 0.0
     """Maximum fraction of a round's tasks that are harder variations of the tasks with the widest spread of returns. A
     variation is learned from if the policy solves it sometimes, but less often than the original task."""
+    stages: tuple[StageConfig, ...] = ()
+    """Stages of a curriculum, the easiest first. Each round searches tasks of one stage. Updates validate on tasks of
+    ``environment.options``, and so does the evaluation. Empty searches these tasks in every round."""
+    advance_at: Share = 0.8
+    """Success at which a round goes on to the next stage: the fraction of ``update.validation_tasks`` of the stage that
+    the policy solves greedily before the round."""
+    fall_back_at: Share = 0.2
+    """Success below which a round returns to the stage before."""
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        if self.fall_back_at > self.advance_at:
+            raise ValueError(f"fall_back_at is {self.fall_back_at:g}, above advance_at, {self.advance_at:g}: lower it")
+        names = [stage.name for stage in self.stages]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"stages has {twice[0]!r} twice: give each stage a name of its own")
+        if self.stages and (self.imagines or self.variations):
+            other = "imagined" if self.imagines else "variations"
+            raise ValueError(f"stages and {other} both choose the tasks of a round: leave one out")
+        return self
 
     @model_validator(mode="after")
     def _one_share_a_round(self) -> Self:
@@ -697,6 +730,17 @@ class RunConfig:
                 "evaluate.world or adapt.imagined searches does not predict: give it as a rule (rewards.rules), or "
                 "search the environment"
             )
+        for stage in self.adapt.stages:
+            if stage.weights and self.search.process_weight:
+                raise ValueError(
+                    f"search.process_weight is {self.search.process_weight:g} beside weights of stage {stage.name!r}: "
+                    "set one of them"
+                )
+            try:
+                self.rewards.weighing(stage.weights)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"adapt.stages, {stage.name!r}: {reason}") from None
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
                 f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
@@ -728,6 +772,13 @@ class RunConfig:
         values = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**values, weight_decay=decay, seed=self.seed)
+
+    def at_stage(self, index: int) -> "RunConfig":
+        """These settings with the tasks and the weights of a stage of ``adapt.stages``."""
+        stage = self.adapt.stages[index]
+        options = self.environment.options | stage.options
+        rewards = self.rewards.weighing(stage.weights)
+        return replace(self, environment=replace(self.environment, options=options), rewards=rewards)
 
     @property
     def reloads(self) -> bool:

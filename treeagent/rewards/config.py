@@ -1,6 +1,7 @@
 """The settings ``[rewards]``: the weights of reward components, and the budgets of costs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
@@ -182,6 +183,10 @@ class RewardsConfig:
     def awaited(self) -> tuple[str, ...]:
         """The components without which the reward of an end is unknown, if they have a weight."""
         return ("verdict",) if self.tiers else ("judge", "learned")
+
+    def weighing(self, weights: Mapping[str, float]) -> "RewardsConfig":
+        """These settings with other ``weights`` for some components."""
+        return replace(self, weights=self.weights | dict(weights))
 
     def at(self, progress: float) -> "RewardsConfig":
         """These settings with the weights at a point of the schedule: ``progress`` is 0 in the first round and 1 in the

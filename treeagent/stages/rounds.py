@@ -23,6 +23,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.node import accuracy
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
+from treeagent.stages.curriculum import choose_stage, curriculum_figures, round_stage
 from treeagent.stages.search import BatchJob, batches, search_batches
 from treeagent.stages.update import constrain, learn
 from treeagent.stages.warm_start import warm_start
@@ -144,6 +145,7 @@ def finish_round(
     best_validation = learnt.get("update", {}).get("best_validation")
     if best_validation is not None:
         figures["validation"] = best_validation
+    figures |= curriculum_figures(run, number)
     history.figures.append(figures)
     policies = list(dict.fromkeys((history.start, *history.policies)))
     if (age := mean_age(run, names_to_learn_from(config, run, number), policies)) is not None:
@@ -164,7 +166,10 @@ def finish_round(
     for row in run.metrics():
         if row["stage"] in updates:
             updates[row["stage"]].append(row)
-    sentences = [*alarms(history.figures), *chain.from_iterable(map(training_alarms, updates.values()))]
+    # Success on tasks of different stages cannot be compared.
+    stage = figures.get("curriculum_stage")
+    comparable = [each for each in history.figures if each.get("curriculum_stage") == stage]
+    sentences = [*alarms(comparable), *chain.from_iterable(map(training_alarms, updates.values()))]
     if len(history.explained) > 1:  # a head fitted to few trees may explain nothing for one round, but not for two
         sentences += value_alarms(history.explained[-2:])
     if audit:
@@ -225,9 +230,12 @@ def scale_limits(limits: Limits, factor: float) -> Limits:
     return Limits(**{name: type(value)(factor * value) for name, value in set_limits.items()})
 
 
-def scheduled_config(config: RunConfig, number: int) -> RunConfig:
-    """The settings of round ``number``, with the weights of reward components that ``rewards.schedule`` gives it."""
-    return replace(config, rewards=config.rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
+def scheduled_config(config: RunConfig, run: Run, number: int) -> RunConfig:
+    """The settings of round ``number``, with the weights of reward components that its stage and ``rewards.schedule``
+    give it."""
+    stage = round_stage(run, number)
+    rewards = config.rewards if stage is None else config.at_stage(stage).rewards
+    return replace(config, rewards=rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
 
 
 def _round_name(number: int) -> str:
@@ -272,7 +280,9 @@ def search_round(
     Args:
         audit: what ``audit_before_round`` returned for this round.
     """
-    config = scheduled_config(config, number)
+    choose_stage(config, run, progress, checkpoint, number)
+    config, stage = scheduled_config(config, run, number), round_stage(run, number)
+    tasks_of = None if stage is None else config.at_stage(stage).environment
     searched, all_searched = _searched_tasks(run, number)
     varied = _chosen_variants(config, searched, number)
     new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
@@ -288,7 +298,8 @@ def search_round(
         usual_tasks = [place for place in (*again, *new) if place in selected]
         hard_tasks = [place for place in hard if place in selected]
         usual = batches(config, run, checkpoint, name, usual_tasks)
-        return usual + batches(hard_config, run, checkpoint, name, hard_tasks, first=len(usual))
+        both = usual + batches(hard_config, run, checkpoint, name, hard_tasks, first=len(usual))
+        return [replace(job, tasks_of=tasks_of) for job in both]
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
     search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]))
@@ -302,14 +313,17 @@ def search_round(
 def _searched_tasks(run: Run, number: int) -> tuple[dict[int, Searched], dict[int, Searched]]:
     """The figures of the last search of each task before a round, keyed by the task's index in the training split:
     (tasks searched in the environment, all tasks). For a task that was searched in both, the search in the environment
-    counts.
+    counts. With ``adapt.stages``, only rounds of the same stage count, because the index means another task in others.
 
     Raises:
         RunError: an older version wrote a tree without the index of its task.
     """
     real: dict[int, Searched] = {}
     imagined: dict[int, Searched] = {}
+    stage = round_stage(run, number)
     for earlier in range(number):
+        if round_stage(run, earlier) != stage:
+            continue
         real.update(_search_figures(run, _round_name(earlier)))
         imagined.update(_search_figures(run, imagined_trees(earlier)))
     return real, imagined | real
@@ -396,7 +410,7 @@ def update_round(
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
-    config = scheduled_config(config, number)
+    config = scheduled_config(config, run, number)
     before = run.stages().get(f"constraints-{number - 1}", {}).get("multipliers", {})
     multipliers = constrain(config, run, f"constraints-{number}", run.trees, [_round_name(number)], before)
     for method in config.adapt.methods:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from treeagent.config import Mode, RunConfig
+from treeagent.config import EnvironmentConfig, Mode, RunConfig
 from treeagent.imagination.dynamics import Imagination
 from treeagent.imagination.load import world_model
 from treeagent.imagination.verify import mark_imagined, verify_all
@@ -71,6 +71,14 @@ class BatchJob:
     themselves."""
     episodes: Path | None = None
     """Folder that the episodes of an evaluation are written to; None discards them."""
+    tasks_of: EnvironmentConfig | None = None
+    """Settings of an environment with other tasks, as in a stage of a curriculum; None takes those of ``config``. The
+    policy's prompt follows ``config`` in any case."""
+
+    @property
+    def place(self) -> RunConfig:
+        """The settings of the environment in which the trees grow."""
+        return replace(self.config, environment=self.tasks_of) if self.tasks_of else self.config
 
     def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
         """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
@@ -113,10 +121,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         if not equal:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
-        more = range(start, start + count_tasks(environment(config), jobs[0].split, start, equal))
+        split, tasks_of = jobs[0].split, jobs[0].tasks_of
+        more = range(start, start + count_tasks(environment(jobs[0].place), split, start, equal))
         if not more:
             break
         jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
+        jobs = [replace(job, tasks_of=tasks_of) for job in jobs]
         cost += _search(config, run, progress, jobs)
         task_count += len(more)
     sums, assessments = ComponentSums(), Assessments(config.rewards)
@@ -215,10 +225,10 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     Returns:
         the cost of the batch. It is also emitted about once a second while the trees grow.
     """
-    config = job.config
-    env = environment(config)
+    config, place = job.config, job.place
+    env = environment(place)
     actors, policy = load_actors(job.checkpoint, config)
-    dynamics = env_dynamics(instances(config), config, job.name)
+    dynamics = env_dynamics(instances(place), place, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
         pairs = zip(tasks, job.variants, strict=True)
