@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -539,9 +539,10 @@ class AdaptConfig:
     """Maximum fraction of a round's tasks that are harder variations of the tasks with the widest spread of returns. A
     variation is learned from if the policy solves it sometimes, but less often than the original task."""
     stages: tuple[StageConfig, ...] = ()
-    """Stages of a curriculum, the easiest first. Each round searches tasks of one stage. Updates validate on tasks of
-    ``environment.options``, and so does the evaluation. Empty searches these tasks in every round."""
-    advance_at: Share = 0.8
+    """Stages of a curriculum, the easiest first. The warm start imitates tasks of the first stage, and each round
+    searches tasks of one stage. Updates validate on tasks of ``environment.options``, and so does the evaluation. Empty
+    uses these tasks everywhere."""
+    advance_at: Share = 0.7
     """Success at which a round goes on to the next stage: the fraction of ``update.validation_tasks`` of the stage that
     the policy solves greedily before the round."""
     fall_back_at: Share = 0.2
@@ -872,14 +873,16 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
 
 def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
     """All settings, those of optional tables too, in the order of the sections. Each is its dotted key, pydantic's
-    description of its type and default, and what it does in one or two sentences."""
+    description of its type and default, and what it does in one or two sentences. The settings of an entry of a list of
+    tables have keys such as "adapt.stages[].name"."""
     texts = _attribute_docstrings(section)
     for name, field in section.__pydantic_fields__.items():
         table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
-        if table is None:
+        listed = get_origin(field.annotation) is tuple
+        if table is None or listed:
             yield f"{prefix}{name}", field, texts.get(name, "")
-        else:
-            yield from known_settings(table, f"{prefix}{name}.")
+        if table is not None:
+            yield from known_settings(table, f"{prefix}{name}[]." if listed else f"{prefix}{name}.")
 
 
 @cache

@@ -84,7 +84,7 @@ def test_a_round_searches_the_tasks_of_its_stage_and_is_paid_by_its_weights(tmp_
         ('adapt.stages=[{name="a", weights={hacked=1.0}}]', ["a", "hacked"]),
         ('adapt.stages=[{name="a"}, {name="a"}]', ["stages", "a", "twice"]),
         ("adapt.stages=[{options={most_calls=1}}]", ["stages", "name"]),
-        ("adapt.fall_back_at=0.9", ["fall_back_at", "0.9", "0.8"]),
+        ("adapt.fall_back_at=0.9", ["fall_back_at", "0.9", "0.7"]),
     ],
 )
 def test_a_wrong_stage_is_refused_before_the_run_begins(setting: str, named: list[str]) -> None:

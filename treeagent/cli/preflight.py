@@ -54,9 +54,9 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
-    if "adapt" in uses:
+    if staged := [use for use in uses if use in ("warm_start", "adapt", "update")]:
         for stage in range(len(config.adapt.stages)):
-            _require_stage(config, stage)
+            _require_stage(config, stage, staged)
     environment = config.environment
     with closing(
         ShieldedEnv(make_env(environment.name, environment.options), environment.shield, approve=environment.approve)
@@ -109,12 +109,12 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
         )
 
 
-def _require_stage(config: RunConfig, stage: int) -> None:
+def _require_stage(config: RunConfig, stage: int, uses: Sequence[Use]) -> None:
     """Check a stage of ``adapt.stages``: its options, its tasks and its weights."""
     staged = config.at_stage(stage)
     try:
         with closing(make_env(staged.environment.name, staged.environment.options)) as env:
-            _require_tasks(staged, env, ["adapt", "update"])
+            _require_tasks(staged, env, uses)
             require_names(staged.rewards, env.components)
     except UserError as error:
         raise UserError(f"adapt.stages, {config.adapt.stages[stage].name!r}: {error}") from error

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from itertools import groupby
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -76,7 +77,7 @@ def type_in_words(annotation: Any) -> str:
         if members[-1] is ...:
             return f"list of {type_in_words(members[0])}"
         return f"[{', '.join(map(type_in_words, members))}]"
-    return "table" if origin is dict else _PLAIN[annotation]
+    return "table" if origin is dict or is_dataclass(annotation) else _PLAIN[annotation]
 
 
 def _default_in_words(field: FieldInfo) -> str:

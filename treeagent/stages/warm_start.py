@@ -37,7 +37,8 @@ _WORLD_STEPS = 200
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Train a model to imitate noisy demonstrations, from scratch unless ``policy.model`` names one. Its value head
-    learns their outcomes. Returns the folder of the checkpoint.
+    learns their outcomes. With ``adapt.stages``, the demonstrations are of tasks of the first stage. Returns the folder
+    of the checkpoint.
 
     Raises:
         RunError: there is nothing to imitate, or no row of a kind that the settings ask for is short enough.
@@ -47,7 +48,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         return out
     settings, early = config.warm_start, config.warm_start.early_experience
     with progress.track("demonstrations", settings.episodes) as advance:
-        trees = _advancing(demonstrations(config), advance)
+        demonstrated = config.at_stage(0) if config.adapt.stages else config
+        trees = _advancing(demonstrations(demonstrated), advance)
         first = list(islice(trees, TOKENIZER_EPISODES))
         _require_successes(config, first)
         texts = (text for tree in first for text in _texts(config, tree))
