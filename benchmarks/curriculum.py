@@ -48,8 +48,8 @@ def main() -> None:
 
         waiting = {
             pool.submit(learnt, arm, seed): (arm, seed)
-            for seed, start in starts.items()
             for arm, overrides in ARMS.items()
+            for seed, start in starts.items()
             if not record.has(arm, seed, settings_digest(CONFIG, overrides, start))
         }
         for done in as_completed(waiting):
