@@ -4,10 +4,10 @@ that costs in success.
     .venv/bin/python -m benchmarks.alarms --arms healthy --seeds 10 11 12  # trains the policies to start from
     .venv/bin/python -m benchmarks.lag
 
-The rounds run in a store in which every step waits, as in a slow environment. Both arms of a seed have the same start
-and the same settings, except for the lag. ``seconds`` are those of the rounds, without the evaluation. Steps of test
-tasks do not wait, because the evaluation is not timed. Rows already recorded are kept. An unfinished run is started
-again, because its time would otherwise span two sessions.
+The rounds run in a store in which every step waits, as in a slow environment. All arms of a seed have the same start
+and the same settings, except for the lag and ``adapt.refresh``. ``seconds`` are those of the rounds, without the
+evaluation. Steps of test tasks do not wait, because the evaluation is not timed. Rows already recorded are kept. An
+unfinished run is started again, because its time would otherwise span two sessions.
 """
 
 import shutil
@@ -39,6 +39,7 @@ SMALL = (
     "environment.name=benchmarks.lag:SlowStore",
     "search.limits.generated_tokens=200",
     "collect.tasks=40",
+    "collect.batch=10",
     "adapt.rounds=4",
     "adapt.replay=0",
     'adapt.methods=["rft", "grpo"]',
@@ -52,7 +53,11 @@ SMALL = (
     'evaluate.modes=["greedy"]',
 )
 TEST_TASKS = 120  # the store has enough test tasks to give each of the first 15 seeds this many of its own
-ARMS = {"lag 0": 0, "lag 1": 1}
+ARMS: Mapping[str, tuple[str, ...]] = {
+    "lag 0": (),
+    "lag 1": ("adapt.lag=1",),
+    "lag 1, refreshed": ("adapt.lag=1", "adapt.refresh=true"),
+}
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
@@ -89,18 +94,18 @@ class Rounds:
     """Seconds that a step waits."""
     overrides: tuple[str, ...] = ()
 
-    def config(self, lag: int) -> RunConfig:
+    def config(self, arm: str) -> RunConfig:
         store = f'difficulty = 1, page_size = 3, labels = "number", seconds = {self.seconds}'
         own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
         return load_config(
             CONFIG,
-            [*SMALL, f"environment.options={{ {store} }}", f"adapt.lag={lag}", *own, *self.overrides],
+            [*SMALL, f"environment.options={{ {store} }}", *ARMS[arm], *own, *self.overrides],
             seed=self.seed,
         )
 
     def row(self, arm: str) -> Row:
         """Make the run of an arm from the start. Returns its row."""
-        config, folder = self.config(ARMS[arm]), self.out / f"seed{self.seed}" / arm.replace(" ", "_")
+        config, folder = self.config(arm), self.out / f"seed{self.seed}" / arm.replace(" ", "_")
         shutil.rmtree(folder, ignore_errors=True)
         with Run.create(folder, config, resume=False) as run:
             train(config, run, TimedProgress(QuietProgress(), run.path / TIMES), self.start)
@@ -153,8 +158,8 @@ def main() -> None:
         for seed in arguments.seeds:
             start = start_of(arguments.runs / HEALTHY, seed)
             rounds = Rounds(seed, arguments.out, start, arguments.seconds, tuple(arguments.set))
-            for arm, lag in ARMS.items():
-                if not record.has(arm, seed, digest(settings_of(rounds.config(lag)))):
+            for arm in ARMS:
+                if not record.has(arm, seed, digest(settings_of(rounds.config(arm)))):
                     row = rounds.row(arm)
                     record.add(row)
                     rounded: dict[str, Any] = {name: round(value, 3) for name, value in row.figures.items()}

@@ -524,6 +524,10 @@ class AdaptConfig:
     """0 searches with the latest policy. 1 runs a round's updates at the same time as the next round's search, which
     therefore uses the policy from before these updates, one version behind. The updates then run in one more worker,
     beside ``workers``."""
+    refresh: bool = False
+    """With ``lag`` 1, batches of a search that start after the updates beside it have ended use the updated policy.
+    ``collect.batch`` sets their size. The trees then depend on how long search and updates take, so the run cannot be
+    reproduced."""
     curriculum: Share = 0.5
     """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
     last search."""
@@ -547,6 +551,12 @@ class AdaptConfig:
     the policy solves greedily before the round."""
     fall_back_at: Share = 0.2
     """Success below which a round returns to the stage before."""
+
+    @model_validator(mode="after")
+    def _check_refresh(self) -> Self:
+        if self.refresh and not self.lag:
+            raise ValueError("refresh is true, but lag is 0, so that no update runs beside a search: set lag to 1")
+        return self
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
@@ -730,6 +740,11 @@ class RunConfig:
                 f"rewards.budgets names {min(own_costs)!r}, a component of the environment, which the world model that "
                 "evaluate.world or adapt.imagined searches does not predict: give it as a rule (rewards.rules), or "
                 "search the environment"
+            )
+        if self.adapt.refresh and self.reloads:
+            raise ValueError(
+                "adapt.refresh is true, but policy.reload is a command, after which servers no longer serve the policy "
+                "of the batches in progress: set policy.reload='lora', or adapt.refresh=false"
             )
         for stage in self.adapt.stages:
             if stage.weights and self.search.process_weight:

@@ -31,6 +31,7 @@ from treeagent.stages.rounds import (
     is_worth_learning,
     part,
     scale_limits,
+    search_round,
     update_round,
 )
 from treeagent.store import digest, read_as, shard_names, shards, write_shard
@@ -249,6 +250,18 @@ def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, 
     assert fresh == pytest.approx(0, abs=1e-5)
 
 
+def test_batches_that_start_after_an_update_search_with_the_updated_policy(run: Path, tmp_path: Path) -> None:
+    out, warm = tmp_path / "run", run / "checkpoints" / "warm"
+    config = load_config(CONFIG, [*LAGGING, "adapt.refresh=true", "search.limits.simulations=6"])
+    with Run.create(out, config, resume=False) as begun:
+        search_round(config, begun, QuietProgress(), warm, 1, {})
+        updated = update_round(config, begun, QuietProgress(), warm, 1, ["collect-1"])
+        search_round(config, begun, QuietProgress(), warm, 2, {})  # begun with the policy from before the update
+    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2)]
+    assert updated.name == "round-1-grpo"
+    assert policies == [{str(warm.resolve())}, {"./checkpoints/round-1-grpo"}]
+
+
 def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     wrong = ["update.processes=2", "update.accelerate_config=nowhere.yaml"]
@@ -263,6 +276,7 @@ def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path
     [
         (["adapt.methods=[]"], ["adapt", "methods"]),
         (["adapt.rounds=0"], ["adapt.rounds", "0"]),
+        (["adapt.refresh=true"], ["refresh", "lag"]),
         (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
         (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
         (["world.generator=remote"], ["world", "generator", "remote", "model"]),

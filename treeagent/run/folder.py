@@ -54,6 +54,8 @@ class Run:
         self.episodes = path / "episodes"
         """Shards of the episodes that evaluations played, named after their stages. Each episode is a tree with a
         single path."""
+        self.newest = path / "newest"
+        """File with the name of the last updated policy, for the searches of a run with ``adapt.refresh``."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
         self.suite = path / "suite.json"

@@ -28,7 +28,7 @@ from treeagent.stages.search import BatchJob, batches, search_batches
 from treeagent.stages.update import constrain, learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
-from treeagent.store import shards
+from treeagent.store import shards, write_atomic
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
@@ -283,6 +283,7 @@ def search_round(
     choose_stage(config, run, progress, checkpoint, number)
     config, stage = scheduled_config(config, run, number), round_stage(run, number)
     tasks_of = None if stage is None else config.at_stage(stage).environment
+    newest = run.newest if config.adapt.refresh else None
     searched, all_searched = _searched_tasks(run, number)
     varied = _chosen_variants(config, searched, number)
     new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
@@ -299,7 +300,7 @@ def search_round(
         hard_tasks = [place for place in hard if place in selected]
         usual = batches(config, run, checkpoint, name, usual_tasks)
         both = usual + batches(hard_config, run, checkpoint, name, hard_tasks, first=len(usual))
-        return [replace(job, tasks_of=tasks_of) for job in both]
+        return [replace(job, tasks_of=tasks_of, newest=newest) for job in both]
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
     search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]))
@@ -432,6 +433,8 @@ def update_round(
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)
             run.finish(out.name, {"skipped": True, "alarms": [sentence]})
+    if config.adapt.refresh and checkpoint.parent == run.checkpoints:
+        write_atomic(run.newest, checkpoint_name(checkpoint, run.path).encode())
     return checkpoint
 
 

@@ -75,6 +75,16 @@ class BatchJob:
     """Settings of an environment with other tasks, as in a stage of a curriculum; None takes those of ``config``. The
     policy's prompt follows ``config`` in any case."""
 
+    newest: Path | None = None
+    """File in the run's folder with the name of an updated policy (``adapt.refresh``). If it exists when the batch
+    starts, this policy replaces ``checkpoint``."""
+
+    def refreshed(self) -> "BatchJob":
+        """The same batch with the policy that it searches with."""
+        if self.newest is None or not self.newest.is_file():
+            return self
+        return replace(self, checkpoint=self.newest.parent / self.newest.read_text())
+
     @property
     def place(self) -> RunConfig:
         """The settings of the environment in which the trees grow."""
@@ -121,12 +131,12 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         if not equal:
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
-        split, tasks_of = jobs[0].split, jobs[0].tasks_of
-        more = range(start, start + count_tasks(environment(jobs[0].place), split, start, equal))
+        model = jobs[0]
+        more = range(start, start + count_tasks(environment(model.place), model.split, start, equal))
         if not more:
             break
         jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
-        jobs = [replace(job, tasks_of=tasks_of) for job in jobs]
+        jobs = [replace(job, tasks_of=model.tasks_of, newest=model.newest) for job in jobs]
         cost += _search(config, run, progress, jobs)
         task_count += len(more)
     sums, assessments = ComponentSums(), Assessments(config.rewards)
@@ -225,6 +235,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     Returns:
         the cost of the batch. It is also emitted about once a second while the trees grow.
     """
+    job = job.refreshed()
     config, place = job.config, job.place
     env = environment(place)
     actors, policy = load_actors(job.checkpoint, config)
