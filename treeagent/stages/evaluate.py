@@ -200,15 +200,15 @@ def count_turns(outcome: Outcome, episode: Tree) -> None:
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started = time.perf_counter()
-    config, place = job.config, job.place
-    env = environment(place)
+    config, staged = job.config, job.staged
+    env = environment(staged)
     actors, policy = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    real = env_dynamics(instances(place), place, "evaluate")
+    real = env_dynamics(instances(staged), staged, "evaluate")
     verified = with_split_steps(scored(real, real, config, weigh=False), config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
-        hidden = env_dynamics(instances(place), place, "evaluate", reveal_reward=False)
+        hidden = env_dynamics(instances(staged), staged, "evaluate", reveal_reward=False)
         blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
         if actors.value is not None or config.search.learned_weight or imagines:

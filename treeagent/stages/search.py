@@ -86,7 +86,7 @@ class BatchJob:
         return replace(self, checkpoint=self.newest.parent / self.newest.read_text())
 
     @property
-    def place(self) -> RunConfig:
+    def staged(self) -> RunConfig:
         """The settings of the environment in which the trees grow."""
         return replace(self.config, environment=self.tasks_of) if self.tasks_of else self.config
 
@@ -132,7 +132,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         model = jobs[0]
-        more = range(start, start + count_tasks(environment(model.place), model.split, start, equal))
+        more = range(start, start + count_tasks(environment(model.staged), model.split, start, equal))
         if not more:
             break
         jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
@@ -236,10 +236,10 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         the cost of the batch. It is also emitted about once a second while the trees grow.
     """
     job = job.refreshed()
-    config, place = job.config, job.place
-    env = environment(place)
+    config, staged = job.config, job.staged
+    env = environment(staged)
     actors, policy = load_actors(job.checkpoint, config)
-    dynamics = env_dynamics(instances(place), place, job.name)
+    dynamics = env_dynamics(instances(staged), staged, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
         pairs = zip(tasks, job.variants, strict=True)
