@@ -131,6 +131,25 @@ def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
             assert any("value head" in sentence for sentence in raised) == warned[number - 1]
 
 
+def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path) -> None:
+    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    trees = asyncio.run(search.run(Doors().tasks("train", 2), [0, 1]))
+    config, history = load_config(CONFIG), RoundHistory(tmp_path)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        policy, raised = begun.checkpoints / "warm", list[list[str]]()
+        for number, success in enumerate((0.25, 0.75, None, 0.5), 1):
+            write_shard(begun.trees, f"collect-{number}", 0, map(to_record, trees))
+            if success is not None:
+                policy = begun.checkpoints / f"round-{number}-grpo"
+                begun.finish(policy.name, {"update": {"best_validation": success}})
+            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
+            raised.append([each for each in begun.facts(f"alarms-{number}")["alarms"] if "plateau" in each])
+        assert [bool(sentences) for sentences in raised] == [False, False, False, True]
+        assert history.best == begun.checkpoints / "round-2-grpo"
+        logged = [row.get("validation") for row in begun.metrics() if row["stage"] == "adapt"]
+        assert logged == [0.25, 0.75, None, 0.5]
+
+
 def test_limits_are_scaled() -> None:
     assert scale_limits(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
 

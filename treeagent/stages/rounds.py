@@ -62,9 +62,10 @@ class RoundHistory:
     def best(self) -> Path:
         """The checkpoint with the highest validation success; a checkpoint that was not validated counts as 0. Among
         equals, the last round's checkpoint wins, else the earliest."""
-        scores = [figures.get("validation", 0.0) for figures in self.figures]
-        last = dict(zip(self.policies, scores, strict=True))
-        return max(last, key=lambda policy: (last[policy], policy == self.policies[-1]))
+        scores = dict[Path, float]()
+        for policy, figures in zip(self.policies, self.figures, strict=True):
+            scores.setdefault(policy, figures.get("validation", 0.0))  # a later round that repeats it did not validate
+        return max(scores, key=lambda policy: (scores[policy], policy == self.policies[-1]))
 
 
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
@@ -143,7 +144,7 @@ def finish_round(
     figures = tree_figures(read_trees(run.trees, [_round_name(number)]))
     learnt = run.stages().get(updated.name, {})
     best_validation = learnt.get("update", {}).get("best_validation")
-    if best_validation is not None:
+    if best_validation is not None and updated not in history.policies:
         figures["validation"] = best_validation
     figures |= curriculum_figures(run, number)
     history.figures.append(figures)
