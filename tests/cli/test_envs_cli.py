@@ -306,6 +306,21 @@ def test_a_split_may_hold_fewer_tasks_than_are_asked_for() -> None:
     assert first_tasks(Example(), "train", 1, start=33) == ()
 
 
+def test_another_number_of_tasks_than_was_asked_for_is_named() -> None:
+    class Sliced(Quiz):
+        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+            held = [replace(TASK, id=f"{split}-{number}", split=split) for number in range(5)]
+            return held[start : start + count]
+
+    class All(Sliced):
+        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+            return super().tasks(split, 5)[start:]
+
+    assert not check_tasks(Sliced(), 5)
+    assert ["tasks('train', 6) gives 5 tasks" in each for each in check_tasks(Sliced(), 6)] == [True, False, False]
+    assert any("tasks('test', 2) gives 5 tasks" in each for each in check_tasks(All(), 2))
+
+
 def test_a_split_may_be_empty() -> None:
     class TestOnly(Quiz):
         def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median, quantiles
@@ -148,6 +148,12 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
     seen: dict[str, Split] = {}
     for split in SPLITS:
         tasks = first_tasks(env, split, count)
+        with suppress(ValueError):  # the split has fewer tasks
+            if (given := len(env.tasks(split, count))) != count:
+                violations.append(
+                    f"tasks({split!r}, {count}) gives {given} tasks: give as many as are asked for, or raise a "
+                    "ValueError if the split has fewer"
+                )
         if tasks != first_tasks(env, split, count):
             violations.append(f"tasks({split!r}) gives other tasks when asked again")
         if tasks and list(tasks[1:]) != list(first_tasks(env, split, len(tasks) - 1, start=1)):
