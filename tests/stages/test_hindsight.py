@@ -138,7 +138,11 @@ def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLM
             row = by_action[edge.action.text]
             assert row["divergence"] == (None if edge.divergence is None else pytest.approx(edge.divergence, abs=1e-4))
     assert by_action["buy"]["criticality"] == 1.0
-    # Another policy, or none, cannot continue the same dataset.
+    # The same policy continues the dataset, however its path is written.
+    for named in ((), ("--model", run.checkpoints / "warm"), ("--model", "run/checkpoints/warm")):
+        again = treeagent("export", "run", "--view", "criticality", "--out", "out", "--hindsight", *named, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+    # Another policy, or none, cannot continue it.
     other = treeagent(*command, "--out", tmp_path / "out")
     assert other.returncode == 2 and "hindsight" in other.stderr
     alone = treeagent("export", run.path, "--out", tmp_path / "none", "--hindsight")

@@ -263,7 +263,8 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 def measured_in_hindsight(
     run_folder: Path, model: str, trust: bool, overrides: Sequence[str] = ()
 ) -> tuple[str, Callable[["Tree"], None]]:
-    """Return the folder or name of the policy that is asked in hindsight, and a function that measures a tree with it.
+    """Return the name of the policy that is asked in hindsight, by which files of the run record it, and a function
+    that measures a tree with it.
 
     Args:
         run_folder: the run with the trees to measure.
@@ -274,8 +275,9 @@ def measured_in_hindsight(
     require_trust(run_folder / "config.toml", overrides, trust)
 
     from treeagent.config import load_config
-    from treeagent.run.folder import Run
+    from treeagent.run.folder import Run, checkpoint_name
     from treeagent.stages.hindsight import hindsight, searching_policy
 
     checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder))
-    return str(checkpoint), hindsight(checkpoint, load_config(run_folder / "config.toml", overrides))
+    config = load_config(run_folder / "config.toml", overrides)
+    return checkpoint_name(checkpoint, run_folder), hindsight(checkpoint, config)
