@@ -8,12 +8,17 @@ import orjson
 import pytest
 from command import treeagent
 
+from treeagent.config import load_config
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
-from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
+from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
 from treeagent.export.transcripts import read_transcripts, transcript_tree
 from treeagent.generators.grammar import make_grammar
+from treeagent.marks import FILE, append_mark, new_mark, state_hash
+from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 
@@ -199,6 +204,25 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     assert sampled["left"]["logprobs"] == [-0.3, -0.4] and sampled["left"]["mask"] == [True, True]
     assert sampled["left"]["advantages"] == [0.5, 0.5] and sampled["right"]["advantages"] == [-0.5]
     assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+
+
+def test_a_judgement_leaves_the_process_rewards_in_traced_advantages(tmp_path: Path) -> None:
+    """With η = 1/2, an outcome of 1 and a process reward of 0.2 make Q = 0.6. An end that is called failed leaves 0.1,
+    so that the advantages beside a sibling of Q = 0 are 0.05 and -0.05."""
+    tree = forked_tree()
+    left = tree.root.edges[0]
+    assert left.child is not None
+    win = left.child.edges[0]
+    assert win.child is not None
+    win.process, win.value_sum, left.value_sum = 0.2, 0.6, 0.6
+    with Run.create(tmp_path / "run", load_config(None, ["search.process_weight=0.5"]), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(tree)])
+    state = state_hash("fork", win.child.state.messages)
+    append_mark(run.path / FILE, new_mark("ada", "failed", task_id="fork", state=state, shown=("left", "win")))
+    write_traces(run, tmp_path / "out.jsonl", "verifiers", "trees", TOLD.tools)
+    nodes = orjson.loads((tmp_path / "out.jsonl").read_bytes())["nodes"]
+    scored = {each["message"]["content"]: each["advantages"][0] for each in nodes if "advantages" in each}
+    assert scored == pytest.approx({"left": 0.05, "right": -0.05})
 
 
 def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:

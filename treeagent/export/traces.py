@@ -71,7 +71,7 @@ def write_traces(
             checkpoint = run.recorded_checkpoint(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
             facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began, run.config.update.advantages)
-            for tree in marked_trees(folder, name):
+            for tree in marked_trees(folder, name, process_weight=run.config.search.process_weight):
                 for row in make(tree, facts):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
                     count += 1
