@@ -225,6 +225,18 @@ def test_a_judgement_leaves_the_process_rewards_in_traced_advantages(tmp_path: P
     assert scored == pytest.approx({"left": 0.05, "right": -0.05})
 
 
+def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", load_config(None, []), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(forked_tree())])
+    other = written(tmp_path / "out.jsonl", CHAT)
+    before = other.read_bytes()
+    done = treeagent("traces", tmp_path / "run", "--out", other)
+    assert done.returncode == 2 and "--from trees" in done.stderr
+    assert other.read_bytes() == before
+    done = treeagent("traces", tmp_path / "run", "--out", tmp_path / "new.jsonl")
+    assert done.returncode == 2 and not (tmp_path / "new.jsonl").exists()
+
+
 def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
     tree = forked_tree()
     edge = tree.root.edges[0]

@@ -151,16 +151,13 @@ def traces(
 
     from treeagent.envs import make_env
     from treeagent.export.traces import write_traces
-    from treeagent.run.folder import Run, RunError
+    from treeagent.run.folder import Run
 
     run = Run.open(run_folder)
     require_trust(run_folder / "config.toml", (), trust)
     with closing(make_env(run.config.environment.name, run.config.environment.options)) as env:
         tools = env.tools()
     count = write_traces(run, out, format, source, tools)
-    if not count:
-        out.unlink()
-        raise RunError(f"{run_folder} holds no {source}: give --from {'trees' if source == 'episodes' else 'episodes'}")
     Terminal().print(f"{count:,} traces in {out}")
 
 

@@ -19,7 +19,7 @@ import orjson
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.generators.grammar import openai_tools
-from treeagent.run.folder import Run
+from treeagent.run.folder import Run, RunError
 from treeagent.run.trees import marked_trees
 from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.store import replacing, shard_names, shards
@@ -55,6 +55,7 @@ def write_traces(
         the number of lines.
 
     Raises:
+        RunError: the run holds none; the file is untouched.
         StoreError: the file cannot be written.
         CorruptShard: a shard is damaged.
     """
@@ -75,6 +76,9 @@ def write_traces(
                 for row in make(tree, facts):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
                     count += 1
+        if not count:
+            other = "trees" if source == "episodes" else "episodes"
+            raise RunError(f"{run.path} holds no {source}: give --from {other}")
     return count
 
 
