@@ -376,6 +376,10 @@ def test_check_exits_with_1_on_a_violation() -> None:
         (("check", f"{__name__}:Loose"), "gives {'id': 0} as a task"),
         (("check", "shop", "products=7"), "products=7"),
         (("check", "shop", "products"), "is not of the form key=value"),
+        (
+            ("check", "toolbox", "least_calls=3", "most_calls=1"),
+            "options {'least_calls': 3, 'most_calls': 1}: least_calls is 3",
+        ),
         (("new", "Two Words"), "'Two Words' cannot name a module"),
         (("new", "class"), "'class' is a word or a module of Python's own"),
         (("new", "random"), "'random' is a word or a module of Python's own: give another name, such as my_random"),

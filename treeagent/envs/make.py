@@ -121,7 +121,10 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
         if first["type"] == "unexpected_keyword_argument":
             known += "; where these are another environment's, give all of environment.options={...} anew"
         what = f"wants option {where}" if first["type"] == "missing" else f"refuses option {where}={first['input']!r}"
-        raise UserError(f"environment {name!r} {what}: {first['msg']}{known}") from error
+        if not where:  # options that do not fit each other
+            what, known = f"refuses options {settings!r}", ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"environment {name!r} {what}: {message}{known}") from error
     except TypeError as error:
         raise UserError(f"environment {name!r} refuses options {settings!r}: {error}") from error
     required = (member for member in vars(Env) if not member.startswith("_"))
