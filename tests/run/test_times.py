@@ -43,16 +43,18 @@ def test_time_and_tokens_of_a_stage_count_to_the_same_part_of_the_plan(tmp_path:
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         clock = Clock()
         timed = TimedProgress(QuietProgress(), run.path / TIMES, clock)
-        for work in ("search-1", "search-1-imagined", "vary-1", "world-1", "round-1-rft", "evaluate disturbed"):
+        searches = ("curriculum-1-0", "search-1", "search-1-imagined", "vary-1")
+        for work in (*searches, "world-1", "round-1-rft", "evaluate disturbed"):
             with timed.track(work, 1):
                 clock.now += 10
         played = {"generated_tokens": 100, "environment_steps": 7}
-        for stage in ("collect-1", "collect-1-imagined", "vary-1", "evaluate-warm-greedy-failing-tools"):
+        grown = ("curriculum-1-0", "collect-1", "collect-1-imagined", "vary-1")
+        for stage in (*grown, "evaluate-warm-greedy-failing-tools"):
             run.finish(stage, played)
         for stage, tokens in (("world-1", 3000.0), ("round-1-rft", 50.0)):
             run.finish(stage, {"update": {"metrics": {"num_tokens": tokens}}})
         assert run_costs(run) == {
-            "search": StageCost("search", generated_tokens=300, environment_steps=21, seconds=30),
+            "search": StageCost("search", generated_tokens=400, environment_steps=28, seconds=40),
             "world-1": StageCost("world-1", trained_tokens=3000, seconds=10),
             "updates": StageCost("updates", trained_tokens=50, seconds=10),
             "evaluation": StageCost("evaluation", generated_tokens=100, environment_steps=7, seconds=10),

@@ -27,6 +27,7 @@ _WORKS = {
     "warm_start_world": "warm start",
     "search": "search",
     "vary": "search",
+    "curriculum": "search",
     "value": "value head",
     "evaluate": "evaluation",
     "evaluate disturbed": "evaluation",
@@ -36,7 +37,8 @@ _WORKS = {
 def stage_of(work: str) -> str:
     """The stage (one of ``STAGES``) to which a piece of work belongs. In a quickstart an update is named after its
     method (``rft``); in rounds it is ``round-1-rft``, and searches are ``search-1``, ``search-1-imagined`` and
-    ``vary-1``. Other work is its own stage."""
+    ``vary-1``. The validations that choose the stage of a curriculum, such as ``curriculum-1-0``, count to the search
+    of their round. Other work is its own stage."""
     name, last = re.split(r"-\d", work)[0], work.rpartition("-")[2]
     return "updates" if last in get_args(Method) else _WORKS.get(name, work)
 
