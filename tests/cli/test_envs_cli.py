@@ -412,6 +412,15 @@ def test_a_new_environment_passes_its_own_test_and_the_check(tmp_path: Path) -> 
     assert "passed" in run.stdout
 
 
+def test_a_full_disk_leaves_no_part_of_a_new_environment(tmp_path: Path) -> None:
+    # A device that is always full takes the place of the disk under the temporary file.
+    (tmp_path / f".lamps.py.{os.getpid()}.tmp").symlink_to("/dev/full")
+    result = treeagent("new", "lamps", "--out", tmp_path)
+    assert result.exit_code == 2 and "lamps.py: No space left on device" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert treeagent("new", "lamps", "--out", tmp_path).exit_code == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_new_environment_is_learnt_in_by_the_command_that_is_printed(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def new(
     Example: treeagent envs new lights
     """
     from treeagent.envs import example
+    from treeagent.store import write_atomic
     from treeagent.types import UserError
 
     if not (name.isidentifier() and name.islower()):
@@ -120,7 +121,7 @@ def new(
     out.mkdir(parents=True, exist_ok=True)
     for file, copied in written.items():
         text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
-        (out / file).write_text(text.replace("Example", title).replace("example-", f"{name}-"), encoding="utf-8")
+        write_atomic(out / file, text.replace("Example", title).replace("example-", f"{name}-").encode())
         Terminal(soft_wrap=True).print(f"wrote {out / file}")
     Terminal(soft_wrap=True).print(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
     Terminal(soft_wrap=True).print(
