@@ -2,8 +2,9 @@
 trainer."""
 
 import io
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from peft import PeftModel, get_peft_model
 from tiny import HIDDEN, advantage_rows, make_experts, make_model, pairs, policy_rows, token_rows, weights
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.batches import Batches
@@ -24,6 +26,7 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
+from treeagent.store import StoreError
 
 SFT = SFTConfig(max_steps=7, batch_size=4, save_every=2, validate_every=2, log_every=1)
 
@@ -64,6 +67,17 @@ def run_dpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedToken
 def run_grpo(model: LlamaForCausalLM, head: ValueHead, tokenizer: PreTrainedTokenizerFast, hooks: Hooks) -> TrainResult:
     config = GRPOConfig(max_steps=7, batch_size=4, save_every=2, learning_rate=1e-2, warmup_steps=3)
     return train_grpo(model, tokenizer, advantage_rows(make_model(), 10), config, **hooks)
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Context in which the file system refuses to write a file beyond ``size`` bytes, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def make_head() -> ValueHead:
@@ -132,6 +146,28 @@ def test_a_checkpoint_cut_short_is_not_resumed(tokenizer: PreTrainedTokenizerFas
     steps: list[int] = []
     run_sft(make_model(), make_head(), tokenizer, {**hooks, "on_progress": lambda done, total: steps.append(done)})
     assert steps[0] == 2
+
+
+@pytest.mark.parametrize("free", [100, 50_000, 150_000])  # the weights have 99,000 bytes, AdamW's moments twice as many
+def test_a_full_disk_is_a_sentence_and_the_training_resumes(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, free: int
+) -> None:
+    steps: list[int] = []
+    hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": lambda done, total: steps.append(done)}
+    with no_file_above(free), pytest.raises(StoreError, match="--resume"):
+        run_sft(make_model(), make_head(), tokenizer, hooks)
+    assert steps == [0, 1, 2]
+    run_sft(make_model(), make_head(), tokenizer, hooks)
+    assert steps == [0, 1, 2, *range(8)]
+
+
+@pytest.mark.parametrize("free", [100, 50_000])
+def test_a_policy_that_does_not_fit_on_the_disk_is_a_sentence(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, free: int
+) -> None:
+    with no_file_above(free), pytest.raises(StoreError, match=r"policy: .* --resume"):
+        save_checkpoint(Checkpoint(make_model(), tokenizer, make_head()), tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
 
 
 def test_a_folder_of_another_run_is_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from treeagent.agent.gguf import stock
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
-from treeagent.store import regular, replace_folder
+from treeagent.store import StoreError, regular, replace_folder
 from treeagent.types import UserError
 
 _ADAPTER = "adapter_config.json"
@@ -49,19 +49,39 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
     Args:
         weights: the whole weights of the model, or of its adapter, by name; needed if the model in this process holds
             only shards of them.
+
+    Raises:
+        StoreError: the file system refused.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with no_progress_bars():
-        if isinstance(checkpoint.model, PeftModel):
-            _save_adapter(checkpoint.model, partial, folder, weights)
-        else:
-            checkpoint.model.save_pretrained(partial, state_dict=weights)
-    checkpoint.tokenizer.save_pretrained(partial)
-    if checkpoint.head is not None:
-        checkpoint.head.save(partial)
-    replace_folder(partial, folder)
+    with refusals_named(folder):
+        with no_progress_bars():
+            if isinstance(checkpoint.model, PeftModel):
+                _save_adapter(checkpoint.model, partial, folder, weights)
+            else:
+                checkpoint.model.save_pretrained(partial, state_dict=weights)
+        checkpoint.tokenizer.save_pretrained(partial)
+        if checkpoint.head is not None:
+            checkpoint.head.save(partial)
+        replace_folder(partial, folder)
     return folder
+
+
+@contextmanager
+def refusals_named(folder: Path) -> Iterator[None]:
+    """Context in which libraries write to ``folder``. Whatever they raise if the file system refuses, as on a full
+    disk, becomes a ``StoreError``."""
+    try:
+        yield
+    except (StoreError, torch.OutOfMemoryError):
+        raise
+    # torch raises RuntimeError; SafetensorError is not a subclass of the others
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise StoreError(
+            f"cannot write {folder}: {reason}: check its permissions and the free space, then continue with --resume"
+        ) from error
 
 
 def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | None = None) -> Checkpoint:

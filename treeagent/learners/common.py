@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 from trl.trainer import utils as trl_utils
 
+from treeagent.agent.checkpoint import refusals_named
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -248,12 +249,14 @@ class Learner(Trainer):
             self.head.load_state_dict(saved.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+        folder = Path(self.args.output_dir)
+        with refusals_named(folder):
+            super()._save_checkpoint(model, trial)
         best = gather_weights(self.watch.best)
         self.accelerator.wait_for_everyone()  # until each process has written its random state
         if self.accelerator.is_main_process:
-            folder = Path(self.args.output_dir)
-            checkpoints.seal(folder, self.state.global_step, self.fingerprint, self.watch.progress, best)
+            with refusals_named(folder):
+                checkpoints.seal(folder, self.state.global_step, self.fingerprint, self.watch.progress, best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no model card is written."""
