@@ -1,5 +1,6 @@
 """Stages of a curriculum: by hand from successes, and in a small run on two lengths of tasks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from treeagent.cli.preflight import require
 from treeagent.config import AdaptConfig, ConfigError, StageConfig, load_config
+from treeagent.envs.example import Example
 from treeagent.run.folder import Run
 from treeagent.run.index import tree_rows
 from treeagent.run.progress import QuietProgress
@@ -16,7 +18,7 @@ from treeagent.run.recipes import find_recipe
 from treeagent.stages.curriculum import next_stage, round_stage
 from treeagent.stages.rounds import scheduled_config, search_round
 from treeagent.store import digest, read_as, shards
-from treeagent.types import UserError
+from treeagent.types import Split, Task, UserError
 
 THREE = AdaptConfig(
     stages=(StageConfig("one"), StageConfig("two"), StageConfig("three")), advance_at=0.7, fall_back_at=0.3
@@ -91,6 +93,26 @@ def test_a_wrong_stage_is_refused_before_the_run_begins(setting: str, named: lis
     with pytest.raises((ConfigError, UserError)) as refused:
         require(load_config(find_recipe("envs/toolbox"), [setting]), ["adapt"])
     assert all(name in str(refused.value) for name in named), refused.value
+
+
+class Few(Example):
+    """The template of an environment with ``most`` tasks in each split."""
+
+    def __init__(self, most: int = 10) -> None:
+        self.most = most
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if start + count > self.most:
+            raise ValueError(f"there are {self.most}")
+        return super().tasks(split, count, start)
+
+
+def test_a_stage_with_too_few_tasks_is_named() -> None:
+    stages = 'adapt.stages=[{name="easy", options={most=7}}, {name="all"}]'
+    rounds = ["adapt.rounds=2", "collect.tasks=4", "update.validation_tasks=1", "rewards.weights={outcome=1.0}"]
+    config = load_config(CONFIG, [f"environment.name={__name__}:Few", "environment.options={}", stages, *rounds])
+    with pytest.raises(UserError, match=r"adapt.stages, 'easy': .* 8 tasks of the train split"):
+        require(config, ["adapt"])
 
 
 def test_stages_and_imagined_trees_do_not_both_choose_tasks() -> None:

@@ -116,7 +116,7 @@ def _require_stage(config: RunConfig, stage: int, uses: Sequence[Use]) -> None:
         with closing(make_env(staged.environment.name, staged.environment.options)) as env:
             _require_tasks(staged, env, uses)
             require_names(staged.rewards, env.components)
-    except UserError as error:
+    except (UserError, RunError) as error:
         raise UserError(f"adapt.stages, {config.adapt.stages[stage].name!r}: {error}") from error
 
 
