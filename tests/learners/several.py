@@ -18,7 +18,7 @@ from treeagent.agent.checkpoint import load_checkpoint
 HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "configs" / "models"
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes=2", "--num_machines=1", "--main_process_port=0")
-LEARNERS = ("sft", "distil", "dpo", "lora", "grpo-8", "grpo-7", "validated")
+LEARNERS = ("sft", "distil", "dpo", "lora", "grpo-8", "grpo-7", "grpo-7-by-rows", "validated")
 """The learners that steps_program.py runs."""
 ALONE: Sequence[str] = ()
 # "multi_gpu" means processes started by torch, also on a CPU, where they communicate by gloo.

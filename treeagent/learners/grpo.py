@@ -5,6 +5,7 @@ TRL's GRPOTrainer computes the loss. Its stage before that, which generates comp
 replaced by one that collates stored rows.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Unpack
@@ -161,24 +162,30 @@ class _GRPOTrainer(Learner, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         rows = [self.rows[item["row"]] for item in inputs]
+        device, passes, real = self.accelerator.device, self.args.steps_per_generation, len(rows)
         # TRL splits a batch into equal parts, drops the remainder, and expects as many rows from every process. So the
         # batch is filled up with rows that train nothing.
-        row_count = int(self.accelerator.gather(torch.tensor([len(rows)], device=self.accelerator.device)).max())
-        while len(rows) < row_count or len(rows) % self.args.steps_per_generation:
+        row_count = int(self.accelerator.gather(torch.tensor([len(rows)], device=device)).max())
+        while len(rows) < row_count or len(rows) % passes:
             rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
-        batch = {name: tensor.to(self.accelerator.device) for name, tensor in _collate(rows).items()}
+        batch = {name: tensor.to(device) for name, tensor in _collate(rows).items()}
         batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
+        # Advantages at untrained tokens are 0.
+        batch["positives"] = self.accelerator.gather((batch["advantages"] > 0).sum()).sum()
+        # TRL takes the mean over all rows or, for "bnpo", over all forward passes, also over those that train nothing.
+        share = 1.0
+        if self.loss_type in ("grpo", "dr_grpo", "sapo", "luspo"):
+            share = real / len(rows)
+        elif self.loss_type == "bnpo":
+            share = math.ceil(real / (len(rows) // passes)) / passes
+        batch["filled"] = self.accelerator.gather(torch.tensor([share], device=device)).mean()
         return batch
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
         """As in ``Learner``. Losses that divide by the tokens of all accumulated batches add up without a weight. A
-        part is weighted by its share of the trained tokens for "bnpo", and by its share of the rows for other losses;
-        the anchor by its share of the tokens with a positive advantage."""
+        part is weighted by its share of the trained tokens for "bnpo", and by its share of the rows for other
+        losses."""
         rows, trained = len(inputs["prompt_ids"]), inputs["tool_mask"].bool()
-        positive = trained & (inputs["advantages"] > 0)
-
-        def share(mask: Tensor, first: int, last: int) -> float:
-            return (mask[first:last].sum() / mask.sum().clamp(min=1)).item()
 
         def loss(first: int, last: int) -> Tensor:
             part, anchor = slice_rows(inputs, first, last, rows), self.anchor
@@ -186,8 +193,8 @@ class _GRPOTrainer(Learner, GRPOTrainer):
             if self.loss_type in ("dapo", "cispo", "vespo"):
                 weight = 1.0
             elif self.loss_type == "bnpo":
-                weight = share(trained, first, last)
-            self.anchor = anchor * share(positive, first, last) / weight if weight else 0.0
+                weight = (trained[first:last].sum() / trained.sum().clamp(min=1)).item()
+            self.anchor = anchor / weight if weight else 0.0  # the anchor adds up without a weight
             try:
                 return weight * self.batch_loss(model, part, num_items_in_batch)
             finally:
@@ -198,6 +205,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         self._trained = inputs["tool_mask"].bool()
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        loss = loss / inputs["filled"]
         if self._trained.any():
             difference = (self._logps.detach() - inputs["old_per_token_logps"])[self._trained].abs().mean()
             self._metrics["train"]["logp_difference"].append(difference.item())
@@ -205,7 +213,9 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         if self.anchor and positive.any():
             logp = self._logps[positive].mean()
             self._metrics["train"]["anchor"].append(-logp.item())
-            loss = loss - self.anchor * logp / self.current_gradient_accumulation_steps
+            # The losses of forward passes are added, and gradients are averaged over processes.
+            share = positive.sum() / inputs["positives"] * self.accelerator.num_processes
+            loss = loss - self.anchor * share * logp
         return loss
 
     def _get_per_token_logps_and_entropies(
