@@ -136,6 +136,17 @@ class Action:
         """log π(a|s), summed over tokens, in nats."""
         return sum(self.logprobs)
 
+    def after(self, thought: "Action") -> "Action":
+        """The whole turn, if this action continues a turn that began with ``thought``."""
+        return replace(
+            self,
+            text=thought.text + self.text,
+            thought=thought.thought,
+            token_ids=thought.token_ids + self.token_ids,
+            logprobs=thought.logprobs + self.logprobs,
+            forced=(*thought.forced, *(len(thought.token_ids) + index for index in self.forced)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class State:

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from treeagent.agent.think_act import SplitDynamics
 from treeagent.config import load_config
 from treeagent.envs import Env, EnvDynamics, EnvPool, Shield, ShieldedEnv, StepResult, make_env, task_to_play
+from treeagent.generators.grammar import ReAct
 from treeagent.rewards.components import Step
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.reweigh import rescored
-from treeagent.search import Limits, SearchConfig, make_search, to_record
+from treeagent.search import Edge, Limits, SearchConfig, Tree, from_record, make_search, to_record
 from treeagent.stages.build import scored
 from treeagent.stages.play import Actors, play
 from treeagent.types import Action, Dynamics, Proposal, Split, State, Task, ToolCall, Transition, UserError
@@ -189,6 +192,44 @@ def test_weighing_a_searched_tree_again_by_its_own_weights_changes_nothing(metho
     [tree] = asyncio.run(make_search(ANY, by, settings).run([task], [0]))
     [again] = rescored([tree], rewards, {})
     assert to_record(again) == to_record(tree)
+
+
+class ThenCall:
+    """Proposes two thoughts where a turn begins, and two calls after a thought."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        thoughts = [ReAct().read_thought(f"Thought: {words}\nAction:", (1, 2), (-1.0, 0.0)) for words in ("a", "b c")]
+        thoughts = [replace(thought, forced=(1,)) for thought in thoughts]
+        calls = [Action(f" {call}", call, token_ids=(3, 4, 5), logprobs=(-1.0,) * 3) for call in ("answer[x]", "sing")]
+        return [Proposal((7,), tuple(calls if each.messages[-1].partial else thoughts)) for each in states]
+
+
+def read(step: Step) -> float:
+    """What a rule can read of a turn and of the conversation before it."""
+    thought, text, ids = step.action.thought, step.action.text, step.action.token_ids
+    return len(thought) + 10 * len(text) + 1000 * len(ids) + 10000 * len(step.history)
+
+
+def turns(tree: Tree) -> list[Edge]:
+    return [edge for node in tree.nodes() for edge in node.edges if edge.child is not None and not edge.thought]
+
+
+def test_a_rule_reads_the_same_turn_in_a_stored_tree_whose_thoughts_are_steps() -> None:
+    """A turn has a thought of one sampled and one inserted token, and a call of three tokens."""
+    weights = {"outcome": 1.0, "read": 0.001, "tokens": -0.01}
+    rewards = RewardsConfig(weights=weights, rules={"read": f"{__name__}:read"})
+    by, task = dynamics(toolbox(), rewards)
+    grower = make_search(ThenCall(), SplitDynamics(by), SearchConfig(Limits(simulations=12)))
+    [tree] = asyncio.run(grower.run([task], [0]))
+    assert {edge.components["tokens"] for edge in turns(tree)} == {4.0}
+    [again] = rescored([from_record(to_record(tree))], rewards, {"read": read})
+    assert to_record(again) == to_record(tree)
+    plain = RewardsConfig(weights={"tokens": -0.01})
+    [unscored] = asyncio.run(
+        make_search(ThenCall(), SplitDynamics(dynamics(toolbox(), RewardsConfig())[0]), grower.config).run([task], [0])
+    )
+    [told] = rescored([unscored], plain, {})
+    assert {edge.components["tokens"] for edge in turns(told)} == {4.0}
 
 
 def test_at_evaluation_a_plan_over_budget_is_not_taken_and_the_outcome_is_the_environments_own() -> None:

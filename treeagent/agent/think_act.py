@@ -73,10 +73,9 @@ class SplitDynamics:
             return Transition(after_thought, cost=0)
         if isinstance(state.snapshot, _AfterThought):
             before, thought = state.snapshot.state, state.snapshot.thought
-            turn = self.grammar.read(
-                thought.text + action.text, thought.token_ids + action.token_ids, thought.logprobs + action.logprobs
-            )
-            return await self.dynamics.step(before, turn)
+            whole = action.after(thought)
+            turn = self.grammar.read(whole.text, whole.token_ids, whole.logprobs)
+            return await self.dynamics.step(before, replace(turn, thought=whole.thought, forced=whole.forced))
         return await self.dynamics.step(state, action)
 
 

@@ -98,32 +98,47 @@ def derived_components(action: Action, transition: Transition) -> dict[str, floa
         "outcome": transition.reward or 0.0,
         "process": transition.process,
         "steps": 1.0,
-        "tokens": float(len(action.token_ids)),
+        "tokens": float(len(action.token_ids) - len(action.forced)),
         "invalid": float(transition.invalid),
         "forbidden": float(refused),
     }
 
 
-def components_of(edge: Edge) -> Components:
+def components_of(edge: Edge, turn: Action | None = None) -> Components:
     """All components of a stored step: those that were stored, and those that can be computed from the step. A thought
-    with its own edge has only its stored ones, because the other components belong to its turn's step."""
+    with its own edge has only its stored ones, because the other components belong to its turn's step.
+
+    Args:
+        turn: the ``whole_turn``, if the thought has an edge of its own.
+    """
     child = edge.child
     if edge.thought or child is None or child.unknown:
         return edge.components
     if DERIVED[0] in edge.components:
         return edge.components
     arrived = Transition(child.state, edge.reward, edge.process, invalid=child.invalid)
-    return {**derived_components(edge.action, arrived), **edge.components}
+    return {**derived_components(turn or edge.action, arrived), **edge.components}
 
 
-def stored_step(node: Node, edge: Edge) -> Step | None:
-    """A stored step as input of rules; None for a thought alone and for a step without an answer."""
-    child = edge.child
+def whole_turn(path: Sequence[Edge]) -> Action:
+    """The turn that the last step of a path completes, with its thought if that has an edge of its own."""
+    action = path[-1].action
+    return action.after(path[-2].action) if len(path) > 1 and path[-2].thought else action
+
+
+def stored_step(tree: Tree, path: Sequence[Edge]) -> Step | None:
+    """The last step of a path as input of rules, as the search gave it to them; None for a thought alone and for a step
+    without an answer."""
+    edge, child = path[-1], path[-1].child
     if edge.thought or child is None or child.unknown:
         return None
+    before = (path[-2].child if len(path) > 1 else None) or tree.root
+    history = before.state.messages
+    if history and history[-1].partial:
+        history = history[:-1]
     observation = child.state.messages[-1].content
-    task = child.state.task
-    return Step(task, node.state.messages, edge.action, observation, child.terminated, child.invalid, edge.outcome)
+    turn = whole_turn(path)
+    return Step(child.state.task, history, turn, observation, child.terminated, child.invalid, edge.outcome)
 
 
 def known_names(config: RewardsConfig, declared: Sequence[str]) -> set[str]:

@@ -9,9 +9,9 @@ from treeagent.rewards.components import (
     components_of,
     is_unjudged,
     spreads,
-    steps,
     stored_step,
     total,
+    whole_turn,
     with_rules,
 )
 from treeagent.rewards.config import DERIVED, RewardsConfig
@@ -34,10 +34,10 @@ def reweighed(
     """
     weights = dict(config.weights)
     components = {
-        id(edge): with_rules(components_of(edge), rules, stored_step(node, edge))
+        id(path[-1]): with_rules(components_of(path[-1], whole_turn(path)), rules, stored_step(tree, path))
         for tree in trees
-        for node, edge in steps(tree)
-        if edge.child is not None
+        for path, _ in tree.walk()
+        if path
     }
     if config.normalise == "std":
         spread = spreads([with_rewards(tree, _reward, components) for tree in trees], list(weights))

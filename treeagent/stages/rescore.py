@@ -17,6 +17,7 @@ from treeagent.rewards.components import (
     read_rules,
     steps,
     stored_step,
+    whole_turn,
     with_rules,
 )
 from treeagent.rewards.config import ASSESSED, TOOL_SCORES, RewardsConfig
@@ -125,14 +126,13 @@ async def assess_trees(
     ``value``, or the stored V(s) without one. If the judge calls tools, the episode is replayed in ``real``."""
 
     async def one(tree: Tree, path: Sequence[Edge], node: Node) -> None:
-        edge, before = path[-1], tree.root if len(path) == 1 else path[-2].child
-        assert before is not None
+        edge, turn = path[-1], whole_turn(path)
 
         async def stored() -> float | None:
             return node.value if tree.budget.estimates else None
 
-        unassessed = {name: value for name, value in components_of(edge).items() if name not in ASSESSED}
-        components = with_rules(unassessed, rules, stored_step(before, edge))
+        unassessed = {name: value for name, value in components_of(edge, turn).items() if name not in ASSESSED}
+        components = with_rules(unassessed, rules, stored_step(tree, path))
         learned = stored if value is None else value_of(value, node.state)
         edge.components = components | await ends.assess(
             node.state, components, learned, None if real is None else _tool_caller(real, tree, path)
