@@ -325,6 +325,17 @@ def test_gae_refuses_a_critic_of_best_returns(path: Path | None) -> None:
         load_config(path, ["update.advantages.kind=gae", f"update.values.target={target}"])
 
 
+def test_gae_takes_no_values_from_rewards_in_another_unit() -> None:
+    """A task pays 1 in half of its episodes and V = 1/2 is right. Divided by their standard deviation, the returns are
+    2 and 0, so that the mean of R - V would be 1/2 instead of 0."""
+    weights = "rewards.weights={outcome=1.0}"
+    settings = ["update.advantages.kind=gae", "update.values.target=lambda", weights, "rewards.normalise=std"]
+    with pytest.raises(ConfigError, match=r"rewards\.normalise"):
+        load_config(None, settings)
+    load_config(None, settings[:3])
+    load_config(None, settings[1:])
+
+
 def test_a_world_model_on_a_server_is_not_trained() -> None:
     told = sentence(None, "world.generator=remote", "world.model=m", "world.hard_steps=5")
     assert told.startswith("world: hard_steps is 5")

@@ -778,6 +778,11 @@ class RunConfig:
                 f"update.values.target is {self.update.values.target!r}, against which hardly any step gains: set "
                 "update.values.target to 'lambda' or 'mean'"
             )
+        if self.update.advantages.kind == "gae" and self.rewards.normalise == "std":
+            raise ValueError(
+                "update.advantages.kind is 'gae', which compares rewards with V(s), but rewards.normalise 'std' divides"
+                " rewards by a task's spread, and V(s) estimates undivided ones: set rewards.normalise to 'none'"
+            )
         return self
 
     def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
