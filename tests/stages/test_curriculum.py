@@ -78,6 +78,16 @@ def test_a_round_searches_the_tasks_of_its_stage_and_is_paid_by_its_weights(tmp_
     assert {"curriculum-1-0", "curriculum-3-1"} <= set(Run.open(out).stages())
 
 
+def test_weights_of_a_stage_come_in_addition_to_the_environments_own_reward() -> None:
+    stages = (
+        'adapt.stages=[{name="a", weights={missed=-0.5}}, {name="b"}, {name="c", weights={outcome=0.0, missed=-1.0}}]'
+    )
+    config = load_config(find_recipe("envs/toolbox"), [stages])
+    assert config.rewards.weights == {}  # the environment's own reward
+    weights = [config.at_stage(stage).rewards.weights for stage in range(3)]
+    assert weights == [{"outcome": 1.0, "missed": -0.5}, {}, {"outcome": 0.0, "missed": -1.0}]
+
+
 @pytest.mark.parametrize(
     ("setting", "named"),
     [

@@ -185,8 +185,9 @@ class RewardsConfig:
         return ("verdict",) if self.tiers else ("judge", "learned")
 
     def weighing(self, weights: Mapping[str, float]) -> "RewardsConfig":
-        """These settings with other ``weights`` for some components."""
-        return replace(self, weights=self.weights | dict(weights))
+        """These settings with other ``weights`` for some components. If none had a weight, the environment's own reward
+        keeps counting, as the component ``outcome`` with the weight 1."""
+        return replace(self, weights=(self.weights or {"outcome": 1.0}) | dict(weights)) if weights else self
 
     def at(self, progress: float) -> "RewardsConfig":
         """These settings with the weights at a point of the schedule: ``progress`` is 0 in the first round and 1 in the
