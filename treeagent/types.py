@@ -160,7 +160,7 @@ class State:
     """Opaque handle with which the dynamics that made this state finds it again."""
     paid: float = field(default=0.0, compare=False)
     """Sum of the rewards on the path to this state, which V(s) does not contain. Withheld rewards count as 0. At an end
-    of the task it is 0, because V(s) is the whole outcome there. Set by the search."""
+    of the task with a known reward it is 0, because V(s) is the whole outcome there. Set by the search."""
     ended: bool = field(default=False, compare=False)
     """Whether the step that led here ended the episode or hit a limit, so that no step follows. Set by the search."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)

@@ -191,6 +191,23 @@ def test_a_rollout_without_a_verdict_keeps_the_rewards_before_its_end() -> None:
     assert [each.value for each in estimate(replace(rollout, value=ConstantValue(0.125)), CELL)] == [0.625]
 
 
+@dataclass(frozen=True)
+class Whole:
+    """V of a head that predicts 1 for the whole episode: what was paid on the way is subtracted."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(1.0 - state.paid, (8,)) for state in states]
+
+
+def test_an_end_without_a_verdict_is_worth_the_predicted_outcome_once() -> None:
+    """0.5 was paid before the end, so V of the end adds the other 0.5 of the outcome."""
+    [tree] = grow(AllPolicy("pay"), Unjudged(), SearchConfig(limits=Limits(simulations=4)), Whole())
+    [path] = finished_paths(tree)
+    assert path_return(path) == 1.0
+    rollout = RolloutValue(AllPolicy("pay"), Unjudged(), max_steps=9, value=Whole())
+    assert [each.value for each in estimate(rollout, CELL)] == [1.0]
+
+
 def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
     """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
 

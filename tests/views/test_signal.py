@@ -150,6 +150,15 @@ def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None
     assert estimated_ends(tree) == [(0.7, 0.5)]
 
 
+def test_the_value_of_an_end_without_a_verdict_is_that_of_the_whole_episode() -> None:
+    """V = 0.5 is what is still to come after a step that paid 0.25."""
+    last = edge("b", (2,), 1, 0.5, node((2,), value=0.5, end="terminated"))
+    last.reward, last.components = None, {"outcome": 1.0}
+    first = edge("a", (1,), 1, 0.75, node((1,), last, value=0.5), 0.25)
+    first.components = {"outcome": 0.0}
+    assert estimated_ends(Tree(TASK, 0, node((3,), first))) == [(0.75, 1.0)]
+
+
 def test_calibration_by_hand() -> None:
     estimates = [Estimated(0.8, 1.0), Estimated(0.2, 0.0), Estimated(0.2, 1.0), Estimated(0.6, 1.0)]
     # Two groups of two. V = 0.2 with outcomes 0 and 1: their standard deviation is 0.7071, so the standard error is

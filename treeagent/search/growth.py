@@ -245,7 +245,8 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     bootstrap = transition.truncated and not unknown and growth.bootstrap
-    paid = 0.0 if ended and not bootstrap else parent.state.paid + (edge.reward or 0.0)
+    over = ended and not bootstrap and edge.reward is not None
+    paid = 0.0 if over else parent.state.paid + (edge.reward or 0.0)
     edge.child = Node(
         replace(transition.state, ended=ended, paid=paid),
         terminated=transition.terminated and not unknown,

@@ -171,14 +171,16 @@ class Bin:
 
 def estimated_ends(tree: Tree) -> list[Estimated]:
     """V at each real end of the task, and the total reward of the episode, which is 0 if a judge calls it hacked. An
-    end with a withheld reward counts if the reward was recorded later (``Node.paid``)."""
+    end with a withheld reward counts if the reward was recorded later (``Node.paid``). V of an end without a judge's
+    verdict lacks the rewards before it (``State.paid``), which are added."""
     estimates: list[Estimated] = []
     for path in finished_paths(tree):
         node = path[-1].child
         assert node is not None
         paid = _outcome_sum(path) if node.paid is None else node.paid
         if node.terminated and paid is not None and path_origin(path) == "real":
-            estimates.append(Estimated(node.value, paid))
+            before = sum(edge.reward or 0.0 for edge in path) if path[-1].reward is None else 0.0
+            estimates.append(Estimated(node.value + before, paid))
     return estimates
 
 
