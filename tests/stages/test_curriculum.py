@@ -125,6 +125,15 @@ def test_a_stage_with_too_few_tasks_is_named() -> None:
         require(config, ["adapt"])
 
 
+def test_a_stage_that_trusts_a_reward_model_more_than_its_audit_is_refused_early(tmp_path: Path) -> None:
+    (tmp_path / "audit.json").write_text('{"cap": 0.4}')
+    settings = ["rewards.weights={outcome=1.0}", f"rewards.learned={str(tmp_path)!r}"]
+    require(load_config(find_recipe("envs/toolbox"), [*settings, 'adapt.stages=[{name="a"}]']), ["adapt"])
+    config = load_config(find_recipe("envs/toolbox"), [*settings, 'adapt.stages=[{name="a", weights={learned=1.0}}]'])
+    with pytest.raises(UserError, match=r"'a'.*0\.50.*0\.40"):
+        require(config, ["adapt"])
+
+
 def test_stages_and_imagined_trees_do_not_both_choose_tasks() -> None:
     with pytest.raises(ValidationError, match="imagined"):
         AdaptConfig(stages=(StageConfig("one"),), imagined=0.5)

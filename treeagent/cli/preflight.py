@@ -116,6 +116,7 @@ def _require_stage(config: RunConfig, stage: int, uses: Sequence[Use]) -> None:
         with closing(make_env(staged.environment.name, staged.environment.options)) as env:
             _require_tasks(staged, env, uses)
             require_names(staged.rewards, env.components)
+            require_cap(staged.rewards, config.search.learned_weight)
     except (UserError, RunError) as error:
         raise UserError(f"adapt.stages, {config.adapt.stages[stage].name!r}: {error}") from error
 
