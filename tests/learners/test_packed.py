@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import VOCABULARY, advantage_rows, logprobs, make_model, tokens
+from tiny import VOCABULARY, advantage_rows, logprobs, make_model, policy_rows, tokens
 from torch import Tensor, nn
 from transformers import (
     BloomConfig,
@@ -27,8 +27,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from treeagent.learners.config import GRPOConfig, PolicyLoss
+from treeagent.generators.config import LoraConfig
+from treeagent.learners.config import DistilConfig, GRPOConfig, PolicyLoss
+from treeagent.learners.distil import train_distil
 from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Packed, pack, refuse_unpackable, states_at
 from treeagent.views.advantages import AdvantageRow
 
@@ -252,6 +255,24 @@ def test_accumulated_packs_make_the_same_step(
     packed_loss, found = trained(tokenizer, parts, rows)
     assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert (found - expected).norm() <= 2e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("learner", ["grpo", "distil"])
+def test_the_mask_of_packs_has_the_format_of_the_queries(tokenizer: PreTrainedTokenizerFast, learner: str) -> None:
+    """An adapter on a model in bfloat16. Attention on a GPU refuses a mask in float32, or misreads it."""
+    model, formats = make_model(), set[torch.dtype]()
+    nn.Module.to(model, torch.bfloat16)
+
+    def see(module: nn.Module, arguments: object, named: dict[str, Tensor]) -> None:
+        formats.update((named["hidden_states"].dtype, named["attention_mask"].dtype))
+
+    model.model.layers[0].self_attn.register_forward_pre_hook(see, with_kwargs=True)
+    adapted = with_adapter(model, LoraConfig(rank=2), 0)
+    if learner == "grpo":
+        train_grpo(adapted, tokenizer, tree_rows(make_model()), GRPOConfig(batch_size=12, max_steps=1))
+    else:
+        train_distil(adapted, tokenizer, policy_rows(8), DistilConfig(batch_size=8, max_steps=1))
+    assert formats == {torch.bfloat16}
 
 
 def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -160,6 +160,8 @@ class _DistilTrainer(Learner, SFTTrainer):
         inputs = {name: value for name, value in inputs.items() if name != "rows"}
         names = ("flat_indices", "tokens", "targets", "floor", "count")
         flat_indices, tokens, targets, floor, count = (inputs.pop(name) for name in names)
+        if self.hidden_size:
+            inputs["attention_mask"] = inputs["attention_mask"].to(self.model.dtype)
         with states_at(self.model, flat_indices):
             outputs = model(**inputs, shift_labels=tokens[None], fused_lm_head=True)
         cross_entropy = -(targets * outputs.log_probs[0]).sum()

@@ -259,7 +259,7 @@ class _GRPOTrainer(Learner, GRPOTrainer):
             return model(
                 input_ids=packed.input_ids.to(input_ids.device),
                 position_ids=packed.position_ids.to(input_ids.device),
-                attention_mask=packed.attention_mask.to(input_ids.device),
+                attention_mask=packed.attention_mask.to(input_ids.device, self.model.dtype),
                 shift_labels=input_ids[:, 1:][trained][None],
                 fused_lm_head=True,
             )

@@ -32,7 +32,8 @@ class Packed:
     position_ids: Tensor
     """(packs, width): the depth of each token in its trie."""
     attention_mask: Tensor
-    """(packs, 1, width, width): 0 if a token (third axis) attends to another (fourth axis), else -inf."""
+    """(packs, 1, width, width): 0 if a token (third axis) attends to another (fourth axis), else -inf. A model must get
+    it in its own number format: attention on a GPU refuses another one, or misreads it."""
     flat_indices: Tensor
     """(rows, longest - 1): the index of each token of a row in the flattened packs; 0 beyond the row. The last token of
     a row is left out, because nothing is predicted from it."""
