@@ -115,10 +115,13 @@ class OpenAIServer:
         messages = tuple(Message(row["role"], row["content"], self._ids(row)) for row in body["messages"])
         prompt = self.chat.prompt_ids(messages)
         drawn = self._draw(prompt, body)
-        texts = [self.chat.decode(sample.token_ids) for sample in drawn]
         choices = [
-            {"index": place, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-            for place, text in enumerate(texts)
+            {
+                "index": place,
+                "finish_reason": "stop" if sample.token_ids[-1] == self.chat.stop_id else "length",
+                "message": {"role": "assistant", "content": self.chat.decode(sample.token_ids)},
+            }
+            for place, sample in enumerate(drawn)
         ]
         return {"id": "0", "object": "chat.completion", "choices": choices, "usage": _usage(prompt, drawn)}
 

@@ -38,6 +38,7 @@ from treeagent.stages.build import load_actors
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.types import Action, Message, State, Task, Transition, UserError
+from treeagent.world_model.remote import RemoteWriter
 
 CHAT = ChatFormat(tokenizer())
 PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 23, 1, 14)]
@@ -201,6 +202,13 @@ def test_a_server_that_gives_few_replies_at_a_time_is_asked_again(server: OpenAI
         drawn = RemoteChat(config(server), "toy").reply(ASKED, count, [1, 2], max_new_tokens=6, temperature=1.0)
         assert [len(each.texts) for each in drawn if not isinstance(each, Failure)] == [count] * 2
     assert draw(remote(server), 0) == [[]] * 4
+
+
+def test_an_answer_of_a_world_model_that_its_limit_cuts_off_is_a_failure(server: OpenAIServer) -> None:
+    prompts, chat = [(Message("user", "a c g"),)], RemoteChat(config(server), "toy")  # the answer has three tokens
+    whole, cut = (asyncio.run(RemoteWriter(chat, most).write(prompts)) for most in (3, 2))
+    assert whole == ["\x0cThou"]
+    assert isinstance(cut[0], Failure)
 
 
 def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:

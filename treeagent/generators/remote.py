@@ -32,6 +32,8 @@ class Replies(NamedTuple):
     """Tokens of all replies together, as the server counts them; 0 if it does not count them."""
     prompt_tokens: int = 0
     """Tokens of all prompts together, cached ones included."""
+    cut_off: Sequence[bool] = ()
+    """Whether each reply was cut off at its limit of tokens."""
 
 
 class RemoteGenerator(Servers, Generator):
@@ -287,7 +289,7 @@ class RemoteChat(Servers):
         server: Server,
     ) -> Replies:
         rows = [{"role": message.role, "content": message.content} for message in conversation]
-        replies: list[str] = []
+        replies, cut_off = list[str](), list[bool]()
         generated_tokens = prompt_tokens = 0
         while len(replies) < count:  # a server may return fewer replies than requested
             parameters = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
@@ -299,7 +301,8 @@ class RemoteChat(Servers):
                 generated_tokens += answer.usage.completion_tokens
                 prompt_tokens += answer.usage.prompt_tokens
             replies += [storable(choice.message.content or "") for choice in answer.choices]
-        return Replies(replies[:count], generated_tokens, prompt_tokens)
+            cut_off += [choice.finish_reason == "length" for choice in answer.choices]
+        return Replies(replies[:count], generated_tokens, prompt_tokens, cut_off[:count])
 
     def _answer(
         self, server: Server, variants: Sequence[dict[str, Any]], parameters: dict[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeagent.generators.base import Failure
-from treeagent.generators.remote import RemoteChat
+from treeagent.generators.remote import RemoteChat, Replies
 from treeagent.types import Message
 
 
@@ -15,9 +15,14 @@ class RemoteWriter:
 
     chat: RemoteChat
     max_new_tokens: int
-    """Most tokens of an answer."""
+    """Most tokens of an answer. An answer that is cut off is a ``Failure``."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
         seeds = [0] * len(prompts)  # seeds have no effect at temperature 0
         replies = self.chat.reply(prompts, 1, seeds, max_new_tokens=self.max_new_tokens, temperature=0.0)
-        return [reply if isinstance(reply, Failure) else reply.texts[0].rstrip() for reply in replies]
+        return [reply if isinstance(reply, Failure) else self._text(reply) for reply in replies]
+
+    def _text(self, replies: Replies) -> str | Failure:
+        if replies.cut_off[0]:
+            return Failure(f"the answer was cut off after {self.max_new_tokens} tokens")
+        return replies.texts[0].rstrip()
