@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-from toy_llama import CONFIG, plain_logprobs, shared_model, sharpened, tokenizer
+from toy_llama import CONFIG, TEXTS, plain_logprobs, shared_model, sharpened, tokenizer
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
@@ -17,7 +17,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ActionSource
 from treeagent.generators.grammar import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
-from treeagent.generators.scratch import random_model
+from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -86,6 +86,23 @@ def test_legal_actions_are_scored_as_the_model_would_write_them(format: Format, 
     named = ToolCall("search", {"words": "red lamp"})
     wanted = {*LEGAL[:3], "search[red lamp]" if format == "react" else merge_key(Action("", named))[1]}
     assert {call if isinstance(call, str) else merge_key(Action("", call))[1] for call in calls} == wanted
+
+
+@pytest.mark.parametrize("format", ["react", "json", "tools"])
+def test_a_thought_that_the_template_opens_is_closed_before_each_legal_action(format: Format) -> None:
+    """Otherwise P(a|s) would be the probability that a thought begins with the action."""
+    thinking = train_tokenizer(TEXTS, CONFIG)
+    thinking.chat_template = str(thinking.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
+    by = replace(policy(format=format), chat=(chat := ChatFormat(thinking)))
+    [proposal] = propose(by, STATES[:1])
+    prompt, closing = chat.prompt_ids(STATES[0].messages), chat.encode("\n</think>\n\n")
+    forced = len(closing)
+    for action in proposal.actions:
+        assert action.token_ids[:forced] == closing and action.forced == tuple(range(forced))
+        expected = plain_logprobs(shared_model(), (*prompt, *closing), action.token_ids[forced:]).tolist()
+        assert action.logprobs == pytest.approx([0.0] * forced + expected, abs=1e-4)
+        assert not action.thought and not action.error
+    assert len(proposal.actions) == len(LEGAL)
 
 
 def test_the_first_actions_are_a_draw_without_replacement() -> None:

@@ -113,8 +113,12 @@ class LLMPolicy:
             else:
                 proposals[index] = Proposal(actions=tuple(self._read(prefixes[index], sample) for sample in samples))
         scoring = [index for index in written if not errors[index]]
-        candidates = [[action.token_ids for action in written[index]] for index in scoring]
-        scored_prompts = [prompts[index] for index in scoring]
+        # Of all turns of a state the same tokens are forced.
+        led = [written[index][0].token_ids[: len(written[index][0].forced)] for index in scoring]
+        candidates = [
+            [action.token_ids[len(ids) :] for action in written[index]] for index, ids in zip(scoring, led, strict=True)
+        ]
+        scored_prompts = [prompts[index] + ids for index, ids in zip(scoring, led, strict=True)]
         trees = [states[index].task.id for index in scoring]
         score = partial(self.generator.score, scored_prompts, candidates, self.temperature, trees)
         scores = await self.generator.in_background(score) if scoring else ()
@@ -124,7 +128,9 @@ class LLMPolicy:
                 failed.add(index)
             else:
                 pairs = zip(written[index], scored, strict=True)
-                listed = [replace(action, logprobs=sample.logprobs) for action, sample in pairs]
+                listed = [
+                    replace(action, logprobs=(0.0,) * len(action.forced) + sample.logprobs) for action, sample in pairs
+                ]
                 proposals[index] = self._ranked(proposals[index].actions, listed, seeds[index])
         return [
             replace(
@@ -221,9 +227,11 @@ class LLMPolicy:
         return sample.followed_by(ending) if len(ending) <= room else sample
 
     def _legal_turns(self, state: State, prefix: Message, room: int) -> list[Action]:
-        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions are
-        left out if the format cannot write them, or if they take more than ``room`` tokens."""
+        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Forced
+        tokens close a thought that the template has opened. Actions are left out if the format cannot write them, or if
+        they take more than ``room`` tokens."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
+        closing = () if prefix.partial else self.chat.closing
         for text in state.legal_actions or ():
             call = text if self.grammar.calls == "text" else as_call(text, self.tools)
             turn = self.grammar.write("", call)
@@ -232,10 +240,10 @@ class LLMPolicy:
                 if not rest.startswith(opened):
                     continue
                 turn = rest[len(opened) :]
-            ids = self.chat.encode_action(turn)
-            action = self._read(prefix, Sample(ids, ()))
+            ids = closing + self.chat.encode_action(turn)
+            action = self._read(prefix, Sample(ids, (), tuple(range(len(closing)))))
             if len(ids) <= room and not action.error:
-                written[ids] = action
+                written[ids] = replace(action, thought="")
         return list(written.values())
 
     def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
