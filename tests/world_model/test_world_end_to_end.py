@@ -1,6 +1,7 @@
 """A world model trained from scratch on real transitions, with and without retrieval, as a dynamics and in an audit."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from shop_steps import OpenBuffer, shop_steps
@@ -63,6 +64,18 @@ def test_a_row_never_shows_its_own_step(open_buffer: OpenBuffer) -> None:
     buffer = open_buffer()
     buffer.add([one, other])
     (row,) = answer_rows([one], chat, WORDING, buffer, 2)
+    expected = WORDING.prompt(one.history, one.action, [other])
+    assert row.token_ids[: row.mask.index(True)] == chat.prompt_ids(expected)
+
+
+def test_a_step_with_many_outcomes_still_gets_similar_steps(open_buffer: OpenBuffer) -> None:
+    """In a stochastic environment, the memory holds the same action in the same state with many observations."""
+    one, other = shop_steps(1)[:2]
+    outcomes = [replace(one, observation=f"slipped {count} times") for count in range(9)]
+    chat = tiny_chat([one, other])
+    buffer = open_buffer()
+    buffer.add([*outcomes, one, other])
+    (row,) = answer_rows([one], chat, WORDING, buffer, 1)
     expected = WORDING.prompt(one.history, one.action, [other])
     assert row.token_ids[: row.mask.index(True)] == chat.prompt_ids(expected)
 

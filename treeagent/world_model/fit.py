@@ -52,11 +52,20 @@ def answer_rows(
 def _examples(
     experiences: Sequence[Experience], retriever: Retriever | None, count: int
 ) -> Sequence[Sequence[Experience]]:
-    if retriever is None or not count:
-        return [()] * len(experiences)
+    examples: list[Sequence[Experience]] = [()] * len(experiences)
+    waiting = list(range(len(experiences))) if retriever is not None and count else []
     # Two more than needed, because the buffer contains the same step, perhaps also with another observation.
-    found = retriever.nearest([(one.history, one.action) for one in experiences], count + 2)
-    return [
-        [other for other in similar if (other.history, other.action) != (one.history, one.action)][:count]
-        for one, similar in zip(experiences, found, strict=True)
-    ]
+    asked = count + 2
+    while retriever is not None and waiting:
+        places = [(experiences[index].history, experiences[index].action) for index in waiting]
+        found = retriever.nearest(places, asked)
+        for index, place, similar in zip(waiting, places, found, strict=True):
+            examples[index] = [other for other in similar if (other.history, other.action) != place][:count]
+        # In a stochastic environment, the same step may be there with many observations.
+        waiting = [
+            index
+            for index, similar in zip(waiting, found, strict=True)
+            if len(examples[index]) < count and len(similar) == asked
+        ]
+        asked *= 2
+    return examples
