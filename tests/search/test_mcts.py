@@ -34,7 +34,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return
 from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Transition
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -159,7 +159,7 @@ def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tang
 
 
 def best_finished(tree: Tree) -> float:
-    finished = [path_return(path, tree.discount) for path, node in tree.walk() if path and node.terminated]
+    finished = [path_return(path, tree.discount) for path in finished_paths(tree)]
     return max(finished, default=-math.inf)
 
 

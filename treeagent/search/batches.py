@@ -244,7 +244,10 @@ class Searcher(ABC):
         if self.least_gain and leaf is not None and leaf.terminated:
             rank = end_rank(growth.tree, path, leaf, self.least_gain.likelihood_weight)
             growth.best = max(growth.best, rank[1])
-        if enough is not None and leaf is not None and leaf.terminated:
+        if enough is None or leaf is None or not leaf.final:
+            return
+        # At a limit, V(s) is no return: it would not be collected (``decide.end_rank``).
+        if leaf.terminated or path[-1].reward is not None:
             growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
 
     def rank(self, path: Path) -> tuple[float, float]:
