@@ -235,6 +235,30 @@ def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_p
     assert not list(preference_pairs([tree, imagine(Teller(optimist), Doors(dict.fromkeys(ENDS, 0.0)))], trajectories))
 
 
+class Paying(Doors):
+    """Every ``r`` pays 0.5, and ``l`` ends the episode. Otherwise only the limit of two steps ends it."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.steps += 1
+        self.taken += str(action)
+        return seen(self.taken), 0.5 if action == "r" else 0.0, action == "l", False, {}
+
+
+class PayTeller(Teller):
+    def answer(self, prompt: str) -> Answer:
+        taken = "".join(re.findall(r"Action: (\w)", prompt))
+        return Answer(seen(taken), 0.5 if taken[-1] == "r" else 0.0, terminated=taken[-1] == "l")
+
+
+def test_an_episode_that_earns_its_rewards_up_to_the_limit_is_replayed_too() -> None:
+    tree = imagine(PayTeller(), env := Paying())
+    assert env.steps == 2
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
+    [row] = imitation_rows(tree, ImitationConfig(min_return=1.0))
+    assert row.token_ids == (1, 101, 3, 101)
+
+
 def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
     tree = imagine(Teller(), Doors(breaks_at="rr"))
     assert tree.error == "RuntimeError: the door is stuck"

@@ -66,13 +66,16 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
 
 def _best_imagined_path(tree: Tree) -> Sequence[Edge]:
     """Return the finished path with the highest return among those with an imagined end; empty if there is none. Ties
-    are broken by the higher log-probability, then by the shorter path."""
+    are broken by the higher log-probability, then by the shorter path. A path that a limit cut off before it earned
+    anything promises nothing, and is left out."""
 
     def rank(path: Sequence[Edge]) -> tuple[float, float, int]:
         return path_return(path, tree.discount), path_logprob(path), -len(path)
 
     imagined_paths = (
-        path for path in finished_paths(tree) if _end(path).terminated and _end(path).origin == "imagined"
+        path
+        for path in finished_paths(tree)
+        if _end(path).origin == "imagined" and (_end(path).terminated or path_return(path, tree.discount) > 0)
     )
     return max(imagined_paths, key=rank, default=())
 
