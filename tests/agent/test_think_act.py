@@ -564,3 +564,24 @@ def test_a_greedy_policy_that_scores_thinks_first_where_thoughts_are_steps() -> 
     assert (thought.thought, call.thought, outcome.steps, outcome.error) == (True, False, 1, "")
     assert call.action.call in ("open[a]", "open[b]", "wait")
     assert isinstance(greedy(whole, load_config(None, ["search.granularity=split"])), LLMPolicy)
+
+
+def test_a_world_model_learns_after_a_thought_what_was_paid_before_it() -> None:
+    @dataclass
+    class Reader:
+        paid: list[float] = field(default_factory=list[float])
+
+        async def reset(self, task: Task) -> State:
+            return State(task, (Message("user", "go"),))
+
+        async def step(self, state: State, action: Action) -> Transition:
+            self.paid.append(state.paid)
+            return Transition(state)
+
+    async def turn(paid: float) -> None:
+        thought = await split.step(await split.reset(Task("t", "go")), Action("Thought: so\nAction:", ""))
+        await split.step(replace(thought.state, paid=paid), Action(" look", "look"))
+
+    split = SplitDynamics(reader := Reader())
+    asyncio.run(turn(0.5))
+    assert reader.paid == [0.5]

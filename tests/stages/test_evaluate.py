@@ -39,6 +39,7 @@ from treeagent.types import (
 )
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import wilson_interval
+from treeagent.world_model.wording import Answer
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
@@ -400,6 +401,21 @@ def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
     outcome, doors, _ = replanned(Listener())
     assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model chose, the environment pays
     assert {"gold glitters at l", "behind door l"} <= set(asked)
+
+
+class Lavish(Teller):
+    """Pays 0.5 for a left door at first, and 1 for another one after it. Returns are at most 1."""
+
+    def answer(self, prompt: str) -> Answer:
+        told, lefts = super().answer(prompt), prompt.count("Action: l")
+        paid = float(lefts == 2) if told.terminated else 0.5 * lefts
+        return replace(told, reward=paid)
+
+
+def test_the_range_of_returns_holds_over_all_plans_of_an_episode() -> None:
+    """Two left doors would pay 1.5, so the plan after the first one does not believe that the second pays 1."""
+    outcome, doors, _ = replanned(teller_model(Lavish()))
+    assert doors == ["l", "r"] and not outcome.error
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ class SplitDynamics:
             before, thought = state.snapshot.state, state.snapshot.thought
             whole = action.after(thought)
             turn = self.grammar.read(whole.text, whole.token_ids, whole.logprobs)
-            return await self.dynamics.step(before, replace(turn, thought=whole.thought, forced=whole.forced))
+            return await self.dynamics.step(
+                replace(before, paid=state.paid), replace(turn, thought=whole.thought, forced=whole.forced)
+            )
         return await self.dynamics.step(state, action)
 
 

@@ -100,7 +100,7 @@ class ExperienceModel:
         """
         if state.ended:
             raise ValueError(f"task {state.task.id!r} is over: a terminal state has no next step")
-        reward_so_far = state.snapshot if isinstance(state.snapshot, _RewardSum) else 0.0
+        reward_so_far = state.snapshot if isinstance(state.snapshot, _RewardSum) else state.paid
         if action.error:
             return self._transition(
                 state, action, reward_so_far, Answer(f"Invalid action: {action.error}", invalid=True)
@@ -115,7 +115,7 @@ class ExperienceModel:
         one batch.
 
         Args:
-            reward_so_far: sum of the imagined rewards so far.
+            reward_so_far: sum of the rewards so far, as the model predicted them.
         """
         if self._batch is None or self._batch[1].done():
             pending: list[Place] = []
