@@ -28,7 +28,7 @@ or by ``value_range``; the paper's scores already lie in [0, 1].
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,24 +106,36 @@ class _Posteriors:
     rng: np.random.Generator
     returns: dict[int, _Returns] = field(default_factory=dict[int, _Returns])
     """The returns of each edge, by the edge's ``id``."""
+    computed: dict[tuple[str, int], tuple[tuple[float, ...], Gaussian | Beta]] = field(
+        default_factory=dict[tuple[str, int], tuple[tuple[float, ...], Gaussian | Beta]]
+    )
+    """The last posterior of each edge, and of GEN and CONT of each node, with what it was computed from."""
 
     def of(self, edge: Edge) -> _Returns:
         return self.returns.setdefault(id(edge), _Returns())
 
-    def draw(self, returns: Iterable[float]) -> float:
-        return self.prior.after([self.growth.value_range.normalise(each) for each in returns]).draw(self.rng)
+    def draw(self, key: tuple[str, int], lists: Sequence[list[float]]) -> float:
+        """A draw from the posterior after the returns in ``lists``. The posterior is computed again only if there are
+        other returns, or another range by which they are normalised."""
+        values = self.growth.value_range
+        # The lists only grow, so their identities and lengths determine their content.
+        state = (values.low, values.high, *(number for each in lists for number in (id(each), len(each))))
+        known = self.computed.get(key)
+        if known is None or known[0] != state:
+            posterior = self.prior.after([values.normalise(each) for returns in lists for each in returns])
+            known = self.computed[key] = state, posterior
+        return known[1].draw(self.rng)
 
     def prefers_new(self, node: Node, choices: Sequence[Edge]) -> bool:
         """Whether the draw for GEN beats the draw for CONT, which leads to one of ``choices``."""
-        first = [each for edge in node.edges for each in self.of(edge).first]
-        later = [each for edge in choices for each in self.of(edge).later]
-        return self.draw(first) > self.draw(later)
+        new = self.draw(("GEN", id(node)), [self.of(edge).first for edge in node.edges])
+        return new > self.draw(("CONT", id(node)), [self.of(edge).later for edge in choices])
 
     def best(self, choices: Sequence[Edge], critic_weight: float) -> Edge:
         """The child with the greatest draw, into which the critic's score is mixed by ``critic_weight``."""
         draws = list[float]()
         for edge in choices:
-            draw = self.draw([*self.of(edge).first, *self.of(edge).later])
+            draw = self.draw(("child", id(edge)), [self.of(edge).first, self.of(edge).later])
             if edge.critic is not None:
                 draw = edge.with_critic(draw, critic_weight, self.growth.value_range.normalise(edge.critic))
             draws.append(draw)
