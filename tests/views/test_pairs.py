@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 
@@ -37,6 +38,22 @@ def test_pairs_by_hand() -> None:
     assert names(tree, replace(ALL, min_visits=2)) == ["A>B"]
     assert names(tree, PairConfig(min_visits=2)) == ["A>B"]
     assert names(tree, replace(ALL, min_visits=5)) == []
+
+
+def test_the_pairs_of_a_thousand_chains_are_not_listed() -> None:
+    """There are 500,000 pairs. The widest are those of the first and last edges."""
+    tree, count = hand_tree(), 1000
+    [tried, *_] = tree.root.edges
+    tree.root.edges = [
+        replace(tried, action=replace(tried.action, text=str(place)), child=None, visits=1, value_sum=place / count)
+        for place in range(count)
+    ]
+    tracemalloc.start()
+    found = names(tree, ALL)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == ["999>0", "999>1", "998>0", "999>2"]
+    assert most_bytes < 2**22
 
 
 def test_a_pair_carries_its_prompt_and_both_actions() -> None:

@@ -1,8 +1,10 @@
 """Preference pairs for DPO, a pure view of search trees: siblings (Agent Q, algorithm 1) or whole paths."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, compress
+from heapq import heappop, heapreplace
+from itertools import combinations, compress, islice
 from operator import itemgetter
 from typing import Annotated, Literal
 
@@ -127,22 +129,57 @@ def compared_siblings(
             for edge in node.edges
             if edge.visits >= config.min_visits
         ]
-        ranked = sorted(tried, key=itemgetter(0), reverse=True)
+        good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
+        bad = sorted(tried, key=itemgetter(0))
         # Chains keep equal samples as separate edges, and two actions with the same text form no pair.
-        qualified = [
-            (higher - lower, best, worst)
-            for (higher, best), (lower, worst) in combinations(ranked, 2)
-            if higher - lower >= config.min_margin
-            and best.action.text != worst.action.text
-            and tree.may_prefer(best)
-            and _texts(best, worst) not in decided
-        ]
-        qualified.sort(key=itemgetter(0), reverse=True)
+        qualified = (
+            (margin, best, worst)
+            for margin, best, worst in _widest_first(_few_of_each_text(good), _few_of_each_text(bad), config.min_margin)
+            if best.action.text != worst.action.text and _texts(best, worst) not in decided
+        )
         for decided_pair in decided.values():
             if decided_pair is not None:
                 yield path, *decided_pair
-        for margin, chosen, rejected in qualified[: 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE]:
+        for margin, chosen, rejected in islice(qualified, 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE):
             yield path, margin, chosen, rejected, "rule"
+
+
+_Valued = tuple[float, Edge]
+"""Q of an edge, and the edge."""
+
+
+def _few_of_each_text(edges: Sequence[_Valued]) -> list[_Valued]:
+    """The first edges of each text, as many as a node may have pairs. No others can be in the widest pairs."""
+    counts = Counter[str]()
+    few: list[_Valued] = []
+    for each in edges:
+        text = each[1].action.text
+        counts[text] += 1
+        if counts[text] <= _MOST_PER_NODE:
+            few.append(each)
+    return few
+
+
+def _widest_first(
+    good: Sequence[_Valued], bad: Sequence[_Valued], min_margin: float
+) -> Iterator[tuple[float, Edge, Edge]]:
+    """The pairs of a good and a bad edge whose Q differs by at least ``min_margin``, widest first. A node may have
+    thousands of edges, so its pairs are not listed before they are sorted.
+
+    Args:
+        good: edges in descending order of Q.
+        bad: edges in ascending order of Q.
+    """
+    if not bad:
+        return
+    waiting = [(bad[0][0] - higher, row, 0) for row, (higher, _) in enumerate(good)]  # a heap, because it is sorted
+    while waiting and -waiting[0][0] >= min_margin:
+        negative, row, column = waiting[0]
+        yield -negative, good[row][1], bad[column][1]
+        if column + 1 < len(bad):
+            heapreplace(waiting, (bad[column + 1][0] - good[row][0], row, column + 1))
+        else:
+            heappop(waiting)
 
 
 _DecidedPair = tuple[float, Edge, Edge, Source]
