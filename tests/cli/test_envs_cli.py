@@ -361,6 +361,19 @@ def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:
     assert "EnvCrashed" in result.stdout and "ended with exit code 7" in result.stdout
 
 
+class Unclosable(Example):
+    """An environment whose ``close`` fails."""
+
+    def close(self) -> None:
+        raise RuntimeError("the lights stay on")
+
+
+def test_findings_are_printed_before_the_environment_fails_to_close() -> None:
+    result = treeagent("check", f"{__name__}:Unclosable", "--tasks", "1")
+    assert isinstance(result.exception, RuntimeError)
+    assert "branches equal their replays" in result.output
+
+
 def test_check_exits_with_1_on_a_violation() -> None:
     result = treeagent("check", f"{__name__}:Twice")
     assert result.exit_code == 1

@@ -86,9 +86,9 @@ def check(
     make = WorkerEnv if worker else make_env
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-    if worker:
-        found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
-    _print(found)
+        if worker:
+            found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
+        _print(found)  # before close(), which may raise
     if found.violations:
         raise typer.Exit(1)
 

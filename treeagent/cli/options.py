@@ -148,11 +148,13 @@ def open_run(
     require(config, uses, methods, checkpoint)
     resumed = load_config(stored_config) if options.resume and stored_config.is_file() else None
     config, warning = fit_to_machine(config, checkpoint, None if resumed is None else resumed.policy.dtype)
+    print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
     if warning:
-        Terminal(stderr=True).print(warning, soft_wrap=True)
+        print_line(warning)
+    if options.resume and resumed is None:
+        print_line(f"{options.out} holds no run yet: a new one begins")
     if config.mirror:
         Mirror(config.mirror).require_own(options.out)
-    print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
     with (
         Run.create(options.out, config, resume=options.resume) as run,
         mirrored(run.path, config.mirror, print_line),
