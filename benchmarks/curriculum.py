@@ -23,7 +23,6 @@ CONFIG = CONFIGS / "curriculum.toml"
 ARMS: Mapping[str, tuple[str, ...]] = {
     "curriculum": (),
     "all kinds of tasks": ("adapt.stages=[]",),
-    "curriculum, paid by the outcome": ("rewards.weights={outcome=1.0}",),
 }
 
 
