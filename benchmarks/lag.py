@@ -152,13 +152,14 @@ def main() -> None:
     options.add_argument("--runs", type=Path, default=Path("runs/alarms"), help="where benchmarks.alarms wrote")
     options.add_argument("--out", type=Path, default=Path("runs/lag"), help="folder of the runs")
     options.add_argument("--seconds", type=float, default=0.05, help="of a step")
+    options.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     arguments = options.parse_args()
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             start = start_of(arguments.runs / HEALTHY, seed)
             rounds = Rounds(seed, arguments.out, start, arguments.seconds, tuple(arguments.set))
-            for arm in ARMS:
+            for arm in arguments.arms:
                 if not record.has(arm, seed, digest(settings_of(rounds.config(arm)))):
                     row = rounds.row(arm)
                     record.add(row)
