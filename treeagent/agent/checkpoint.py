@@ -68,16 +68,21 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Ten
     return folder
 
 
+_TORCH_WRITES = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
+"""Parts of torch's messages about a write that failed, for which it has no error class of its own."""
+
+
 @contextmanager
 def refusals_named(folder: Path) -> Iterator[None]:
     """Context in which libraries write to ``folder``. Whatever they raise if the file system refuses, as on a full
     disk, becomes a ``StoreError``."""
     try:
         yield
-    except (StoreError, torch.OutOfMemoryError):
+    except StoreError:
         raise
-    # torch raises RuntimeError; SafetensorError is not a subclass of the others
     except (OSError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, RuntimeError) and not any(part in str(error) for part in _TORCH_WRITES):
+            raise
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise StoreError(
             f"cannot write {folder}: {reason}: check its permissions and the free space, then continue with --resume"
