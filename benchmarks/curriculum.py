@@ -8,11 +8,11 @@ kinds. Rows already recorded are kept, and unfinished runs are resumed.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.command import limits_of, parser, record_of
-from benchmarks.learning import CONFIGS, Learnt, add_start, arguments_of, settings_digest, train
+from benchmarks.learning import CONFIGS, Learnt, arguments_of, record_runs, settings_digest, train
 from treeagent.config import load_config
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
@@ -51,12 +51,7 @@ def main() -> None:
             for seed, start in starts.items()
             if not record.has(arm, seed, settings_digest(CONFIG, overrides, start))
         }
-        for done in as_completed(waiting):
-            arm, seed = waiting[done]
-            result = done.result()
-            add_start(record, seed, result, starts[seed])
-            record.add(result.row(arm, seed))
-            print(f"seed {seed} {arm}: {100 * result.best['success']:.1f} %", flush=True)
+        record_runs(record, waiting, starts)
 
 
 if __name__ == "__main__":

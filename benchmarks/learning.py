@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,21 @@ def add_start(record: Record, seed: int, learnt: Learnt, start: Path) -> None:
         record.add(learnt.start_row(seed, settings_hash))
 
 
+def record_runs(record: Record, waiting: Mapping[Future[Learnt], tuple[str, int]], starts: Mapping[int, Path]) -> None:
+    """Record the runs of several arms and seeds as they end.
+
+    Args:
+        waiting: the arm and the seed of each run.
+        starts: the policy that each seed starts from.
+    """
+    for done in as_completed(waiting):
+        arm, seed = waiting[done]
+        learnt = done.result()
+        add_start(record, seed, learnt, starts[seed])
+        record.add(learnt.row(arm, seed))
+        print(f"seed {seed} {arm}: {100 * learnt.best['success']:.1f} %", flush=True)
+
+
 def main() -> None:
     options = starting(__doc__, "learning", out="runs/learning")
     options.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
@@ -167,12 +182,7 @@ def main() -> None:
             for recipe in arguments.recipes
             if not record.has(recipe, seed, settings_digest(recipe_path(recipe), overrides, start))
         }  # fmt: skip
-        for done in as_completed(waiting):
-            recipe, seed = waiting[done]
-            learnt = done.result()
-            add_start(record, seed, learnt, starts[seed])
-            record.add(learnt.row(recipe, seed))
-            print(f"seed {seed} {recipe}: {100 * learnt.best['success']:.1f} %", flush=True)
+        record_runs(record, waiting, starts)
 
 
 if __name__ == "__main__":
