@@ -502,7 +502,7 @@ class StageConfig:
     """A stage of a curriculum: the tasks that its rounds search, and what their reward stresses."""
 
     name: str
-    """Name of the stage in metrics and messages."""
+    """Name of the stage in stages.json and in messages."""
     options: Options = Field(default_factory=dict)
     """Options of the environment that differ from ``environment.options``, such as the length of a task."""
     weights: dict[str, float] = Field(default_factory=dict)
