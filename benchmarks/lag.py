@@ -5,15 +5,16 @@ that costs in success.
     .venv/bin/python -m benchmarks.lag
 
 The rounds run in a store in which every step waits, as in a slow environment. All arms of a seed have the same start
-and the same settings, except for the lag and ``adapt.refresh``. ``seconds`` are those of the rounds, without the
-evaluation. Steps of test tasks do not wait, because the evaluation is not timed. Rows already recorded are kept. An
-unfinished run is started again, because its time would otherwise span two sessions.
+and the same settings, except for the lag, ``adapt.refresh`` and the number of rounds: "lag 1, more rounds" has half as
+many again, for about the time of the rounds without a lag. ``seconds`` are those of the rounds, without the evaluation.
+Steps of test tasks do not wait, because the evaluation is not timed. Rows already recorded are kept. An unfinished run
+is started again, because its time would otherwise span two sessions.
 """
 
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,12 @@ SMALL = (
     'evaluate.modes=["greedy"]',
 )
 TEST_TASKS = 120  # the store has enough test tasks to give each of the first 15 seeds this many of its own
+LONGER = "lag 1, more rounds"
 ARMS: Mapping[str, tuple[str, ...]] = {
     "lag 0": (),
     "lag 1": ("adapt.lag=1",),
     "lag 1, refreshed": ("adapt.lag=1", "adapt.refresh=true"),
+    LONGER: ("adapt.lag=1",),
 }
 
 
@@ -97,11 +100,13 @@ class Rounds:
     def config(self, arm: str) -> RunConfig:
         store = f'difficulty = 1, page_size = 3, labels = "number", seconds = {self.seconds}'
         own = [f"evaluate.tasks={TEST_TASKS}", own_tasks(self.seed, TEST_TASKS)]
-        return load_config(
+        config = load_config(
             CONFIG,
             [*SMALL, f"environment.options={{ {store} }}", *ARMS[arm], *own, *self.overrides],
             seed=self.seed,
         )
+        rounds = config.adapt.rounds * 3 // 2 if arm == LONGER else config.adapt.rounds
+        return replace(config, adapt=replace(config.adapt, rounds=rounds))
 
     def row(self, arm: str) -> Row:
         """Make the run of an arm from the start. Returns its row."""

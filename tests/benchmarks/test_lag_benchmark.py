@@ -14,7 +14,7 @@ def test_the_arms_differ_in_the_lag_and_what_follows_from_it() -> None:
     rounds = Rounds(11, Path("out"), Path("start"), seconds=0.1)
     first, *others = map(rounds.config, ARMS)
     found = [config_difference(first, other) for other in others]
-    assert found == [["adapt.lag"], ["adapt.lag", "adapt.refresh"]]
+    assert found == [["adapt.lag"], ["adapt.lag", "adapt.refresh"], ["adapt.lag", "adapt.rounds"]]
     assert first.evaluate.places == range(1320, 1440)
 
 
