@@ -1,10 +1,12 @@
-"""Command-line options that the benchmarks share, and the settings that give every seed its own test tasks."""
+"""What the benchmarks share: command-line options, settings that give every seed its own test tasks, repetitions, the
+memory of a process."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.record import RESULTS, Record, Row, digest, recording
 from treeagent.config import RunConfig, flat_settings
@@ -92,3 +94,10 @@ def add_rounds(
                 record.add(Row(arm, number, settings, figures=figures))
                 listed = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
                 print(f"{number}: {arm}: {listed}", flush=True)
+
+
+def memory(what: Literal["VmRSS", "VmHWM"]) -> float:
+    """Resident memory of this process in MiB, as Linux reports it: current ("VmRSS") or peak ("VmHWM"). The peak of
+    ``resource.getrusage`` would not do: a new process starts with the memory of the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith(what))

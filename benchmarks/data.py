@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
 from treeagent.run.folder import COLLECTED
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.trees import read_trees, trees_by_task
@@ -106,7 +106,7 @@ def measure(count: int) -> Figures:
             command = [sys.executable, "-m", "benchmarks.data", "--part", kind, name]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             seconds, growth, rows = json.loads(done.stdout)
-            found[kind] = {"growth MiB": growth / 2**10, "ms a tree": 1e3 * seconds / count, "rows": rows}
+            found[kind] = {"growth MiB": growth, "ms a tree": 1e3 * seconds / count, "rows": rows}
     for what, slow in (("update", "update, held"), ("curriculum, index", "curriculum, trees")):
         if slow not in found:
             continue
@@ -120,18 +120,12 @@ def _at(count: int, number: int) -> Figures:
 
 
 def part(kind: str, folder: Path) -> None:
-    """Run one kind in this process. Prints the seconds, the growth of peak memory in KiB, and the number of rows."""
+    """Run one kind in this process. Prints the seconds, the growth of peak memory in MiB, and the number of rows."""
     read(kind, folder / "none")  # warm-up: what a first call loads must not count
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory (Linux)
     before, began = memory("VmRSS"), time.perf_counter()
     rows = read(kind, folder)
     print(json.dumps([time.perf_counter() - began, memory("VmHWM") - before, rows]))
-
-
-def memory(what: str) -> int:
-    """Resident memory of this process in KiB: current ("VmRSS") or peak ("VmHWM")."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 def main() -> None:

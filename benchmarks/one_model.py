@@ -13,7 +13,6 @@ need vLLM.
 import argparse
 import asyncio
 import multiprocessing
-import resource
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks.command import options_digest, record_of, settings_of, start_of, starting
+from benchmarks.command import memory, options_digest, record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -94,7 +93,7 @@ def search_cost(config: RunConfig, policy: Path, own_copy: bool, tasks: int) -> 
     return {
         "CPU s / 1,000 tokens": 1000 * seconds / generated,
         "read tokens / generated token": sum(usage.encoded_tokens for usage in readers.values()) / generated,
-        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "MiB": memory("VmHWM"),
     }
 
 

@@ -13,14 +13,13 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
 from treeagent.learners.batches import pad
 from treeagent.learners.packed import pack, states_at
 
@@ -140,15 +139,9 @@ def peak(rows: Rows, packed: bool) -> float:
 def _peak(rows: Rows, packed: bool) -> float:
     model = make_model()
     train(model, Rows("", [[1, 2]], [1]), packed)
-    before = resident_peak()
+    before = memory("VmHWM")
     train(model, rows, packed)
-    return resident_peak() - before
-
-
-def resident_peak() -> float:
-    """Peak resident memory of this process in MiB, as Linux reports it."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
+    return memory("VmHWM") - before
 
 
 def main() -> None:

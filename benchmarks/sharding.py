@@ -11,7 +11,6 @@ activations, the copy kept in case of divergence, and messages. Freed memory goe
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from tokenizers import Tokenizer, models
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
+from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
 from benchmarks.record import ROOT
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
@@ -56,7 +55,7 @@ def compare() -> None:
                 paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
                 subprocess.run(command, check=True, env=os.environ | ENVIRONMENT | {"PYTHONPATH": paths})
                 held, growth, seconds = json.loads((Path(name) / "told.json").read_text())
-                found[kind] = {"held MiB": held / 2**20, "growth MiB": growth / 2**10, "s / step": seconds}
+                found[kind] = {"held MiB": held / 2**20, "growth MiB": growth, "s / step": seconds}
             return found
 
         add_rounds(record, arguments.rounds, options_digest(arguments), list(kinds), measure)
@@ -73,12 +72,12 @@ def update(folder: Path) -> None:
     config, times = SFTConfig(batch_size=ROWS, max_steps=STEPS), list[float]()
     train_sft(llama(layers=1, width=64), tokenizer, rows, config)  # warm-up: what a first update loads must not count
     model = llama(layers=10, width=384)
-    before = largest()
+    before = memory("VmRSS")
     train_sft(model, tokenizer, rows, config, on_progress=lambda done, total: times.append(time.perf_counter()))
     parts = [one.to_local() if isinstance(one, DTensor) else one for one in model.parameters()]
     seconds = statistics.median(after - start for start, after in pairwise(times[2:]))
     if leads:
-        measured = sum(part.nbytes for part in parts), largest() - before, seconds
+        measured = sum(part.nbytes for part in parts), memory("VmHWM") - before, seconds
         (folder / "told.json").write_text(json.dumps(measured))
 
 
@@ -86,11 +85,6 @@ def llama(layers: int, width: int) -> LlamaForCausalLM:
     torch.manual_seed(0)
     shape = LlamaConfig(vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers, intermediate_size=1024)
     return LlamaForCausalLM(shape)
-
-
-def largest() -> int:
-    """Peak memory of this process so far, in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":
