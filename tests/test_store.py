@@ -80,6 +80,12 @@ def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     assert shards(tmp_path / "nowhere") == [] == list(read_as(dict, tmp_path / "nowhere"))
 
 
+def test_names_of_rounds_are_in_the_order_of_the_rounds(tmp_path: Path) -> None:
+    for name in ("collect-10-varied", "collect-10", "collect-2", "collect"):
+        write_shard(tmp_path, name, 0, [])
+    assert shard_names(tmp_path) == ["collect", "collect-2", "collect-10", "collect-10-varied"]
+
+
 @pytest.mark.parametrize(
     "name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy", "Qwen3-0.6B-mcts", "v1.5"]
 )

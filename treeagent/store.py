@@ -89,20 +89,26 @@ def regular(path: Path) -> Path:
 
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
-    """Paths of finished shards, sorted by name and index; optionally only those of one ``name`` or one ``index``. Empty
-    if the folder does not exist. If both are given, only this one file is checked and the folder is not listed."""
+    """Paths of finished shards, sorted by name and index; optionally only those of one ``name`` or one ``index``.
+    Numbers in names count by value, so that round 10 follows round 9. Empty if the folder does not exist. If both are
+    given, only this one file is checked and the folder is not listed."""
     if name is not None and index is not None:
         path = folder / shard_file(name, index)
         return [path] if path.exists() else []
     if not folder.is_dir():
         return []
     matches = ((_SHARD.fullmatch(path.name), path) for path in folder.iterdir())
-    found = [(match["name"], int(match["index"]), path) for match, path in matches if match]
+    found = [(_by_value(match["name"]), match["name"], int(match["index"]), path) for match, path in matches if match]
     return [
         path
-        for shard_name, shard_index, path in sorted(found)
+        for _, shard_name, shard_index, path in sorted(found)
         if name in (None, shard_name) and index in (None, shard_index)
     ]
+
+
+def _by_value(name: str) -> list[int | str]:
+    """The texts and the numbers in a name, alternately."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", name))]
 
 
 def shard_place(path: Path) -> tuple[str, int]:
@@ -123,8 +129,8 @@ def shard_seal(path: Path) -> str:
 
 
 def shard_names(folder: Path) -> list[str]:
-    """The names that have finished shards, sorted."""
-    return sorted({shard_place(path)[0] for path in shards(folder)})
+    """The names that have finished shards, in the order of ``shards``."""
+    return list(dict.fromkeys(shard_place(path)[0] for path in shards(folder)))
 
 
 def read_as(
