@@ -21,8 +21,10 @@ from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress, Stage
 from treeagent.run.status import FILE, in_words, read_status
 from treeagent.run.terminal import Terminal
+from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
+from treeagent.types import Action, Message, State, Task
 
 STAGES = [Stage("demonstrations", 10), Stage("search", 20), Stage("updates", 30, ("rft", "dpo"))]
 
@@ -94,6 +96,18 @@ def test_the_latest_episodes_are_those_of_the_newest_shards(tmp_path: Path) -> N
         Terminal(file=stream, width=120).print(board.drawn())
         rows = [line for line in stream.getvalue().splitlines() if line.startswith("collect")]
         assert len(rows) == 5 and "evaluate-base" not in stream.getvalue()
+
+
+def test_a_planned_episode_ends_like_any_other(tmp_path: Path) -> None:
+    """Although its budget includes the simulations of its plan."""
+    task = Task("door", "open it")
+    end = Node(State(task, (Message("user", "open it"), Message("assistant", "left"), Message("user", "a wall"))))
+    end.terminated = True
+    root = Node(State(task, (Message("user", "open it"),)), edges=[Edge(Action("left", "left"), 1.0, child=end)])
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        run.episodes.mkdir()
+        write_shard(run.episodes, "evaluate-base-mcts", 0, [to_record(Tree(task, 0, root, Budget(simulations=4)))])
+        assert "wrong end by left" in told(run)
 
 
 def test_no_run_and_a_damaged_file_give_a_sentence(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from treeagent.report.describe import call_text
 from treeagent.report.episodes import ending, is_solved, steps
 from treeagent.report.table import narrow_table
-from treeagent.run.folder import Run, is_being_written
+from treeagent.run.folder import COLLECTED, Run, is_being_written
 from treeagent.run.status import RunStatus, in_words, read_status
 from treeagent.run.terminal import Terminal
 from treeagent.search.node import Tree, finished_paths, path_return, solved
@@ -157,13 +157,14 @@ def _jobs_table(run: Run, status: RunStatus) -> Table:
 def _episode_table(episodes: list[tuple[str, Tree]]) -> Table:
     table = narrow_table({"latest": True, "task": True, "return": False, "how it ended": True})
     for name, tree in episodes:
-        table.add_row(Text(visible(name)), Text(visible(tree.task.id)), *_result_cells(tree))
+        table.add_row(Text(visible(name)), Text(visible(tree.task.id)), *_result_cells(name, tree))
     return table
 
 
-def _result_cells(tree: Tree) -> tuple[Text, Text]:
+def _result_cells(name: str, tree: Tree) -> tuple[Text, Text]:
     """The return and the ending of an episode. Of a searched tree: its best return, and whether it found a success."""
-    if not tree.budget.simulations:
+    # The budget of an episode includes the search that planned it.
+    if not name.startswith(COLLECTED) or not tree.budget.simulations:
         path = steps(tree)
         last = f" by {call_text(path[-1].action)}" if path else ""
         style = "green" if is_solved(tree) else "red"
