@@ -143,6 +143,15 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
     assert back.root.state.messages == tree.root.state.messages
 
 
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_a_transcript_without_a_reward_comes_back_without_one(tmp_path: Path, rows: Any) -> None:
+    """Its first two steps pay 0, but its return is unknown, not 0."""
+    talk = {key: value for key, value in CHAT.items() if key != "reward"}
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", talk))
+    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD)))
+    assert again.reward is None
+
+
 def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
     [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
     [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)

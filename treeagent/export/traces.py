@@ -90,9 +90,8 @@ def ended_paths(tree: Tree) -> Iterator[tuple[Edge, ...]]:
 
 
 def total_reward(path: Sequence[Edge]) -> float | None:
-    """The sum of the known rewards of a path; None if all are withheld."""
-    known = [edge.reward for edge in path if edge.reward is not None]
-    return sum(known) if known else None
+    """The sum of the rewards of a path; None if that of its last step is withheld or unknown."""
+    return None if path[-1].reward is None else sum(edge.reward or 0.0 for edge in path)
 
 
 def chat_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
