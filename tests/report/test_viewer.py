@@ -16,10 +16,12 @@ from treeagent.config import RunConfig
 from treeagent.report.viewer.collect import Collector
 from treeagent.report.viewer.pack import FLAGS, pack
 from treeagent.run.folder import Run, is_being_written
+from treeagent.run.index import TreeRow
 from treeagent.search.growth import Growth, backup
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
+from treeagent.types import Action, Message, State
 from treeagent.views.criticality import criticality
 
 
@@ -78,6 +80,24 @@ def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
     assert packed.summary["solved"] is False and "found" not in packed.summary
     assert search["withheld"] and not {"advantage", "margin"} & set(search)
     assert pack(tree, RunConfig(), "plan").summary.get("solved") is None
+
+
+def test_a_plan_whose_thoughts_are_steps_hides_its_rewards_too() -> None:
+    """A thought pays 0 even where rewards are withheld. V is 1 at the end of the plan, but the episode failed."""
+
+    def path(reward: float | None) -> Tree:
+        opening, thought = Message("user", TASK.prompt), Message("assistant", "Hm. ", partial=True)
+        turn = Message("assistant", "Hm. buy[1]")
+        end = Node(State(TASK, (opening, turn, Message("user", "Thank you."))), value=1.0, terminated=True)
+        buy = Edge(Action("buy[1]", "buy[1]"), 1.0, visits=1, value_sum=1.0, reward=reward, child=end)
+        between = Node(State(TASK, (opening, thought)), edges=[buy])
+        think = Edge(Action("Hm. ", "", "Hm."), 1.0, visits=1, value_sum=1.0, child=between)
+        return Tree(TASK, 7, Node(State(TASK, (opening,)), edges=[think]))
+
+    plan, played = path(None), path(0.0)
+    summary = pack(plan, RunConfig(), "plan", played).summary
+    assert summary["solved"] is False and not {"found", "best", "regret"} & set(summary)
+    assert (TreeRow.of(plan).told, TreeRow.of(played).told) == (False, True)
 
 
 def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:

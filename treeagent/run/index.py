@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from treeagent.search.node import Budget, Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.search.node import Budget, Tree, accuracy, finished_paths, path_return, return_spread, sees_rewards
 from treeagent.search.record import Record, from_record, storable_trees
 from treeagent.store import StoreError, read_as, regular, shard_place, shard_seal, shards, write_shard
 
@@ -43,7 +43,6 @@ class TreeRow:
     @classmethod
     def of(cls, tree: Tree) -> "TreeRow":
         """The row of a tree."""
-        tried = (edge for node in tree.nodes() for edge in node.edges if edge.visits)
         return cls(
             tree.task.id,
             tree.place,
@@ -52,7 +51,7 @@ class TreeRow:
             return_spread(tree),
             accuracy(tree),
             max((path_return(path, tree.discount) for path in finished_paths(tree)), default=None),
-            any(edge.reward is not None for edge in tried),
+            sees_rewards(tree),
             bool(tree.error),
         )
 

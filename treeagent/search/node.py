@@ -320,6 +320,13 @@ def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     return (path for path, node in tree.walk() if path and node.final)
 
 
+def sees_rewards(tree: Tree) -> bool:
+    """Whether the search saw the rewards of its steps; at evaluation they are withheld. A thought alone counts neither
+    way, because its reward is always 0."""
+    tried = (edge for node in tree.nodes() for edge in node.edges if edge.visits and not edge.thought)
+    return any(edge.reward is not None for edge in tried)
+
+
 def solved(tree: Tree) -> bool:
     """Whether a path to an end of the task succeeds."""
     return any(map(succeeds, finished_paths(tree)))

@@ -13,7 +13,7 @@ from treeagent.report.describe import call_text, observation
 from treeagent.report.episodes import ending, is_solved, steps
 from treeagent.report.viewer.reviews import step_marks
 from treeagent.search.decide import best_path, most_visited_path
-from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, reaches, succeeds
+from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, reaches, sees_rewards, succeeds
 from treeagent.views.advantages import advantages
 from treeagent.views.criticality import criticality
 from treeagent.views.pairs import compared_siblings, compared_trajectories
@@ -201,7 +201,6 @@ def _summary(
 ) -> dict[str, Any]:
     ends = list(finished_paths(tree))
     depth = max((len(path) for path, _ in tree.walk()), default=0)
-    has_rewards = any(edge.reward is not None for node in tree.nodes() for edge in node.edges if edge.visits)
     summary: dict[str, Any] = {
         "task": visible(tree.task.id),
         "prompt": visible(" ".join(tree.task.prompt.split())[:_PROMPT]),
@@ -217,7 +216,7 @@ def _summary(
     if kind == "episode":
         total = sum(edge.reward or 0.0 for edge in steps(tree))
         summary |= {"solved": is_solved(tree), "return": _short(total), "ending": visible(ending(tree))[:_PROMPT]}
-    elif has_rewards:
+    elif sees_rewards(tree):
         chosen_paths = [path for path in ends if all(id(edge) in chosen for edge in path)]
         got = max((path_return(path) for path in chosen_paths), default=None)
         best = max((path_return(path) for path in ends), default=None)
