@@ -100,6 +100,15 @@ def test_a_plan_whose_thoughts_are_steps_hides_its_rewards_too() -> None:
     assert (TreeRow.of(plan).told, TreeRow.of(played).told) == (False, True)
 
 
+def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:
+    tree = sample_tree()
+    search, _ = tree.root.edges
+    buy = search.child.edges[1] if search.child else search
+    buy.components, buy.reward = {"outcome": 1.0, "steps": 1.0}, 0.9
+    summary = pack(tree, RunConfig(), "training").summary
+    assert (summary["solved"], summary["found"], summary["return"]) == (True, True, 0.9)
+
+
 def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
     """Best-of-N keeps equal samples as separate siblings, each with a chain of its own."""
     tree = sample_tree()

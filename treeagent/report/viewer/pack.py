@@ -13,7 +13,7 @@ from treeagent.report.describe import call_text, observation
 from treeagent.report.episodes import ending, is_solved, steps
 from treeagent.report.viewer.reviews import step_marks
 from treeagent.search.decide import best_path, most_visited_path
-from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, reaches, sees_rewards, succeeds
+from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, sees_rewards, succeeds
 from treeagent.views.advantages import advantages
 from treeagent.views.criticality import criticality
 from treeagent.views.pairs import compared_siblings, compared_trajectories
@@ -222,7 +222,7 @@ def _summary(
         best = max((path_return(path) for path in ends), default=None)
         summary |= {
             "found": any(map(succeeds, ends)),
-            "solved": got is not None and reaches(got, 1.0),
+            "solved": any(map(succeeds, chosen_paths)),
             "return": None if got is None else _short(got),
             "best": None if best is None else _short(best),
             "regret": None if best is None else _short(max(best - (got or 0.0), 0.0)),
