@@ -48,6 +48,12 @@ def test_a_tree_that_does_not_tell_has_no_moments() -> None:
     assert moments(plan((0.3, 1.0), withheld=False))[-1].found
 
 
+def test_an_end_without_a_verdict_is_found_by_its_outcome() -> None:
+    tree = plan((0.5, 1.0), withheld=False)
+    tree.root.edges[1].reward, tree.root.edges[1].components = None, {"outcome": 1.0}
+    assert [each.found for each in moments(tree)] == [False, True]
+
+
 def test_the_curve_is_the_share_of_tasks_at_each_budget() -> None:
     trees = [plan((0.5, 1.0), tokens=10), plan((0.5, 0.0), (0.6, 1.0), tokens=100)]
     group = Progress("base mcts", [moments(tree) for tree in trees], decides=True)

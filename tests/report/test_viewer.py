@@ -109,6 +109,14 @@ def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:
     assert (summary["solved"], summary["found"], summary["return"]) == (True, True, 0.9)
 
 
+def test_an_end_without_a_verdict_is_a_success_by_its_outcome() -> None:
+    tree = sample_tree()
+    search, _ = tree.root.edges
+    buy = search.child.edges[1] if search.child else search
+    buy.components, buy.reward = {"outcome": 1.0}, None
+    assert "success" in named(pack(tree, RunConfig(), "training").rows["steps"][2])
+
+
 def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
     """Best-of-N keeps equal samples as separate siblings, each with a chain of its own."""
     tree = sample_tree()

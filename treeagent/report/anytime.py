@@ -82,7 +82,7 @@ def _success(path: Sequence[Edge], node: Node) -> bool | None:
         return False
     if node.paid is not None:
         return reaches(node.paid, 1.0)
-    if any(edge.reward is None for edge in path):
+    if any(edge.outcome is None for edge in path):
         return None
     return reaches(outcome(path), 1.0)
 

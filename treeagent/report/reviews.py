@@ -94,7 +94,7 @@ def _ends(tree: Tree, states: Mapping[str, Sequence[Mark]]) -> Iterator[tuple[ob
         assert child is not None  # a finished path ends in a state
         state = state_hash(tree.task.id, child.state.messages)
         judged = label(states.get(state, ()))
-        if judged is not None and path[-1].reward is not None:
+        if judged is not None and path[-1].outcome is not None:
             yield state, reaches(outcome(path), 1.0) == judged[0]
 
 

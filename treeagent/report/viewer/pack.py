@@ -136,7 +136,7 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
         "flags": _BIT["thought"] * edge.thought,
     }
     if child is not None:
-        success = child.final and edge.reward is not None and succeeds(path)
+        success = child.final and edge.outcome is not None and succeeds(path)
         row["flags"] |= _BIT["tried"] | _flags(child) | _BIT["success"] * success
         row |= {"value": _short(child.value), "said": visible(observation(parent, child), lines=True)}
         row |= {"withheld": True} if edge.reward is None else {"reward": _short(edge.reward)}
