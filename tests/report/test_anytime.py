@@ -54,6 +54,21 @@ def test_an_end_without_a_verdict_is_found_by_its_outcome() -> None:
     assert [each.found for each in moments(tree)] == [False, True]
 
 
+def test_a_search_that_broke_off_at_once_counts_as_failed() -> None:
+    broken = Tree(TASK, 0, Node(State(TASK, ())), Budget(generated_tokens=5), error="the prompt is too long")
+    group = Progress("base mcts", [moments(plan((0.5, 1.0))), moments(broken)], decides=True)
+    tokens, *_ = anytime_charts("anytime", "Success by", [group])
+    assert [line.points[-1] for line in tokens.lines] == [(20.0, 0.5), (20.0, 0.5)]
+
+
+def test_a_search_has_also_found_the_ends_at_which_no_simulation_ended() -> None:
+    """Lookahead backs up the best path beyond a candidate. The other ends that it examined stay in the tree."""
+    tree = plan((0.9, 0.0))
+    examined = Node(State(TASK, ()), value=0.1, terminated=True, paid=1.0)
+    tree.root.edges.append(Edge(Action("b", "b"), 0.2, reward=None, child=examined))
+    assert moments(tree)[-1] == Moment(Spent(20, 2, 1.0), found=True, taken=False)
+
+
 def test_the_curve_is_the_share_of_tasks_at_each_budget() -> None:
     trees = [plan((0.5, 1.0), tokens=10), plan((0.5, 0.0), (0.6, 1.0), tokens=100)]
     group = Progress("base mcts", [moments(tree) for tree in trees], decides=True)

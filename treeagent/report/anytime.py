@@ -60,6 +60,10 @@ def moments(
     ends = {id(node): (path, node) for path, node in tree.walk() if path and node.ended and not node.unknown}
     if len(tree.spent) != len(tree.order) or any(_success(*end) is None for end in ends.values()):
         return []
+    if not tree.order and not ends:  # the search broke off before its first simulation
+        budget = tree.budget
+        steps = budget.environment_steps + budget.imagined_steps
+        return [Moment(Spent(budget.generated_tokens, steps, budget.seconds), found=False, taken=False)]
     changes: list[Moment] = []
     found = taken = False
     best: tuple[bool, float, float, int] | None = None
@@ -71,8 +75,9 @@ def moments(
                 best, taken = end_rank(tree, *end, likelihood_weight), success
         if not changes or (changes[-1].found, changes[-1].taken) != (found, taken):
             changes.append(Moment(spent, found, taken))
-    if changes and changes[-1].spent != tree.spent[-1]:
-        changes.append(Moment(tree.spent[-1], found, taken))
+    found |= any(_success(*end) for end in ends.values())  # lookahead also reaches ends at which no simulation ends
+    if changes and changes[-1] != (last := Moment(tree.spent[-1], found, taken)):
+        changes.append(last)
     return changes
 
 
