@@ -2,12 +2,17 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 from report_sample import TASK
 
+from treeagent.config import load_config
 from treeagent.report.anytime import Moment, Progress, anytime_charts, moments
 from treeagent.report.chart import data
+from treeagent.report.gather import progress_of
+from treeagent.run.folder import Run
+from treeagent.run.index import write_trees
 from treeagent.search.node import Budget, Edge, Node, Spent, Tree
 from treeagent.types import Action, State
 
@@ -67,6 +72,15 @@ def test_a_search_has_also_found_the_ends_at_which_no_simulation_ended() -> None
     examined = Node(State(TASK, ()), value=0.1, terminated=True, paid=1.0)
     tree.root.edges.append(Edge(Action("b", "b"), 0.2, reward=None, child=examined))
     assert moments(tree)[-1] == Moment(Spent(20, 2, 1.0), found=True, taken=False)
+
+
+def test_what_would_have_been_taken_is_unknown_where_replays_choose(tmp_path: Path) -> None:
+    for replays in (0, 4):
+        config = load_config(None, [f"evaluate.replays={replays}"])
+        with Run.create(tmp_path / str(replays), config, resume=False) as run:
+            write_trees(run.trees, "evaluate-base-mcts", 0, [plan((0.5, 1.0))])
+            [progress] = progress_of(run, [{"policy": "base", "mode": "mcts"}])
+        assert progress.decides == (replays == 0)
 
 
 def test_the_curve_is_the_share_of_tasks_at_each_budget() -> None:

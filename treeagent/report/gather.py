@@ -144,7 +144,7 @@ def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progres
             trees = _trees(run, stage)
             searches = [found for tree in trees if (found := moments(tree, settings.likelihood_weight, allowed))]
             if searches:
-                decides = settings.decision == "leaf" and row["mode"] != "lookahead"
+                decides = settings.decision == "leaf" and row["mode"] != "lookahead" and not settings.replays
                 groups.append(Progress(f"{before}{row['policy']} {row['mode']}", searches, decides))
     return groups
 
