@@ -18,6 +18,7 @@ from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
+from treeagent.envs.dynamics import paid
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -326,6 +327,14 @@ def test_a_thought_touches_nothing_and_costs_nothing() -> None:
     assert step(dynamics, root, first).state == after.state
     unknown = SplitDynamics(Memory(key=None))
     assert step(unknown, asyncio.run(unknown.reset(Task("t", "do it"))), first).state.key is None
+
+
+def test_what_was_paid_is_known_after_a_thought() -> None:
+    """A plan may end there, if nothing more can be read."""
+    dynamics = SplitDynamics(EnvDynamics(SHOP, max_steps=3, reveal_reward=False))
+    root = asyncio.run(dynamics.reset(TASKS[0]))
+    after = step(dynamics, root, REACT.read_thought("Thought: so\nAction:", (1,), (-1.0,)))
+    assert paid(after.state) == paid(root) == 0.0
 
 
 def test_a_turn_that_came_whole_is_stepped_at_once() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.agent.policy import LLMPolicy
+from treeagent.envs.dynamics import paid
 from treeagent.generators.base import Pause
 from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Transition
@@ -87,3 +88,8 @@ class _AfterThought:
 
     state: State
     thought: Action
+
+    @property
+    def paid(self) -> float | None:
+        """The sum of the rewards on the way here, as ``envs.dynamics.paid`` reads it: a thought pays nothing."""
+        return paid(self.state)

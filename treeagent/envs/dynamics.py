@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from treeagent.envs.answers import (
     ENDING,
@@ -44,6 +44,14 @@ class _Position:
     paid: float = 0.0
 
 
+@runtime_checkable
+class _Paid(Protocol):
+    """A snapshot with the sum of the rewards on the way to it."""
+
+    @property
+    def paid(self) -> float | None: ...
+
+
 def paid(state: State) -> float | None:
     """Return the sum of the rewards on the way to ``state``, including withheld ones; None if the state does not come
     from an ``EnvDynamics``.
@@ -51,7 +59,7 @@ def paid(state: State) -> float | None:
     Use it to report what a search has found after all its actions have been chosen and executed. Code that chooses
     actions must not read it. Trees on disk store it for final states only (``Node.paid``).
     """
-    return state.snapshot.paid if isinstance(state.snapshot, _Position) else None
+    return state.snapshot.paid if isinstance(state.snapshot, _Paid) else None
 
 
 class EnvDynamics:
