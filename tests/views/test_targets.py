@@ -192,6 +192,22 @@ def test_success_is_told_where_a_path_finished() -> None:
     assert row.value_targets == (0.0, 0.0)
 
 
+def test_a_failure_without_a_verdict_is_known_by_its_outcome() -> None:
+    """C fails, and no judge said so. The tree has no estimates, so only the target "success" is known there and above
+    it, where A1 succeeds."""
+    tree = hand_tree()
+    lost = tree.root.edges[2]
+    lost.reward, lost.components = None, {"outcome": 0.0}
+    for target, known in (("success", {(1, 2): 1.0, (1, 2, 13, 23): 0.0}), ("best", {})):
+        rows = value_rows(tree, ValueTargetConfig(target=target))  # type: ignore[arg-type]
+        found = {
+            row.token_ids[: at + 1]: each
+            for row in rows
+            for at, each in zip(row.value_positions, row.value_targets, strict=True)
+        }
+        assert {ids: each for ids, each in found.items() if ids in ((1, 2), (1, 2, 13, 23))} == known
+
+
 def test_outcomes_hold_the_rewards_on_the_way() -> None:
     """The reward is 0.25 on the way, then 0.5 at an end, V = 0.6 at a limit, or a withheld end with V = 0.1."""
     ends = edge("x", (4,), 1, 0.5, node((5,), value=0.9, end="terminated"), 0.5)

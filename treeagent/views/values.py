@@ -31,7 +31,7 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     end with a withheld reward has none if V(s) was never estimated in the tree, as in an imported transcript.
     """
     targeted: set[int] = set()
-    unknown = _states_before_unknown_ends(tree)
+    unknown = _states_before_unknown_ends(tree, config.target)
     succeeded = found_success(tree) if config.target == "success" else {}
 
     def target(node: Node, path: Sequence[Edge]) -> float | None:
@@ -53,12 +53,13 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
         yield from path_rows(tree, path, targets, imitated=())
 
 
-def _states_before_unknown_ends(tree: Tree) -> set[int]:
-    """The states on paths to ends of unknown outcome, by ``id`` of the node: the reward is withheld, and no V(s)
-    replaces it, because the tree has no estimates."""
+def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
+    """The states on paths to ends of unknown return, by ``id`` of the node: the reward is withheld, and no V(s)
+    replaces it, because the tree has no estimates. A success needs no judge's verdict: it is known by the outcome."""
     if tree.budget.estimates:
         return set()
-    paths = (path for path in finished_paths(tree) if path[-1].reward is None)
+    success = target == "success"
+    paths = (path for path in finished_paths(tree) if (path[-1].outcome if success else path[-1].reward) is None)
     return {id(node) for path in paths for node in (tree.root, *(edge.child for edge in path))}
 
 
