@@ -332,7 +332,7 @@ class CollectConfig:
     """Number of trees that share their model calls. A resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
     """Rounds of DAPO's dynamic sampling. Each searches one further task for every tree of the previous search whose
-    returns are all equal, as long as the split has more tasks. Those trees are kept too."""
+    returns are all equal, as long as the split has more tasks than later rounds need. Those trees are kept too."""
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -23,6 +23,7 @@ from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
+from treeagent.stages.rounds import search_round
 from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
 from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
 from treeagent.store import read_as, shards, write_shard
@@ -207,6 +208,19 @@ def test_dynamic_sampling_ends_with_the_split(tmp_path: Path) -> None:
         collect(config, run, RichProgress(), tmp_path / "base")
         assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4]
         assert run.facts("collect")["tasks"] == 5
+
+
+def test_dynamic_sampling_leaves_later_rounds_their_tasks(tmp_path: Path) -> None:
+    """Two rounds search two of the five tasks each. The two trees of the first round call for two more, and one task is
+    left for them."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*settings, "adapt.rounds=2", "collect.tasks=2", "collect.resample=5"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for number in (1, 2):
+            search_round(config, run, RichProgress(), tmp_path / "base", number, {})
+        places = [[row.place for row in tree_rows(run.trees, f"collect-{number}")] for number in (1, 2)]
+    assert places == [[0, 1, 2], [3, 4]]
 
 
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     if settings.imagines:
         make_encoder(config, _world_folder(run, 1))  # an encoder that cannot be loaded fails here, before any search
     if settings.imagined_in(1):
-        search_batches(config, run, progress, batches(config, run, start, _round_name(0), range(settings.seed_tasks)))
+        jobs = batches(config, run, start, _round_name(0), range(settings.seed_tasks))
+        search_batches(config, run, progress, jobs, reserved=settings.rounds * config.collect.tasks)
     return start
 
 
@@ -304,7 +305,8 @@ def search_round(
         return [replace(job, tasks_of=tasks_of, newest=newest) for job in both]
 
     real_jobs = jobs(_round_name(number), set(places) - imagined)
-    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]))
+    later = (config.adapt.rounds - number) * config.collect.tasks
+    search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]), reserved=later)
     # Verification leaves many imagined trees with a single path, so equal returns there do not call for more tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
     imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]

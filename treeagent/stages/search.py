@@ -105,12 +105,15 @@ def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -
     search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
 
 
-def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0) -> None:
+def search_batches(
+    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0, reserved: int = 0
+) -> None:
     """Run search jobs as one stage of the run. The stage has the name of its jobs.
 
     A tree whose returns are all equal teaches nothing. As in DAPO's dynamic sampling (Yu et al. 2025), one more task is
     searched for each such tree, in up to ``collect.resample`` further passes. These tasks follow the last task of the
-    jobs, and have indices of ``free`` or more. They end where the split ends.
+    jobs, and have indices of ``free`` or more. They end where the split has only the ``reserved`` number of tasks left,
+    which later rounds need.
     """
     if not jobs:
         return
@@ -132,7 +135,8 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
             break
         start = max(free, *(1 + place for job in jobs for place in job.tasks))
         model = jobs[0]
-        more = range(start, start + count_tasks(environment(model.staged), model.split, start, equal))
+        rest = count_tasks(environment(model.staged), model.split, start, equal + reserved)
+        more = range(start, start + rest - reserved)
         if not more:
             break
         jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
