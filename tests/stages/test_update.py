@@ -85,25 +85,41 @@ def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end:
     assert row.value_targets == (0.0, 0.0)
 
 
+def store_two_ends(folder: Path, own: Checkpoint, config: RunConfig, weight: float) -> None:
+    """Store a tree of two ends with the outcomes 0.5 and 0, searched with this weight of the outcome."""
+    tree, chat = searched(own.tokenizer), make_chat(own, config)
+    tree.root.edges = []
+    for call, outcome in (("go", 0.5), ("stay", 0.0)):
+        action = Action(call, call, token_ids=(ids := chat.encode_action(call)), logprobs=(-1.0,) * len(ids))
+        turn = Message("assistant", call, ids)
+        end = Node(State(TASK, (*tree.root.state.messages, turn, Message("user", "done"))), terminated=True)
+        reward = weight * outcome
+        tree.root.edges.append(Edge(action, 0.5, 1, reward, reward, end, components={"outcome": outcome}))
+    (folder / "trees").mkdir()
+    append(folder / "trees", "collect", write_trees(folder / "trees", "collect", 0, [tree]))
+
+
 @pytest.mark.parametrize("normalise", ["none", "std"])
 def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, normalise: str) -> None:
     """Two ends pay 0.5 and 0, with a standard deviation of 0.25. Only what the policy learns is divided by it: a search
     pays 0.5 again, and V(s) is added to that."""
     config = load_config(CONFIG, ["rewards.weights={outcome=1.0}", f"rewards.normalise={normalise}"])
     own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    tree, chat = searched(own.tokenizer), make_chat(own, config)
-    tree.root.edges = []
-    for call, reward in (("go", 0.5), ("stay", 0.0)):
-        action = Action(call, call, token_ids=(ids := chat.encode_action(call)), logprobs=(-1.0,) * len(ids))
-        turn = Message("assistant", call, ids)
-        end = Node(State(TASK, (*tree.root.state.messages, turn, Message("user", "done"))), terminated=True)
-        tree.root.edges.append(Edge(action, 0.5, 1, reward, reward, end, components={"outcome": reward}))
-    (tmp_path / "trees").mkdir()
-    append(tmp_path / "trees", "collect", write_trees(tmp_path / "trees", "collect", 0, [tree]))
+    store_two_ends(tmp_path, own, config, weight=1.0)
     data = training_rows(job(config, tmp_path), own, (0.0, 1.0))
     assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
     unit = {"none": 1.0, "std": 0.25}[normalise]
     assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
+
+
+def test_trees_of_another_stage_of_a_curriculum_are_paid_as_in_the_present_one(tmp_path: Path) -> None:
+    """The end of an earlier stage, which paid twice the outcome of 0.5, is worth 0.5 in a stage without weights."""
+    config = load_config(CONFIG, ['adapt.stages=[{name="a", weights={outcome=2.0}}, {name="b"}]'])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    store_two_ends(tmp_path, own, config, weight=2.0)
+    data = training_rows(job(config.at_stage(1), tmp_path), own, (0.0, 1.0))
+    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
+    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25, -0.25])
 
 
 SMALL = [

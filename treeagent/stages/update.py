@@ -340,9 +340,11 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
         """The trees of each task with their places: as the policy learns from them, and with the rewards that a search
         pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
         paying = replace(rewards, normalise="none")
+        # The trees of an earlier stage of a curriculum hold rewards by its weights.
+        changes = rewards.active or any(stage.weights for stage in config.adapt.stages)
         for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight):
-            learnt = rescored(trees, rewards, rules, job.process_weight) if rewards.active else trees
-            same = not rewards.active or rewards == paying
+            learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
+            same = not changes or rewards == paying
             yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
 
     selected = None
