@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from toy_doors import Doors
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
@@ -25,7 +26,7 @@ from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
 from treeagent.stages.rounds import search_round
 from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
-from treeagent.stages.update import TrainJob, sample_value_rows, train_policy, update
+from treeagent.stages.update import TrainJob, greedy_success, sample_value_rows, train_policy, update
 from treeagent.store import read_as, shards, write_shard
 from treeagent.types import Action, Message, Split, State, Task, UserError
 
@@ -301,6 +302,29 @@ def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str,
     job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", "greedy", episodes=tmp_path / "episodes")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert not any(outcome.error for outcome in outcomes)
+
+
+class OneWay(Doors):
+    """Doors that nobody can go back through, with a prize behind every two of them."""
+
+    snapshot_kind: Literal["exact", "replay", "none"] = "none"
+
+    def __init__(self) -> None:
+        super().__init__({"ll": 1.0, "lr": 1.0, "rl": 1.0, "rr": 1.0})
+
+    def legal_actions(self) -> list[str]:
+        return ["l", "r"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_an_environment_that_cannot_go_back_plays_one_episode_after_another(parallel: int, tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:OneWay", "policy.actions=score", "policy.max_new_tokens=4"]
+    config = load_config(None, [*settings, f"environment.parallel={parallel}", "update.validation_tasks=3"])
+    job = BatchJob(config, tmp_path / "base", "base", 0, range(3), None, "test", "greedy")
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert [(outcome.error, outcome.reward, outcome.steps) for outcome in outcomes] == [("", 1.0, 2)] * 3
+    assert greedy_success(load_checkpoint(tmp_path / "base"), config)() == 1.0
 
 
 def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path: Path) -> None:

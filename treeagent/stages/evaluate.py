@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -40,7 +41,7 @@ from treeagent.stages.build import (
     tasks_at,
     with_split_steps,
 )
-from treeagent.stages.play import play, replan
+from treeagent.stages.play import play, playable_together, replan
 from treeagent.stages.search import BatchJob, batches
 from treeagent.store import shards, write_atomic
 from treeagent.types import derive_seed
@@ -216,11 +217,23 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
             value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
         play_tasks = replan if imagines else partial(play, highest=config.environment.returns[1])
-        outcomes, trees, episodes = asyncio.run(
-            play_tasks(
-                actors, blind, verified, tasks, job.mode, config.evaluate, config.search, seed, config.rewards.budgets
+        played = [
+            asyncio.run(
+                play_tasks(
+                    actors,
+                    blind,
+                    verified,
+                    group,
+                    job.mode,
+                    config.evaluate,
+                    config.search,
+                    seed,
+                    config.rewards.budgets,
+                )
             )
-        )
+            for group in playable_together(env, config.environment.parallel, tasks)
+        ]
+    outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
     for outcome, episode in zip(outcomes, episodes, strict=True):
         count_turns(outcome, episode)
         # In a world model, the imagined ends say nothing about success in the environment.

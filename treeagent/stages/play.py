@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.config import EvaluateConfig, Mode
+from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.rewards.components import episode_components
 from treeagent.rewards.constraint import path_costs, within_budgets
@@ -39,6 +40,14 @@ class Actors:
     greedy: Policy
     value: Value | None
     critic: Critic | None = None
+
+
+def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+    """Split tasks into groups whose episodes may be played at the same time. These are all tasks, unless the
+    environment cannot go back to an earlier state. Then each of its ``parallel`` instances plays one episode to its
+    end."""
+    size = parallel if env.snapshot_kind == "none" else len(tasks)
+    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
 
 async def play(

@@ -48,7 +48,7 @@ from treeagent.stages.build import (
 )
 from treeagent.stages.first_marks import first_marks, record_marks
 from treeagent.stages.hooks import training_hooks
-from treeagent.stages.play import execute
+from treeagent.stages.play import execute, playable_together
 from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
@@ -524,7 +524,11 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
         checkpoint.model.eval()
         policy.generator.forget()
         player = greedy(policy, config)
-        outcomes, _ = asyncio.run(execute(player, dynamics, tasks, [0] * len(tasks), [()] * len(tasks)))
+        outcomes = [
+            outcome
+            for group in playable_together(env, config.environment.parallel, tasks)
+            for outcome in asyncio.run(execute(player, dynamics, group, [0] * len(group), [()] * len(group)))[0]
+        ]
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
