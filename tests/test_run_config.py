@@ -191,6 +191,21 @@ def test_a_world_model_predicts_no_component_of_the_environment(model: str) -> N
     assert load_config(None, ["rewards.budgets.damage=1", "rewards.rules.damage=cost:damage", model])
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["search.process_weight=0.3", "rewards.weights.damage=-1", "rewards.weights.process=1", "rewards.weights.right=1"],
+)
+def test_imagined_trees_take_no_rewards_that_a_world_model_does_not_predict(setting: str) -> None:
+    name = setting.partition("=")[0]
+    assert f"{name} is set" in sentence(None, setting, "rewards.tools=true", "adapt.imagined=0.5")
+    assert load_config(None, [setting, "rewards.tools=true", "evaluate.world=runs/world"])  # plans see no rewards
+
+
+def test_imagined_trees_take_rewards_that_follow_from_a_predicted_step() -> None:
+    weights = "rewards.weights={outcome=1.0, steps=-0.1, invalid=-0.1, malformed=-0.1, brief=0.1}"
+    assert load_config(None, [weights, "rewards.tools=true", "rewards.rules.brief=own:brief", "adapt.imagined=0.5"])
+
+
 @pytest.mark.parametrize("setting", ["top_p=0.9", "min_p=0.1", "thought_tokens=64"])
 def test_what_a_server_of_text_alone_is_not_told_is_refused(setting: str) -> None:
     remote = [f"policy.{setting}", "policy.generator=remote"]

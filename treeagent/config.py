@@ -42,7 +42,7 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.rewards.config import RESERVED, RewardsConfig
+from treeagent.rewards.config import ASSESSED, HIDDEN, RESERVED, RewardsConfig
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
 from treeagent.store import regular
@@ -740,6 +740,16 @@ class RunConfig:
                 f"rewards.budgets names {min(own_costs)!r}, a component of the environment, which the world model that "
                 "evaluate.world or adapt.imagined searches does not predict: give it as a rule (rewards.rules), or "
                 "search the environment"
+            )
+        predicted = {"outcome", *ASSESSED, *self.rewards.rules, *set(RESERVED).difference(HIDDEN)}
+        unpredicted = "search.process_weight" if self.search.process_weight else ""
+        if own_weights := set(self.rewards.weights).difference(predicted):
+            unpredicted = f"rewards.weights.{min(own_weights)}"
+        if unpredicted and self.adapt.imagines:
+            raise ValueError(
+                f"{unpredicted} is set, but the world model that adapt.imagined searches predicts no such reward, so "
+                "that its trees would compare steps that were paid it with steps that were not: leave it out, or set "
+                "adapt.imagined to 0"
             )
         if self.adapt.refresh and self.reloads:
             raise ValueError(
