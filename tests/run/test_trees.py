@@ -35,3 +35,14 @@ def test_trees_of_a_task_come_together_where_its_first_tree_stands(
         groups.setdefault(record["task"]["id"], []).append(place)
     found = [(list(places), list(map(to_record, trees))) for places, trees in trees_by_task(folder, NAMES, marks=())]
     assert found == [(places, [stored[place] for place in places]) for places in groups.values()]
+
+
+def test_tasks_that_share_an_id_but_not_their_data_are_not_compared(tmp_path: Path) -> None:
+    """As in two stages of a curriculum that number their tasks alike."""
+    maps = ["SFG", "SHG", "SFG"]
+    trees = [random_tree(random.Random(0)) for _ in maps]
+    for tree, text in zip(trees, maps, strict=True):
+        tree.task = replace(tree.task, data={"map": text})
+    write_trees(tmp_path, "collect-1", 0, trees)
+    found = [(list(places), len(of_task)) for places, of_task in trees_by_task(tmp_path, ["collect-1"], marks=())]
+    assert found == [([0, 2], 2), ([1], 1)]

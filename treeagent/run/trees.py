@@ -98,7 +98,23 @@ def trees_by_task(
                 place, tree = numbered
                 later = places.get(tree.task.id, ())[1:]
                 others = [read(read_line(folder, each.name, each.index, each.line)) for each in later]
-                yield [place, *(each.place for each in later)], [tree, *others]
+                for group in _by_task([(place, tree), *zip((each.place for each in later), others, strict=True)]):
+                    yield [place for place, _ in group], [tree for _, tree in group]
+
+
+def _by_task(found: Sequence[tuple[int, Tree]]) -> list[list[tuple[int, Tree]]]:
+    """Group trees whose tasks have equal ids by task, in order. The stages of a curriculum may give one id to tasks
+    that differ in their seed or data."""
+    groups: list[list[tuple[int, Tree]]] = []
+    for place, tree in found:
+        for group in groups:
+            task = group[0][1].task
+            if (task.seed, task.data) == (tree.task.seed, tree.task.data):
+                group.append((place, tree))
+                break
+        else:
+            groups.append([(place, tree)])
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
