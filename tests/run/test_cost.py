@@ -140,6 +140,15 @@ def test_the_first_limit_ends_a_tree() -> None:
     assert tree_cost(episodes, "greedy", shape).generated_tokens == 40
 
 
+def test_training_tasks_are_searched_for_as_many_episodes_as_their_limits_allow() -> None:
+    """16 episodes of 4 steps, where a test task gets 8."""
+    config = settings("search.method=best_of_n", "search.limits={simulations=16}", "evaluate.best_of=8")
+    shape = Shape(root_tokens=30, turn_tokens=10, observation_tokens=5, steps=4)
+    found = modelled_rates(config, shape, SIZE, Device("a device", flops=1e9, bandwidth=1e9, memory=1e9))
+    assert found.search.environment_steps == 16 * 4
+    assert found.modes["best_of_n"].environment_steps == 8 * 4
+
+
 def test_plans_that_are_tried_again_cost_steps_but_no_tokens() -> None:
     device, asked = Device("a device", flops=1e9, bandwidth=1e9, memory=1e9), 'evaluate.modes=["greedy", "mcts"]'
     once, thrice = (

@@ -290,7 +290,7 @@ class TreeCost:
     environment_steps: float
 
 
-def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
+def tree_cost(config: RunConfig, mode: Mode, shape: Shape, *, training: bool = False) -> TreeCost:
     """Estimate the cost of the tree of one task from the limits of its search.
 
     A tree of S simulations generates S c T tokens: T tokens per candidate and c candidates per simulation. If
@@ -298,6 +298,9 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     candidates. Otherwise a new state gets ``search.candidates``, in half of the simulations. The first limit that is
     reached ends the tree. A simulation takes at most one new step; a sampled episode (best-of-N, chains) takes all of
     its steps, with one candidate each. With a prefix cache, a tree encodes its root and each observation once.
+
+    Args:
+        training: whether the task is a training task. ``evaluate.best_of`` is for test tasks only.
     """
     if mode == "greedy":
         steps = shape.steps
@@ -308,7 +311,7 @@ def tree_cost(config: RunConfig, mode: Mode, shape: Shape) -> TreeCost:
     widened = _widening(config, mode)
     per_simulation = shape.steps if whole_episodes else float(widened) if widened else search.candidates / 2
     tokens, steps = per_simulation * shape.turn_tokens, shape.steps if whole_episodes else 1.0
-    simulations = config.evaluate.best_of if mode == "best_of_n" else limits.simulations
+    simulations = config.evaluate.best_of if mode == "best_of_n" and not training else limits.simulations
     bounds = [float(simulations)] if simulations is not None else []
     bounds += [limits.generated_tokens / tokens] if limits.generated_tokens is not None else []
     bounds += [limits.environment_steps / steps] if limits.environment_steps is not None else []
@@ -341,8 +344,8 @@ def modelled_rates(
         + _DECODE_SECONDS
     )
 
-    def play(mode: Mode, replays: int = 0) -> PlayRate:
-        cost = tree_cost(config, mode, shape)
+    def play(mode: Mode, replays: int = 0, *, training: bool = False) -> PlayRate:
+        cost = tree_cost(config, mode, shape, training=training)
         steps = cost.environment_steps * (1 + replays)  # as if every step of a tree belonged to a plan that is replayed
         seconds = cost.generated_tokens * pass_seconds / rows + cost.encoded_tokens * read + steps * step_seconds
         return PlayRate(cost.generated_tokens, steps, Affine(0.0, seconds))
@@ -364,7 +367,7 @@ def modelled_rates(
     warm = train(config.warm_start.training, episode)
     shot = shape.steps * step_seconds
     return Rates(
-        search=play(config.search.method),
+        search=play(config.search.method, training=True),
         modes=modes,
         updates={
             method: train(_training(config, method), pairs.get(method, 1.0) * shape.episode_tokens)
