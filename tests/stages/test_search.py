@@ -24,10 +24,10 @@ from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
-from treeagent.stages.rounds import search_round
+from treeagent.stages.rounds import Searched, _search_variations, search_round
 from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
 from treeagent.stages.update import TrainJob, greedy_success, sample_value_rows, train_policy, update
-from treeagent.store import read_as, shards, write_shard
+from treeagent.store import read_as, shards, write_atomic, write_shard
 from treeagent.types import Action, Message, Split, State, Task, UserError
 
 TASK = Task("t", "earn")
@@ -222,6 +222,18 @@ def test_dynamic_sampling_leaves_later_rounds_their_tasks(tmp_path: Path) -> Non
             search_round(config, run, RichProgress(), tmp_path / "base", number, {})
         places = [[row.place for row in tree_rows(run.trees, f"collect-{number}")] for number in (1, 2)]
     assert places == [[0, 1, 2], [3, 4]]
+
+
+def test_variations_too_are_searched_with_the_updated_policy(tmp_path: Path) -> None:
+    doors = ["environment.name=toy_doors:Doors", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*doors, "adapt.lag=1", "adapt.refresh=true"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for name in ("old", "new"):
+            save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), run.checkpoints / name)
+        write_atomic(run.newest, b"./checkpoints/new")
+        found = {0: Searched(spread=0.5, accuracy=0.5)}
+        _search_variations(config, run, RichProgress(), run.checkpoints / "old", 1, [(0, 0)], found)
+        assert [row.policy for row in tree_rows(run.trees, "vary-1")] == ["./checkpoints/new"]
 
 
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:

@@ -379,7 +379,8 @@ def _search_variations(
         return
     variants = iter([variant for _, variant in varied])
     jobs = batches(config, run, checkpoint, all_name, [place for place, _ in varied])
-    jobs = [replace(job, variants=[next(variants) for _ in job.tasks]) for job in jobs]
+    newest = run.newest if config.adapt.refresh else None
+    jobs = [replace(job, variants=[next(variants) for _ in job.tasks], newest=newest) for job in jobs]
     search_batches(config, run, progress, jobs)
     kept = [
         (place, tree)
