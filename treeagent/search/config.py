@@ -105,7 +105,8 @@ class SearchConfig:
     the actions that a state has. At 0, a state gets ``candidates`` at its first visit and no more, as under UCT and the
     other methods. AB-MCTS also samples this many at a time, or ``candidates`` if it is 0."""
     root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Fraction of Dirichlet noise mixed into the priors at the root. Evaluation adds none."""
+    """Fraction of Dirichlet noise mixed into the priors at the root. Evaluation adds none. Distillation (``distil``)
+    from such trees needs ``update.targets.kind`` "visits"."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Discount factor γ for each step."""
     bootstrap: bool = False
