@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from command import CONFIG, treeagent
 
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+
 
 def test_a_plan_by_formulas_lists_the_stages_of_the_command_and_its_price() -> None:
     once = treeagent("plan", CONFIG, "--no-measure", "--price", "3")
@@ -33,6 +37,19 @@ def test_beside_the_plan_of_a_run_stands_what_it_took(finished_run: Path) -> Non
     assert told.returncode == 0, told.stderr
     assert "taken so far" in told.stdout
     assert "times.jsonl" in [file.name for file in finished_run.iterdir()]
+
+
+def test_a_policy_whose_trees_teach_nothing_is_planned_by_formulas(tmp_path: Path) -> None:
+    """An untrained model makes no call, so that the measurement finds no pair to learn from."""
+    shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
+    tokenizer = train_tokenizer(["Thought: earn Action: go on"] * 5, shape)
+    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer), tmp_path / "base")
+    few = ["workers=1", "environment.max_steps=1", "policy.max_new_tokens=4", "search.limits={simulations=2}"]
+    few += ["adapt.rounds=1", "collect.tasks=2", "evaluate.tasks=2", "update.validation_tasks=2"]
+    chosen = ['adapt.methods=["dpo"]', 'evaluate.modes=["greedy"]']
+    told = treeagent("plan", CONFIG, "--command", "train", "--checkpoint", tmp_path / "base", *few, *chosen)
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"^round 1: updates +[\d,]+ +[\d,]+", told.stdout, re.MULTILINE), told.stdout
 
 
 @pytest.mark.slow

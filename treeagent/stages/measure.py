@@ -21,7 +21,7 @@ from treeagent.config import Method, Mode, RunConfig
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import scratch_shape
 from treeagent.learners.lora import with_adapter
-from treeagent.run.cost import Affine, Device, Kind, ModelSize, PlayRate, Rates, TrainRate
+from treeagent.run.cost import Affine, Device, Kind, ModelSize, PlayRate, Rates, Shape, TrainRate, modelled_rates
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.metrics import Cost
 from treeagent.run.progress import Advance, Progress, Stage
@@ -299,7 +299,8 @@ def _updates(
     measurement: _Measurement, kind: Kind, policy: Path, value_seconds: float, warm: TrainRate | None
 ) -> dict[Method, TrainRate]:
     """Rates of a few steps of each method: run side by side as in the quickstart, or one after the other as in a
-    round."""
+    round. A method that finds nothing to learn gets the rate of another training or, without any, that of the
+    formulas."""
     config, run = measurement.config, measurement.run
     methods: tuple[Method, ...] = config.update.methods if kind == "quickstart" else config.adapt.methods
     few = {"max_steps": _FIRST_STEPS, "validate_every": 10**6}
@@ -339,6 +340,10 @@ def _updates(
     for method in methods:
         if method not in rates and known is not None:
             rates[method] = replace(known, steps_per_epoch=0.0, fixed_seconds=value_seconds)
+        elif method not in rates:
+            size, device = model_size(config, policy), this_device(config)
+            rate = modelled_rates(config, Shape.assumed(config), size, device).updates[method]
+            rates[method] = replace(rate, fixed_seconds=value_seconds)
     return rates
 
 
