@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
+from treeagent.run.folder import Run
 from treeagent.run.trees import read_trees
 from treeagent.views import PairConfig, preference_pairs
 
@@ -44,9 +45,12 @@ def tiny_model(vocabulary: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFa
 
 
 def main(run: str, out: str, name: str = "", *, max_steps: int = 100) -> None:
-    trees = list(read_trees(Path(run) / "trees"))
+    source = Run.open(Path(run))
+    trees = list(read_trees(source.trees, source.collections()))
     pairs = [pair for tree in trees for pair in preference_pairs(tree, PairConfig(min_margin=0.1))]
     print(f"{len(trees)} trees give {len(pairs)} preference pairs")
+    if not pairs:
+        raise SystemExit("without pairs there is nothing to learn: collect more trees, or lower min_margin")
     rows = [
         {
             "prompt_ids": list(pair.context_ids),

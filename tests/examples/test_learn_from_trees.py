@@ -7,7 +7,8 @@ import torch
 from hand_trees import hand_tree, random_tree
 from safetensors.torch import load_file
 
-from treeagent.run.folder import COLLECTED
+from treeagent.config import RunConfig
+from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
@@ -17,9 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*deprec
 EXAMPLE = Path(__file__).parents[2] / "examples" / "learn_from_trees.py"
 
 
-def store(trees: list[Tree], run: Path) -> None:
-    (run / "trees").mkdir(parents=True)
-    write_shard(run / "trees", COLLECTED, 0, map(to_record, trees))
+def store(trees: list[Tree], folder: Path, name: str = COLLECTED) -> None:
+    with Run.create(folder, RunConfig(), resume=True) as run:
+        write_shard(run.trees, name, 0, map(to_record, trees))
 
 
 def test_two_steps_of_dpo_on_stored_trees_change_a_model_and_save_it(
@@ -44,3 +45,10 @@ def test_without_a_model_a_tiny_one_is_made_that_knows_all_tokens(tmp_path: Path
     store([hand_tree()], tmp_path / "run")
     runpy.run_path(str(EXAMPLE))["main"](str(tmp_path / "run"), str(tmp_path / "out"), max_steps=1)
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_it_learns_from_the_trees_of_all_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store([hand_tree()], tmp_path / "run", "collect-1")
+    store([hand_tree()], tmp_path / "run", "collect-2")
+    runpy.run_path(str(EXAMPLE))["main"](str(tmp_path / "run"), str(tmp_path / "out"), max_steps=1)
+    assert capsys.readouterr().out.startswith("2 trees give ")
