@@ -141,6 +141,13 @@ def test_shots_of_a_file_are_shown_as_they_are_written(tmp_path: Path) -> None:
     assert prompt == f"{said}<|user|>go<|end|><|assistant|>"
 
 
+def test_a_text_of_a_file_may_hold_unicode_line_separators(tmp_path: Path) -> None:
+    file = tmp_path / "shots.jsonl"
+    written = json.dumps(talk("a\u2028b", "c\x85d"), ensure_ascii=False)
+    file.write_bytes(f"\ufeff{written}\r\n".encode())  # with the byte order mark and line end of Windows
+    assert read_shots(file) == [Shot(("a\u2028b",), ("c\x85d",))]
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

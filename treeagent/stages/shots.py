@@ -109,7 +109,7 @@ def read_shots(path: Path) -> list[Shot]:
         UserError: the file cannot be read, or a line of it has another form.
     """
     try:
-        lines = regular(path).read_text(encoding="utf-8").splitlines()
+        lines = regular(path).read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other line breaks
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"policy.shots names {path}, which cannot be read ({error}): give a number, or a file of JSON lines"
