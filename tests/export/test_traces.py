@@ -112,6 +112,13 @@ def test_answers_without_ids_follow_the_last_call_once(tmp_path: Path) -> None:
     assert [message.content for message in end.state.messages if message.role == "user"] == ["find both", "one", "two"]
 
 
+def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
+    plain, windows = tmp_path / "plain.jsonl", tmp_path / "windows.jsonl"
+    plain.write_bytes(orjson.dumps(CHAT))
+    windows.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(CHAT) + b"\r\n")
+    assert read_transcripts(windows) == read_transcripts(plain)
+
+
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
     """Values are JSON strings or OTLP's own lists. The answer to the last call is only in the tool's span."""
     say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]

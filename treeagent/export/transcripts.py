@@ -1,6 +1,7 @@
 """Reads transcripts of other agents (OpenAI's messages, or OpenTelemetry GenAI spans in OTLP's JSON) as trees of one
 path."""
 
+import codecs
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def _message(message: TranscriptMessage) -> Message:
 
 
 def _values(path: Path) -> Iterator[tuple[int, object]]:
-    content = regular(path).read_bytes()
+    content = regular(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         yield 1, orjson.loads(content)
         return
