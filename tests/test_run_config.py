@@ -131,6 +131,9 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
         ("update.methods=[]", "update.methods: [] "),
         ('adapt.methods=["dpo", "dpo"]', "adapt.methods: ['dpo', 'dpo'] "),
         ("search.c_init=nan", "search.c_init is nan"),
+        ("environment.returns=[0, inf]", "environment.returns.1 is inf"),
+        ('adapt.stages=[{nmae="easy"}]', "adapt.stages[].nmae is no setting: did you mean adapt.stages[].name"),
+        ('adapt.stages=[{name="easy", option={size=1}}]', "adapt.stages[].option.size is no setting: "),
         ("search.limits.simulations", "override 'search.limits.simulations' is not of the form key=value"),
         ("search..simulations=3", "override 'search..simulations=3' is not of the form key=value"),
         ("=3", "override '=3' is not of the form key=value"),
@@ -212,6 +215,12 @@ def test_what_a_server_of_text_alone_is_not_told_is_refused(setting: str) -> Non
     assert load_config(None, remote).policy.generator == "remote"
     said = sentence(None, *remote, "policy.text_only=true")
     assert said.startswith("policy: ") and setting.partition("=")[0] in said
+
+
+def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b"\xef\xbb\xbfseed = 7\r\n[collect]\r\ntasks = 9\r\n")
+    assert (load_config(file).seed, load_config(file).collect.tasks) == (7, 9)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 _OPEN_TABLES = (
     "environment.options.",
+    "adapt.stages[].options.",
+    "adapt.stages[].weights.",
     *(f"rewards.{table}." for table in ("weights", "schedule", "rules", "budgets")),
 )
 """Tables whose keys the user chooses."""
@@ -855,8 +857,10 @@ def load_config(
     if seed is not None:
         settings["seed"] = seed
     for key, value in _flat(settings).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{key} is {value}, but should be a finite number: correct it")
+        parts = [(f"{key}.{index}", each) for index, each in enumerate(value)] if isinstance(value, list) else []
+        for name, number in parts or [(key, value)]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigError(f"{name} is {number}, but should be a finite number: correct it")
     try:
         # In pydantic's JSON mode, strict types still accept a table for a dataclass and an array for a tuple.
         return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
@@ -936,7 +940,7 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
     if path.resolve() in reading:
         raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows write a byte order mark
         json.dumps(settings, default=str)  # fails on values nested too deeply
     except (OSError, ValueError, RecursionError) as error:  # missing, not UTF-8, not TOML, or nested too deeply
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
@@ -984,10 +988,22 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all settings that are no tables. Those in a list of tables are as in ``known_settings``."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{key}.")
+            continue
+        yield f"{prefix}{key}"
+        for each in value if isinstance(value, list) else ():
+            if isinstance(each, dict):
+                yield from _keys(each, f"{prefix}{key}[].")
+
+
 def _unknown_key(settings: Mapping[str, Any]) -> str:
     """A sentence about the first unknown key; empty if all keys are known."""
     known = [key for key, _, _ in known_settings()]
-    for key in _flat(settings):
+    for key in _keys(settings):
         known_table = any(one.startswith(f"{key}.") for one in known)
         if not known_table and key not in known and not key.startswith(_OPEN_TABLES):
             near = difflib.get_close_matches(key, known, 3, cutoff=0.5)
