@@ -346,6 +346,13 @@ def test_list_names_every_built_in_environment() -> None:
     assert all(name in result.stdout for name in BUILT_IN)
 
 
+def test_a_world_model_is_an_environment_by_its_name_alone(tmp_path: Path) -> None:
+    """Without an earlier import of the package that it is in."""
+    command = [sys.executable, "-m", "treeagent", "envs", "check", "imagined", f"run={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"{tmp_path} holds no run" in done.stderr.replace("\n", " ")
+
+
 def test_check_passes_and_prints_counts_and_times() -> None:
     result = treeagent("check", "shop", "difficulty=1", "--tasks", "1")
     assert result.exit_code == 0, result.output

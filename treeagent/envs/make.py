@@ -27,6 +27,7 @@ BUILT_IN = {
     "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
     "planning": "treeagent.envs.planning:PlanningEnv",
     "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
+    "imagined": "treeagent.imagination.env:WorldEnv",
 }
 
 EXTRAS = {

@@ -4,8 +4,3 @@
 imagined. ``verify`` replays the best imagined paths, so that no imagined success is used without a check. ``load``
 opens the world model of a run. ``env.WorldEnv`` offers it as the environment named "imagined".
 """
-
-from treeagent.envs import BUILT_IN
-
-# Registered here, because ``treeagent.envs`` must not import this package.
-BUILT_IN["imagined"] = "treeagent.imagination.env:WorldEnv"
