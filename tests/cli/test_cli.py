@@ -13,11 +13,12 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from treeagent.cli.app import Commands, app
-from treeagent.cli.options import find_checkpoint
+from treeagent.cli.options import checkpoint_and_overrides, find_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.example import Example
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import train_tokenizer
+from treeagent.marks import append_mark, new_mark
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
@@ -224,6 +225,25 @@ def test_a_checkpoint_is_used_as_its_run_was_wherever_the_command_is_given(
     assert find_checkpoint(name).name == "base"
     said = sentence("eval", name, "--out", tmp_path / "out", "--trust")
     assert "evaluate.tasks" in said and "34" in said
+
+
+def test_the_name_of_a_run_may_hold_an_equals_sign(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "lr=0.1" / "checkpoints" / "base"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+    assert checkpoint_and_overrides(str(checkpoint), ["seed=1"]) == (checkpoint, ["seed=1"])
+    assert checkpoint_and_overrides("seed=1", ["workers=1"]) == (None, ["seed=1", "workers=1"])
+
+
+def test_a_user_without_a_login_is_asked_for_a_name(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under the number of an unknown user."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31)
+    append_mark(run / "marks.jsonl", new_mark("ann", "failed", id="a", task_id="t", state="s", shown=("x",)))
+    assert "--who" in sentence("marks", run, "--withdraw", "a")
+    assert "--who" in sentence("approve", tmp_path / "approvals", "--once")
+    assert treeagent("marks", run, "--withdraw", "a", "--who", "ann").exit_code == 0
 
 
 def test_a_checkpoint_does_not_lend_the_address_of_its_runs_copy(tmp_path: Path) -> None:

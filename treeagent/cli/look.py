@@ -262,8 +262,6 @@ def review(
 
     Example: treeagent review runs/shop --who ada
     """
-    import getpass
-
     from treeagent.marks import FILE, read_marks
     from treeagent.review.queue import review_queue
     from treeagent.review.server import Review, ReviewServer
@@ -275,7 +273,7 @@ def review(
     if not items:
         raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")
     try:
-        server = ReviewServer(Review(run, items, who or getpass.getuser()), port)
+        server = ReviewServer(Review(run, items, _name(who)), port)
     except OSError as error:
         raise RunError(f"port {port} cannot be used ({error.strerror}): leave --port out, or give another") from error
     with server:
@@ -297,8 +295,6 @@ def marks(
 
     Example: treeagent marks runs/shop
     """
-    import getpass
-
     from rich.table import Column, Table
     from rich.text import Text
 
@@ -311,7 +307,7 @@ def marks(
     if withdraw is not None:
         if withdraw not in {mark.id for mark in effective_marks(all_marks)}:
             raise RunError(f"{file} holds no standing mark {withdraw}: treeagent marks {run_folder} lists them")
-        append_mark(file, new_mark(who or getpass.getuser(), "withdraw", withdraws=withdraw))
+        append_mark(file, new_mark(_name(who), "withdraw", withdraws=withdraw))
         Terminal().print(f"withdrew {withdraw}")
         return
     count = effective_marks(all_marks)
@@ -342,7 +338,6 @@ def approve(
 
     Example: treeagent approve runs/shop-approvals
     """
-    import getpass
     import sys
     import time
 
@@ -351,7 +346,7 @@ def approve(
     from treeagent.envs.approval import Answer, answer, waiting
     from treeagent.visible import visible
 
-    console, name, is_waiting = Terminal(soft_wrap=True), who or getpass.getuser(), False
+    console, name, is_waiting = Terminal(soft_wrap=True), _name(who), False
     folder.mkdir(parents=True, exist_ok=True)
     while True:
         request = next(waiting(folder), None)
@@ -377,3 +372,19 @@ def approve(
         decision = Answer(word.lower() in ("y", "yes"), name, note=note)
         if not answer(folder, request.id, decision):
             console.print("too late: it was answered before", style="yellow")
+
+
+def _name(who: str) -> str:
+    """The name that marks and answers bear: ``who``, or else the user's login.
+
+    Raises:
+        UserError: the user has no login, as a container's user may have none.
+    """
+    import getpass
+
+    from treeagent.types import UserError
+
+    try:
+        return who or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise UserError("this user has no login name: give a name by --who") from error

@@ -215,7 +215,7 @@ def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | 
     settings = list(overrides or ())
     if checkpoint is None:
         return None, settings
-    if "=" in checkpoint:
+    if "=" in checkpoint and not Path(checkpoint).is_dir():  # the folder of a run may be "lr=0.1"
         return None, [checkpoint, *settings]
     return find_checkpoint(checkpoint), settings
 
