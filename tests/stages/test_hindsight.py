@@ -19,7 +19,7 @@ from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.build import make_policy
-from treeagent.stages.hindsight import measure_divergence
+from treeagent.stages.hindsight import measure_divergence, searching_policy
 from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task, UserError
 
@@ -147,6 +147,14 @@ def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLM
     assert other.returncode == 2 and "hindsight" in other.stderr
     alone = treeagent("export", run.path, "--out", tmp_path / "none", "--hindsight")
     assert alone.returncode == 2 and "criticality" in alone.stderr
+
+
+def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        for number in (9, 10):
+            run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
+            write_shard(run.trees, f"collect-{number}", 0, [])
+    assert searching_policy(run, "--model") == run.checkpoints / "round-9-rft"
 
 
 def test_a_run_that_names_no_policy_asks_for_one(policy: LLMPolicy, tmp_path: Path) -> None:

@@ -131,6 +131,21 @@ def test_an_interrupted_fit_is_not_continued_from_another_checkpoint(
         fit_reward(config, run, QuietProgress(), checkpoints / "warm")  # a finished fit is replaced
 
 
+def test_a_run_of_rounds_starts_from_the_policy_that_searched_last(
+    fitted: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    folder, checkpoints = tmp_path / "run", finished_run / "checkpoints"
+    shutil.copytree(fitted, folder)
+    for file in (folder / "trees").iterdir():
+        file.rename(file.with_name(file.name.replace("collect", "collect-2", 1)))
+    given = {"collect-1": str(checkpoints / "warm"), "collect-2": str(checkpoints / "base")}
+    (folder / "given.json").write_bytes(orjson.dumps(given))
+    done = treeagent("reward", "fit", folder, "update.reward.max_steps=3", "update.reward.learning_rate=1e-3")
+    assert done.returncode == 0, done.stderr
+    ours, theirs = ((run / "checkpoints" / "reward" / "model.safetensors").read_bytes() for run in (folder, fitted))
+    assert ours == theirs
+
+
 @pytest.mark.slow
 def test_it_is_a_component_a_tier_and_a_value(fitted: Path, finished_run: Path, tmp_path: Path) -> None:
     model, base = fitted / "checkpoints" / "reward", finished_run / "checkpoints" / "base"

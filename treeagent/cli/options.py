@@ -280,6 +280,6 @@ def measured_in_hindsight(
     from treeagent.run.folder import Run, checkpoint_name
     from treeagent.stages.hindsight import hindsight, searching_policy
 
-    checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder))
+    checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder), "--model")
     config = load_config(run_folder / "config.toml", overrides)
     return checkpoint_name(checkpoint, run_folder), hindsight(checkpoint, config)

@@ -36,17 +36,16 @@ def fit(
     """
     from treeagent.config import load_config
     from treeagent.report.reward import reward_table
-    from treeagent.run.folder import COLLECTED, Run, RunError
+    from treeagent.run.folder import COLLECTED, Run
     from treeagent.run.progress import RichProgress
+    from treeagent.stages.hindsight import searching_policy
     from treeagent.stages.reward import fit_reward
 
     own = Run.open(run_folder)
     require_trees(run_folder, COLLECTED)
     require_trust(own.path / "config.toml", overrides or (), trust)
     settings = load_config(own.path / "config.toml", overrides or ())
-    start = find_checkpoint(checkpoint) if checkpoint else own.recorded_checkpoint(COLLECTED)
-    if start is None:
-        raise RunError(f"{run_folder} does not tell which policy searched its trees: give --checkpoint")
+    start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own, "--checkpoint")
     with Run.create(run_folder, own.config, resume=True) as run:
         progress = RichProgress(run=run.path)
         written, audit = fit_reward(settings, run, progress, start)

@@ -25,8 +25,9 @@ _NOTES = {
 }
 
 
-def searching_policy(run: Run) -> Path:
-    """The checkpoint that searched the latest trees of a run.
+def searching_policy(run: Run, option: str) -> Path:
+    """The checkpoint that searched the latest trees of a run. ``option`` is the option of the command line that names a
+    checkpoint.
 
     Raises:
         UserError: the run does not record it.
@@ -34,7 +35,7 @@ def searching_policy(run: Run) -> Path:
     for name in reversed(run.collections()):
         if (checkpoint := run.recorded_checkpoint(name)) is not None:
             return checkpoint
-    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by --model")
+    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by {option}")
 
 
 def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
