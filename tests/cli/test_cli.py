@@ -227,6 +227,24 @@ def test_a_checkpoint_is_used_as_its_run_was_wherever_the_command_is_given(
     assert "evaluate.tasks" in said and "34" in said
 
 
+class Lazy(Example):
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return (each for each in super().tasks(split, count, start))  # type: ignore[return-value]
+
+
+class Described(Example):
+    def tools(self) -> Any:
+        return [{"name": "guess"}]
+
+
+def test_an_environment_that_returns_other_types_is_refused_before_the_run_begins(tmp_path: Path) -> None:
+    settings = ("--config", "own", "--out", tmp_path / "run")
+    said = sentence("quickstart", *settings, f"environment.name={__name__}:Lazy")
+    assert said.startswith("tasks('train') returns a generator")
+    assert "ToolSpec" in sentence("quickstart", *settings, f"environment.name={__name__}:Described")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_name_of_a_run_may_hold_an_equals_sign(tmp_path: Path) -> None:
     checkpoint = tmp_path / "lr=0.1" / "checkpoints" / "base"
     checkpoint.mkdir(parents=True)

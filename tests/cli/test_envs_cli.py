@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -344,6 +345,22 @@ def test_list_names_every_built_in_environment() -> None:
     result = treeagent("list")
     assert result.exit_code == 0
     assert all(name in result.stdout for name in BUILT_IN)
+
+
+class OpenAI(Quiz):
+    def tools(self) -> Sequence[ToolSpec]:
+        return [{"type": "function", "function": {"name": "submit", "parameters": {}}}]  # type: ignore[list-item]
+
+
+def test_tools_and_turns_of_another_type_are_named_with_the_right_one() -> None:
+    told = treeagent("check", f"{__name__}:OpenAI")
+    assert told.exit_code == 2 and "treeagent.envs.ToolSpec" in told.stderr
+
+    class Silent(Quiz):
+        def demonstrator(self, noise: float) -> Demonstrator | None:
+            return cast(Demonstrator, SimpleNamespace(act=lambda rng: None))
+
+    assert any("act returned None" in each for each in check_env(Silent(), TASK).violations)
 
 
 def test_a_world_model_is_an_environment_by_its_name_alone(tmp_path: Path) -> None:

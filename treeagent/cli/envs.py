@@ -131,6 +131,7 @@ def new(
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
+    from treeagent.envs.answers import checked_tools
     from treeagent.envs.check import Ends, check_env, check_tasks, first_tasks, measure_env
     from treeagent.stages.formats import check_formats
     from treeagent.types import Task, UserError
@@ -140,6 +141,7 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         raise UserError(f"environment {name!r} has no task in its split 'train': it needs one to be checked on")
     if not isinstance(tasks[0], Task):
         raise UserError(f"environment {name!r} gives {tasks[0]!r:.80} as a task: give a treeagent.types.Task")
+    checked_tools(checked.tools())
     reports = [check_env(checked, task, other=other) for task in tasks]
     violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
     skipped = [each for report in reports for each in report.skipped]

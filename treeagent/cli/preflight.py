@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
-from treeagent.envs.answers import contained
+from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
 from treeagent.imagination.load import require_world, with_planning_world
 from treeagent.rewards.audit import require_cap
@@ -62,6 +62,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     with closing(
         ShieldedEnv(make_env(environment.name, environment.options), environment.shield, approve=environment.approve)
     ) as env:
+        checked_tools(env.tools())
         _require_tasks(config, env, uses)
         require_names(config.rewards, env.components)
         require_cap(config.rewards, config.search.learned_weight)
@@ -178,7 +179,8 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
     for use in uses:
         split, key, count = required[use]
         try:
-            if not env.tasks(split, 1, count - 1):
+            found: object = env.tasks(split, 1, count - 1)
+            if isinstance(found, Sequence) and not found:
                 raise ValueError("its tasks() gives none there")
         except ValueError as error:
             fix = str(error) if isinstance(error, UserError) else f"{error}: lower it"
@@ -186,3 +188,4 @@ def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
                 f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
                 f"has fewer: {fix}"
             ) from error
+        checked_tasks(found, split)

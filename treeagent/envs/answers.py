@@ -13,8 +13,8 @@ from typing import Final
 
 import orjson
 
-from treeagent.envs.base import EnvBroken, StepResult
-from treeagent.types import Task
+from treeagent.envs.base import EnvBroken, StepResult, ToolSpec
+from treeagent.types import Split, Task, UserError
 
 ENDING: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
 """Exceptions with which an environment would end the whole run, or the task of the event loop. ``KeyboardInterrupt`` is
@@ -43,6 +43,20 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def checked_tasks(answer: object, split: Split) -> Sequence[Task]:
+    """Return the result of ``tasks``; raise ``UserError`` if it is no sequence."""
+    if not isinstance(answer, Sequence):
+        raise UserError(f"tasks({split!r}) returns a {type(answer).__name__}: let it return a list")
+    return answer
+
+
+def checked_tools(answer: object) -> Sequence[ToolSpec]:
+    """Return the result of ``tools``; raise ``UserError`` if it is no sequence of ``ToolSpec``."""
+    if not isinstance(answer, Sequence) or not all(isinstance(each, ToolSpec) for each in answer):
+        raise UserError(f"tools() returns {answer!r:.80}: let it return a list of treeagent.envs.ToolSpec")
+    return answer
 
 
 def checked_task(task: Task) -> Task:

@@ -13,10 +13,18 @@ from statistics import median, quantiles
 from typing import get_args
 from unittest import mock
 
-from treeagent.envs.answers import checked_reset, checked_step, checked_verdict, contained
+from treeagent.envs.answers import (
+    checked_legal,
+    checked_reset,
+    checked_step,
+    checked_tasks,
+    checked_turn,
+    checked_verdict,
+    contained,
+)
 from treeagent.envs.base import Demonstrator, Env, SnapshotKind, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, type_of
-from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
+from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
@@ -175,13 +183,11 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
     """
     while count:
         try:
-            found: object = env.tasks(split, count, start)
+            found = env.tasks(split, count, start)
         except ValueError:
             count //= 2
             continue
-        if not isinstance(found, Sequence):
-            raise UserError(f"tasks({split!r}) returns a {type(found).__name__}: let it return a list")
-        return found
+        return checked_tasks(found, split)
     return ()
 
 
@@ -314,7 +320,7 @@ class _Check:
         if player is None:
             calls, results = self.take_actions(self.depth)
         else:
-            calls, results = self.take_actions(_LONGEST_EPISODE, lambda: player.act(self.rng)[1])
+            calls, results = self.take_actions(_LONGEST_EPISODE, lambda: checked_turn(player.act(self.rng))[1])
         verdict, earned = checked_verdict(self.env.verify()), self.earned(results)
         self.expect(
             earned <= _SUCCESS + _ROUNDING,
@@ -351,7 +357,7 @@ class _Check:
 
     def count_end(self, player: Demonstrator | None) -> None:
         """Play an episode with ``player``, or at random if it is None, and count how it ends."""
-        choose = None if player is None else lambda: player.act(self.rng)[1]
+        choose = None if player is None else lambda: checked_turn(player.act(self.rng))[1]
         _, results = self.take_actions(_LONGEST_EPISODE, choose)
         if not results:
             return
@@ -441,11 +447,11 @@ class _Check:
         return self.earned(results) >= _SUCCESS - _ROUNDING
 
     def choose(self) -> Call | None:
-        choices: Sequence[Call] = self.actions or self.env.legal_actions() or ()
+        choices: Sequence[Call] = self.actions or checked_legal(self.env.legal_actions()) or ()
         if choices:
             return self.rng.choice(choices)
         player = self.env.demonstrator(0.5)
-        return player.act(self.rng)[1] if player is not None else None
+        return checked_turn(player.act(self.rng))[1] if player is not None else None
 
     def take_actions(
         self, steps: int, choose: Callable[[], Call | None] | None = None

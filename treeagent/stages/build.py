@@ -32,7 +32,7 @@ from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
-from treeagent.envs.answers import contained
+from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.disturbed import DisturbedEnv
 from treeagent.envs.pool import EnvPool
@@ -65,7 +65,7 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         block = [place for _, place in run]
         with contained():
-            found = env.tasks(split, len(block), block[0])
+            found = checked_tasks(env.tasks(split, len(block), block[0]), split)
         if len(found) != len(block):
             raise UserError(
                 f"the environment gave {len(found)} where tasks {block[0]} to {block[-1]} of split {split!r} were "
