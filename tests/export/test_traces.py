@@ -201,6 +201,18 @@ def test_a_text_that_makes_a_call_of_the_only_tool_is_traced_as_that_call() -> N
     assert win == {"name": "act", "arguments": '{"command": "win"}'}
 
 
+def test_the_thought_of_a_malformed_turn_is_traced_once() -> None:
+    text = "Thought: two\nAction: look[\nAction: look[]"
+    action = make_grammar("react").read(text)
+    assert action.error and action.thought
+    task = Task("t", "go")
+    root = Node(State(task, (Message("user", "go"),)))
+    after = State(task, (*root.state.messages, Message("assistant", text), Message("user", "Invalid action")))
+    root.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, Node(after, terminated=True, invalid=True)))
+    [row] = chat_rows(Tree(task, 0, root), TOLD)
+    assert row["messages"][1] == {"role": "assistant", "content": text}
+
+
 def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
     tree = forked_tree()
     [row] = verifiers_rows(tree, TOLD)

@@ -138,7 +138,8 @@ def _turns(root: Node, path: Sequence[Edge], facts: TraceFacts) -> Iterator[_Tur
         call: str | ToolCall = action.call
         if isinstance(call, str) and facts.tools and call:
             call = read_call(as_call(call, facts.tools), facts.tools)
-        thought = "\n".join(filter(None, (*thoughts, action.thought)))
+        own = "" if action.error else action.thought  # the text of a malformed turn holds its thought
+        thought = "\n".join(filter(None, (*thoughts, own)))
         tool_call = call if isinstance(call, ToolCall) else None
         text = "" if tool_call else action.text if action.error or not isinstance(action.call, str) else action.call
         answers = () if child is None else _added_messages(parent, child)
