@@ -206,7 +206,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = "free some space, then continue with --resume" if full else "check the path and its permissions"
+        again = "free some space, then repeat the command, with --resume if it has that option"
+        fix = again if full else "check the path and its permissions"
         raise StoreError(f"cannot write {path}: {error.strerror or error}: {fix}") from error
 
 

@@ -43,7 +43,7 @@ def quickstart(
 
     Writes RUN/trees, RUN/checkpoints, RUN/metrics.jsonl, RUN/results.json and RUN/report.html.
 
-    Example: treeagent quickstart --out runs/shop search.limits.simulations=32
+    Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
     options = Given(config, overrides, seed, engine, out, resume, trust)
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]

@@ -74,7 +74,9 @@ def imported(name: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise UserError(f"{what} {name!r} cannot be imported ({error}): give an importable module:name") from error
+        raise UserError(
+            f"{what} {name!r} cannot be imported ({error}): give module:name, in the folder that holds the module"
+        ) from error
 
 
 def _returned_class(found: object) -> type | None:

@@ -122,7 +122,8 @@ def _headline(run: Run, alive: bool, status: RunStatus | None) -> Text:
     if status.finished:
         return line.append(f"finished after {in_words(status.seconds)}", style="bold green")
     return line.append(
-        f"stopped after {in_words(status.seconds)}, before it was done: give its command again with --resume",
+        f"stopped after {in_words(status.seconds)}, before it was done: repeat its command, with --resume if it has "
+        "that option",
         style="bold red",
     )
 

@@ -453,7 +453,7 @@ def memory_needs(
     time. Workers on a CPU share its memory; on GPUs, each is assumed to have its own.
 
     Args:
-        whole: as for ``search_memory``.
+        device_bytes: as for ``search_memory``.
     """
     on_cpu = config.policy.device_map in (None, "cpu") and config.engine == "local"
     searching = search_memory(config, size, device_bytes)
