@@ -1,16 +1,19 @@
 """Read the searched training trees of a run from its shards, with the marks of reviewers applied."""
 
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treeagent.marks import FILE, Mark, deciding, read_marks
 from treeagent.run.folder import COLLECTED
-from treeagent.run.index import shard_rows, tree_rows
+from treeagent.run.index import shard_rows
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, read_line
@@ -74,81 +77,76 @@ def trees_by_task(
         UserError: as ``read_trees``.
     """
     states = deciding(run_marks(folder) if marks is None else marks)
-    repeated = _repeated(folder, names)
-    places = _places(folder, names, repeated)
+    files, hashes = list[_File](), array("q")
+    for name in names:
+        for rows in shard_rows(folder, name):
+            files.append(_File(name, rows.index, len(hashes)))
+            hashes.extend(hash(row.task) for row in rows.trees)
+    following, is_first = _chains(hashes)
 
     def read(record: Mapping[str, Any]) -> Tree:
         tree = from_record(record)
         return _learnable(apply_marks(tree, states, process_weight) if states else tree, folder)
 
-    first = 0
-    for name in names:
-        for rows in shard_rows(folder, name):
-            at = iter(range(first, first + len(rows.trees)))
-            first += len(rows.trees)
+    def read_at(place: int) -> Tree:
+        file = files[bisect_right(files, place, key=lambda each: each.first) - 1]
+        return read(read_line(folder, file.name, file.index, place - file.first))
 
-            def unless_read(record: Mapping[str, Any], at: Iterator[int] = at) -> tuple[int, Tree] | None:
-                place = next(at)
-                found = places.get(record["task"]["id"]) if repeated else None
-                return (place, read(record)) if found is None or found[0].place == place else None
+    places = count()
 
-            for numbered in read_as(unless_read, folder, name, rows.index):
-                if numbered is None:
-                    continue
-                place, tree = numbered
-                later = places.get(tree.task.id, ())[1:]
-                others = [read(read_line(folder, each.name, each.index, each.line)) for each in later]
-                for group in _by_task([(place, tree), *zip((each.place for each in later), others, strict=True)]):
-                    yield [place for place, _ in group], [tree for _, tree in group]
+    def unless_read(record: Mapping[str, Any]) -> tuple[int, Tree] | None:
+        place = next(places)
+        return (place, read(record)) if is_first[place] else None
+
+    for file in files:
+        for numbered in read_as(unless_read, folder, file.name, file.index):
+            if numbered is None:
+                continue
+            found = [numbered]
+            while (place := int(following[found[-1][0]])) >= 0:
+                found.append((place, read_at(place)))
+            for group in _by_task(found):
+                yield [place for place, _ in group], [tree for _, tree in group]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A shard of trees."""
+
+    name: str
+    index: int
+    """Number of the shard."""
+    first: int
+    """Index of its first tree among all trees that are read."""
+
+
+def _chains(values: "array[int]") -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Link equal values: for each value, the index of the next equal one, -1 if there is none; and whether it is the
+    first of its kind. Takes 26 bytes of memory per value, because there may be millions of trees."""
+    numbers = np.frombuffer(values, dtype=np.int64)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    repeats = ordered[1:] == ordered[:-1]
+    del ordered
+    later, earlier = order[1:][repeats], order[:-1][repeats]
+    following, is_first = np.full(len(numbers), -1, dtype=np.int64), np.ones(len(numbers), dtype=np.bool_)
+    following[earlier], is_first[later] = later, False
+    return following, is_first
 
 
 def _by_task(found: Sequence[tuple[int, Tree]]) -> list[list[tuple[int, Tree]]]:
-    """Group trees whose tasks have equal ids by task, in order. The stages of a curriculum may give one id to tasks
-    that differ in their seed or data."""
+    """Group trees whose tasks have ids of the same hash by task, in order. The stages of a curriculum may give one id
+    to tasks that differ in their seed or data."""
     groups: list[list[tuple[int, Tree]]] = []
     for place, tree in found:
         for group in groups:
             task = group[0][1].task
-            if (task.seed, task.data) == (tree.task.seed, tree.task.data):
+            if (task.id, task.seed, task.data) == (tree.task.id, tree.task.seed, tree.task.data):
                 group.append((place, tree))
                 break
         else:
             groups.append([(place, tree)])
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The location of a stored tree."""
-
-    place: int
-    """Index among all trees that are read."""
-    name: str
-    index: int
-    """Number of the shard."""
-    line: int
-    """Line in the shard, from 0."""
-
-
-def _repeated(folder: Path, names: Sequence[str]) -> set[int]:
-    """Hashes of the ids of tasks with several trees. They take 8 bytes of memory per tree."""
-    hashes = array("q", (hash(row.task) for name in names for row in tree_rows(folder, name)))
-    found, counts = np.unique(np.frombuffer(hashes, dtype=np.int64), return_counts=True)
-    return set(found[counts > 1].tolist())
-
-
-def _places(folder: Path, names: Sequence[str], repeated: Collection[int]) -> dict[str, list[_Place]]:
-    """The locations of the trees of each task with several trees, keyed by the task's id. On a collision of hashes, a
-    task with a single tree may be among them."""
-    places: dict[str, list[_Place]] = {}
-    first = 0
-    for name in names if repeated else ():
-        for rows in shard_rows(folder, name):
-            for line, row in enumerate(rows.trees):
-                if hash(row.task) in repeated:
-                    places.setdefault(row.task, []).append(_Place(first + line, name, rows.index, line))
-            first += len(rows.trees)
-    return places
 
 
 def _learnable(tree: Tree, folder: Path) -> Tree:

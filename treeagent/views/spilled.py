@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import struct
 import tempfile
 import weakref
 from array import array
@@ -13,28 +14,32 @@ Row = TypeVar("Row")
 
 
 class Spilled(Sequence[Row]):
-    """Rows in a temporary file. Memory holds 8 bytes per row.
+    """Rows in temporary files: one with the rows, one with their ends. Memory holds none of them.
 
-    The file has no name, so it disappears with the process, and no other process can change its content.
+    The files have no names, so they disappear with the process, and no other process can change their content.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Create the file, without rows.
+        """Create the files, without rows.
 
         Args:
-            folder: a folder on the disk that holds the file; by default the system's temporary folder, which may be in
+            folder: a folder on the disk that holds the files; by default the system's temporary folder, which may be in
                 memory.
         """
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it stays open as long as the rows exist
-        weakref.finalize(self, self._file.close)
-        self._ends = array("q", [0])
+        self._rows, self._ends = (tempfile.TemporaryFile(dir=folder) for _ in range(2))  # noqa: SIM115  # stay open
+        for file in (self._rows, self._ends):
+            weakref.finalize(self, file.close)
+        self._count = self._end = 0
+        self._ends.write(_pack(self._end))
 
     def append(self, row: Row) -> None:
         """Add a row after the others."""
-        self._ends.append(self._ends[-1] + self._file.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL)))
+        self._end += self._rows.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
+        self._ends.write(_pack(self._end))
+        self._count += 1
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -44,10 +49,15 @@ class Spilled(Sequence[Row]):
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        self._file.flush()
-        first = self._ends[index]
-        row: Row = pickle.loads(os.pread(self._file.fileno(), self._ends[index + 1] - first, first))
+        self._rows.flush()
+        self._ends.flush()
+        first, end = struct.unpack("<2q", os.pread(self._ends.fileno(), 16, 8 * index))
+        row: Row = pickle.loads(os.pread(self._rows.fileno(), end - first, first))
         return row
+
+
+def _pack(end: int) -> bytes:
+    return struct.pack("<q", end)
 
 
 class Picked(Sequence[Row]):
