@@ -6,8 +6,8 @@ Synthetic trees of seven states lie in shards of 100. Every tenth tree belongs t
 "update, held" reads all trees into a list and keeps all rows in memory, as a simple program would. It is left out above
 100,000 trees: a million would take 22 GiB. "update" reads the trees of one task at a time and keeps the rows on disk,
 as ``treeagent update grpo`` does. "curriculum" reads the spread and the accuracy of every tree, from the trees or from
-the index. Each kind runs in a process of its own; its memory is the process's peak minus what the process held before
-reading.
+the index. Each kind runs in a process of its own. Times are CPU times. The memory is the process's peak minus what the
+process held before reading.
 """
 
 import argparse
@@ -120,12 +120,12 @@ def _at(count: int, number: int) -> Figures:
 
 
 def part(kind: str, folder: Path) -> None:
-    """Run one kind in this process. Prints the seconds, the growth of peak memory in MiB, and the number of rows."""
+    """Run one kind in this process. Prints CPU seconds, growth of peak memory in MiB, and number of rows."""
     read(kind, folder / "none")  # warm-up: what a first call loads must not count
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory (Linux)
-    before, began = memory("VmRSS"), time.perf_counter()
+    before, began = memory("VmRSS"), time.process_time()
     rows = read(kind, folder)
-    print(json.dumps([time.perf_counter() - began, memory("VmHWM") - before, rows]))
+    print(json.dumps([time.process_time() - began, memory("VmHWM") - before, rows]))
 
 
 def main() -> None:
