@@ -438,8 +438,8 @@ class UpdateConfig:
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the trees to learn from, namely those whose returns vary most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Processes on this machine that train together (data-parallel). Each has its own batches, and an optimiser step
-    uses the batches of all."""
+    """Processes that train together (data-parallel): on this machine or, with ``engine`` "ray", wherever the cluster
+    has room. Each has its own batches, and an optimiser step uses the batches of all."""
     accelerate_config: Annotated[str | None, REACHES_OUT] = None
     """File of ``accelerate config`` with which these processes are started; unset means plain data-parallel training.
     configs/models/fsdp.yaml shards the weights."""

@@ -128,6 +128,69 @@ def test_updates_on_both_engines_give_the_same_weights(
     assert len(weights) == 1 and len(weights.pop()) == 2
 
 
+def test_an_update_of_several_processes_on_several_machines_gives_the_weights_of_one_machine(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    """No machine of the cluster has room for all three processes. The search workers are still there when the update
+    begins, and the evaluation after it gets new ones."""
+    node = cluster.add_node(**NODE, num_cpus=1)
+    weights = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=3))):
+        out = tmp_path / name
+        rounds = ["adapt.rounds=1", 'adapt.methods=["rft"]', "collect.tasks=6", "evaluate.tasks=2"]
+        train = ("train", checkpoint, "--config", CONFIG, "--out", out, *rounds, "update.processes=3")
+        process = treeagent(*train, *engine)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    cluster.remove_node(node)
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
+def test_an_update_that_loses_a_process_resumes_to_the_same_weights(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    weights = set()
+    for name in ("whole", "killed"):
+        out = tmp_path / name
+        steps = ["update.processes=2", "update.rft.max_steps=60", "training.save_every=2"]
+        update = ("update", "rft", checkpoint, "--trees", local, "--out", out, *steps, *on(cluster))
+        process = treeagent(*update)
+        if name == "killed":
+            deadline = time.monotonic() + 300
+            while not list(out.glob("checkpoints/.rft/checkpoint-*/progress.json")) and time.monotonic() < deadline:
+                assert process.poll() is None
+                time.sleep(0.02)
+            second_launcher = max(launchers(), key=lambda launcher: launcher.create_time())
+            for victim in second_launcher.children(recursive=True):
+                victim.kill()
+            _, said = process.communicate()
+            assert process.returncode == 2 and "processes.log" in said and "Traceback" not in said
+            process = treeagent(*update)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints" / "rft").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
+def launchers() -> list[psutil.Process]:
+    """The actors that run a process of an update each."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.cmdline()[:1] == ["ray::_Launcher.run"]]
+
+
+def test_an_update_without_room_on_the_cluster_is_one_sentence(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    update = ("update", "rft", checkpoint, "--trees", local, "--out", tmp_path / "run", "update.processes=9")
+    process = treeagent(*update, *on(cluster))
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert "update.processes is 9, but the cluster has 2 CPU" in said and "Traceback" not in said
+
+
 def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
     checkpoint: Path, cluster: Any, tmp_path: Path
 ) -> None:

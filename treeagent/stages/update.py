@@ -231,8 +231,8 @@ def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
 
 
 def _worker_settings(config: RunConfig) -> RunConfig:
-    """The settings by which updates are given to workers. An update with several processes uses the whole machine, so
-    only one runs at a time."""
+    """The settings by which updates are given to workers. An update with several processes is started from here, and
+    only one runs at a time, because it uses the whole machine or cluster."""
     return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
 
 

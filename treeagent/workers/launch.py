@@ -1,4 +1,5 @@
-"""Run one job in several processes that train together, started by ``accelerate launch``.
+"""Run one job in several processes that train together, started by ``accelerate launch``: on this machine, or wherever
+a Ray cluster has room.
 
 Each process runs ``python -m treeagent.workers.launch FOLDER``. It reads its job from the folder, and the leading one
 writes events and the result there, one JSON object per line. A process ends when the process that started it ends.
@@ -13,10 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import torch
 import yaml
@@ -30,6 +33,7 @@ from treeagent.learners.watch import TrainingDiverged
 from treeagent.run.metrics import Emit, Event
 from treeagent.run.recipes import find_recipe
 from treeagent.types import NothingToLearn, UserError, WorkerLost
+from treeagent.workers.processes import end_shared_workers
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
 """Function that every process runs: (job, function to send events with, whether it is the leading process) → result."""
@@ -52,26 +56,50 @@ matches is used."""
 
 
 def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
-    """Run ``work(job, emit, leads)`` in ``update.processes`` processes of this machine. Returns the result of the
-    leading one.
+    """Run ``work(job, emit, leads)`` in ``update.processes`` processes. Returns the result of the leading one.
+
+    The workers of the run are ended first, because the processes need the GPUs that these hold.
 
     Args:
-        log: file for the output of the processes.
+        log: file for the output of the processes. On a Ray cluster, it must be on the disk that all machines share.
 
     Raises:
         WorkerLost: the processes could not be started, or failed.
+        UserError: the cluster has no room for them.
     """
-    with tempfile.TemporaryDirectory(prefix="treeagent-") as name:
-        folder = Path(name)
+    end_shared_workers()
+    with tempfile.TemporaryDirectory(prefix="launch-", dir=log.parent) as name:
+        folder = Path(name).resolve()
         (folder / _JOB).write_bytes(pickle.dumps((work, job, _on_cpu(config))))
         (folder / _MESSAGES).touch()
-        for kind, content in _messages(_command(config, folder), folder, log):
-            if kind == "result":
-                return dict(content)
-            if kind in _EXPECTED:
-                raise _EXPECTED[kind](content)
-            emit(Event(**content))
+        with _started(config, folder, log) as ended, (folder / _MESSAGES).open() as written:
+            for kind, content in _messages(written, ended):
+                if kind == "result":
+                    return dict(content)
+                if kind in _EXPECTED:
+                    raise _EXPECTED[kind](content)
+                emit(Event(**content))
     raise WorkerLost(f"the {config.update.processes} processes broke down: {log} says why; continue with --resume")
+
+
+@contextmanager
+def _started(config: RunConfig, folder: Path, log: Path) -> Iterator[Callable[[], bool]]:
+    """Start the processes. Yields a function that tells whether they have ended. They are ended with the context."""
+    if config.engine == "ray":
+        from treeagent.workers.ray import started_on_cluster
+
+        with started_on_cluster(partial(_command, config, folder), config, log) as ended:
+            yield ended
+        return
+    command = [sys.executable, *_command(config, folder)]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as process,
+    ):
+        try:
+            yield lambda: process.poll() is not None
+        finally:
+            process.terminate()
 
 
 def _on_cpu(config: RunConfig) -> bool:
@@ -82,15 +110,24 @@ def _accelerate_config(config: RunConfig) -> Path:
     return find_recipe(str(config.update.accelerate_config), ".yaml", "update.accelerate_config")
 
 
-def _command(config: RunConfig, folder: Path) -> list[str]:
+def _command(config: RunConfig, folder: Path, rank: int | None = None, address: tuple[str, int] = ("", 0)) -> list[str]:
+    """The arguments of Python that start the processes.
+
+    Args:
+        rank: the process to start; by default all, on this machine.
+        address: host and port of the first process. Port 0 means any free port of this machine.
+    """
+    processes, (host, port) = config.update.processes, address
     # "multi_gpu" means several processes started by torch. It also works on a CPU, where they communicate by gloo.
     how = ["--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]
     if config.update.accelerate_config is not None:
         how = [f"--config_file={_accelerate_config(config)}"]
-    # Port 0 means any free port.
-    how += [f"--num_processes={config.update.processes}", "--num_machines=1", "--main_process_port=0"]
-    program = ["--module", "treeagent.workers.launch", str(folder)]
-    return [sys.executable, "-m", "accelerate.commands.launch", *how, *program]
+    how += [f"--num_processes={processes}", f"--main_process_port={port}"]
+    if rank is None:
+        how += ["--num_machines=1"]
+    else:  # accelerate expects as many processes on every machine, so each process counts as a machine of its own
+        how += [f"--num_machines={processes}", f"--machine_rank={rank}", f"--main_process_ip={host}", "--same_network"]
+    return ["-m", "accelerate.commands.launch", *how, "--module", "treeagent.workers.launch", str(folder)]
 
 
 def check_accelerate_config(config: RunConfig) -> None:
@@ -127,23 +164,15 @@ def check_accelerate_config(config: RunConfig) -> None:
         refuse("use_cpu", settings.use_cpu, f"set it to {json.dumps(on_cpu)}, as policy.device_map has it")
 
 
-def _messages(command: list[str], folder: Path, log: Path) -> Iterator[tuple[str, Any]]:
-    """Run the command and yield the messages of the leading process: events, and finally a result or an error."""
-    with (
-        log.open("wb") as output,
-        (folder / _MESSAGES).open() as written,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as process,
-    ):
-        try:
-            ended, rest = False, ""
-            while not ended:
-                ended = process.poll() is not None  # checked before reading, so that no message is missed
-                *lines, rest = (rest + written.read()).split("\n")
-                for line in lines:
-                    yield from json.loads(line).items()
-                time.sleep(0.1)
-        finally:
-            process.terminate()
+def _messages(written: IO[str], has_ended: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
+    """Yield the messages that the leading process writes: events, and finally a result or an error."""
+    ended, rest = False, ""
+    while not ended:
+        ended = has_ended()  # checked before reading, so that no message is missed
+        *lines, rest = (rest + written.read()).split("\n")
+        for line in lines:
+            yield from json.loads(line).items()
+        time.sleep(0.1)
 
 
 def main() -> None:

@@ -118,6 +118,13 @@ def shared_workers(config: RunConfig) -> Iterator[None]:
         _shared = None
 
 
+def end_shared_workers() -> None:
+    """End the workers of ``shared_workers``, so that other processes can use what they hold, such as the memory of a
+    GPU. The next ``run_jobs`` starts new ones. No job may be running."""
+    if _shared is not None:
+        _shared.kill()
+
+
 @contextmanager
 def own_worker(config: RunConfig) -> Iterator[Workers]:
     """Context that yields one worker in addition to those of ``config``, for the jobs of ``in_background``.
