@@ -138,8 +138,8 @@ def test_an_update_of_several_processes_on_several_machines_gives_the_weights_of
     for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=3))):
         out = tmp_path / name
         rounds = ["adapt.rounds=1", 'adapt.methods=["rft"]', "collect.tasks=6", "evaluate.tasks=2"]
-        train = ("train", checkpoint, "--config", CONFIG, "--out", out, *rounds, "update.processes=3")
-        process = treeagent(*train, *engine)
+        more = [*rounds, "update.processes=3", *engine]
+        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *more)
         _, said = process.communicate()
         assert process.returncode == 0, said
         files = sorted((out / "checkpoints").rglob("*.safetensors"))
@@ -155,7 +155,7 @@ def test_an_update_that_loses_a_process_resumes_to_the_same_weights(
     for name in ("whole", "killed"):
         out = tmp_path / name
         steps = ["update.processes=2", "update.rft.max_steps=60", "training.save_every=2"]
-        update = ("update", "rft", checkpoint, "--trees", local, "--out", out, *steps, *on(cluster))
+        update: list[str | Path] = ["update", "rft", checkpoint, "--trees", local, "--out", out, *steps, *on(cluster)]
         process = treeagent(*update)
         if name == "killed":
             deadline = time.monotonic() + 300
@@ -184,8 +184,8 @@ def launchers() -> list[psutil.Process]:
 def test_an_update_without_room_on_the_cluster_is_one_sentence(
     checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
 ) -> None:
-    update = ("update", "rft", checkpoint, "--trees", local, "--out", tmp_path / "run", "update.processes=9")
-    process = treeagent(*update, *on(cluster))
+    settings = ["update.processes=9", *on(cluster)]
+    process = treeagent("update", "rft", checkpoint, "--trees", local, "--out", tmp_path / "run", *settings)
     _, said = process.communicate()
     assert process.returncode == 2
     assert "update.processes is 9, but the cluster has 2 CPU" in said and "Traceback" not in said
