@@ -317,5 +317,5 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
 def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_path: Path) -> None:
     config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
     nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
-    with pytest.raises(NothingToLearn, match="carry value targets of 0 task"):
+    with pytest.raises(NothingToLearn, match="0 advantage rows"):
         run_update(nothing, lambda event: None)
