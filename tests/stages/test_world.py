@@ -481,7 +481,7 @@ def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path:
         (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
     assert bytes_ == 2 * 2 * 64  # the widths of a state's and an action's vector, in half precision
     other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
-    assert other.returncode == 2 and "use the encoder that it was filled with" in " ".join(other.stderr.split())
+    assert other.returncode == 2 and "another encoder" in " ".join(other.stderr.split())
     (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
     lost = treeagent("world", "eval", copy)
     assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
@@ -494,8 +494,8 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
     weights = []
     for name in ("whole", "killed"):
         copy = shutil.copytree(run, tmp_path / name)
-        shutil.rmtree(copy / "checkpoints" / "world")
-        (copy / "world.toml").unlink()
+        shutil.rmtree(copy / "checkpoints" / "world", ignore_errors=True)  # another test may have fitted one
+        (copy / "world.toml").unlink(missing_ok=True)
         begun = len(list(Run.open(copy).metrics()))
         command: list[str | Path] = [PROGRAM, "world", "fit", copy, *WORLD, *settings]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -509,7 +509,8 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
         weights.append((copy / "checkpoints" / "world" / "model.safetensors").read_bytes())
         rows = list(Run.open(copy).metrics())[begun:]
         steps = [row["step"] for row in rows if row["stage"] == "world-hard"]
-        assert (steps.count(10), steps[-1]) == (1, 60)  # it was resumed, not restarted
+        # It was resumed, not restarted. A kill just after a checkpoint may lose the row of its step.
+        assert steps.count(10) <= 1 and steps[-1] == 60
     assert weights[0] == weights[1]
 
 
