@@ -4,6 +4,7 @@ same."""
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hand_trees import edge, hand_tree, node, random_tree
@@ -14,7 +15,7 @@ from toy_search import HashValue, Maze, TablePolicy, task
 from treeagent.rewards.components import ComponentSums, Rule, components_of
 from treeagent.rewards.config import RewardsConfig
 from treeagent.rewards.constraint import penalised
-from treeagent.rewards.reweigh import reweighed, with_rewards
+from treeagent.rewards.reweigh import rescored, reweighed, with_rewards
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -170,6 +171,18 @@ def test_each_component_is_divided_by_its_spread_over_the_paths_of_a_task() -> N
     a = told.root.edges[0]
     assert a.child is not None
     assert a.child.edges[0].reward == pytest.approx(1 / (2 / 3) ** 0.5 + 3 / 2**0.5)
+
+
+def test_tasks_that_share_an_id_but_not_their_data_have_spreads_of_their_own() -> None:
+    config = RewardsConfig(weights={"tokens": 1.0}, normalise="std")
+    trees = [hand_tree(), hand_tree()]
+    del trees[1].root.edges[0]
+    alone = [to_record(rescored([tree], config, {})[0]) for tree in trees]
+    assert list(map(to_record, rescored(trees, config, {}))) != alone
+    for number, tree in enumerate(trees):
+        tree.task = replace(tree.task, data={"map": number})
+    alone = [to_record(rescored([tree], config, {})[0]) for tree in trees]
+    assert list(map(to_record, rescored(trees, config, {}))) == alone
 
 
 def test_a_schedule_is_a_straight_line_from_the_first_to_the_last_round() -> None:

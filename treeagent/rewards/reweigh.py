@@ -15,7 +15,7 @@ from treeagent.rewards.components import (
     with_rules,
 )
 from treeagent.rewards.config import DERIVED, RewardsConfig
-from treeagent.search.node import Edge, Node, Tree, cancelling_reward
+from treeagent.search.node import Edge, Node, Tree, cancelling_reward, task_groups
 
 _NOTHING: Mapping[int, Components] = {}
 
@@ -79,11 +79,8 @@ def rescored(
     process_weight: float = 0.0,
 ) -> list[Tree]:
     """Apply ``reweighed`` to trees of any tasks, and keep their order."""
-    groups: dict[str, list[int]] = {}
-    for index, tree in enumerate(trees):
-        groups.setdefault(tree.task.id, []).append(index)
     changed: dict[int, Tree] = {}
-    for indices in groups.values():
+    for indices in task_groups(trees):
         group = [trees[index] for index in indices]
         changed |= zip(indices, reweighed(group, config, rules, process_weight), strict=True)
     return [changed[index] for index in range(len(trees))]

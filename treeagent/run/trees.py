@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from treeagent.marks import FILE, Mark, deciding, read_marks
 from treeagent.run.folder import COLLECTED
 from treeagent.run.index import shard_rows
-from treeagent.search.node import Tree
+from treeagent.search.node import Tree, task_groups
 from treeagent.search.record import from_record
 from treeagent.store import read_as, read_line
 from treeagent.types import UserError
@@ -105,8 +105,9 @@ def trees_by_task(
             found = [numbered]
             while (place := int(following[found[-1][0]])) >= 0:
                 found.append((place, read_at(place)))
-            for group in _by_task(found):
-                yield [place for place, _ in group], [tree for _, tree in group]
+            # Equal hashes do not imply the same task.
+            for group in task_groups([tree for _, tree in found]):
+                yield [found[index][0] for index in group], [found[index][1] for index in group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class _File:
 
 def _chains(values: "array[int]") -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Link equal values: for each value, the index of the next equal one, -1 if there is none; and whether it is the
-    first of its kind. Takes 26 bytes of memory per value, because there may be millions of trees."""
+    first of its kind. Takes some 30 bytes of memory per value, because there may be millions of trees."""
     numbers = np.frombuffer(values, dtype=np.int64)
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
@@ -132,21 +133,6 @@ def _chains(values: "array[int]") -> tuple[NDArray[np.int64], NDArray[np.bool_]]
     following, is_first = np.full(len(numbers), -1, dtype=np.int64), np.ones(len(numbers), dtype=np.bool_)
     following[earlier], is_first[later] = later, False
     return following, is_first
-
-
-def _by_task(found: Sequence[tuple[int, Tree]]) -> list[list[tuple[int, Tree]]]:
-    """Group trees whose tasks have ids of the same hash by task, in order. The stages of a curriculum may give one id
-    to tasks that differ in their seed or data."""
-    groups: list[list[tuple[int, Tree]]] = []
-    for place, tree in found:
-        for group in groups:
-            task = group[0][1].task
-            if (task.id, task.seed, task.data) == (tree.task.id, tree.task.seed, tree.task.data):
-                group.append((place, tree))
-                break
-        else:
-            groups.append([(place, tree)])
-    return groups
 
 
 def _learnable(tree: Tree, folder: Path) -> Tree:

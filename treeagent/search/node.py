@@ -7,6 +7,7 @@ edges.
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from treeagent.marks import Mark
@@ -318,6 +319,22 @@ def path_logprob(path: Sequence[Edge]) -> float:
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     """All paths on which the episode is over: the task ended, or its own limit was reached (``Node.final``)."""
     return (path for path, node in tree.walk() if path and node.final)
+
+
+def task_groups(trees: Sequence[Tree]) -> list[list[int]]:
+    """The indices of the trees of each task, in the order of its first tree. Tasks are the same if their id, seed and
+    data are: the stages of a curriculum may give one id to different tasks."""
+    groups_by_id: dict[str, list[list[int]]] = {}
+    for index, tree in enumerate(trees):
+        groups = groups_by_id.setdefault(tree.task.id, [])
+        for group in groups:
+            first = trees[group[0]].task
+            if (first.seed, first.data) == (tree.task.seed, tree.task.data):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return sorted(chain.from_iterable(groups_by_id.values()))
 
 
 def sees_rewards(tree: Tree) -> bool:
