@@ -1,9 +1,9 @@
-"""Run jobs on a Ray cluster. Each worker is a long-lived actor, placed wherever the cluster has room. The processes of
-an update (``launch``) also are.
+"""Run jobs, and the processes of an update (``launch``), on a Ray cluster, wherever it has room.
 
-An actor runs one job after another, so that the checkpoint and the environment of the last job stay loaded. If an actor
-is lost, with its process or its machine, its job is run again; this is safe, because a job writes its results to disk
-atomically. Jobs are not queued at actors but assigned to idle ones, so no job waits for an actor that cannot start.
+Each worker is a long-lived actor. It runs one job after another, so that the checkpoint and the environment of the last
+job stay loaded. If an actor is lost, with its process or its machine, its job is run again; this is safe, because a job
+writes its results to disk atomically. Jobs are not queued at actors but assigned to idle ones, so no job waits for an
+actor that cannot start.
 """
 
 import logging
@@ -174,8 +174,8 @@ def started_on_cluster(
     count = config.update.processes
     needed = {"CPU": 1.0} | ({} if config.policy.device_map in (None, "cpu") else {"GPU": 1.0})
     found = ray.cluster_resources()
-    for kind, each in needed.items():
-        if found.get(kind, 0) < count * each:
+    for kind in needed:
+        if found.get(kind, 0) < count:
             raise UserError(
                 f"update.processes is {count}, but the cluster has {found.get(kind, 0):g} {kind}s: lower it"
             )
