@@ -41,7 +41,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import env_dynamics, instances, load_actors, make_policy, tasks_at
-from treeagent.stages.update import sample_value_rows
+from treeagent.stages.rows import sample_value_rows
 from treeagent.store import read_as
 from treeagent.types import Value, derive_seed
 from treeagent.views.signal import signal_figures, value_signal

@@ -7,7 +7,7 @@ from treeagent.marks import Verdict, deciding, new_mark, state_hash
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.reweigh import reweighed
 from treeagent.search.node import Tree, succeeds
-from treeagent.stages.update import sample_value_rows
+from treeagent.stages.rows import sample_value_rows
 from treeagent.views.marked import apply_marks
 
 

@@ -25,8 +25,9 @@ from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
 from treeagent.stages.rounds import Searched, _search_variations, search_round
+from treeagent.stages.rows import TrainJob, sample_value_rows
 from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
-from treeagent.stages.update import TrainJob, greedy_success, sample_value_rows, train_policy, update
+from treeagent.stages.update import greedy_success, train_policy, update
 from treeagent.store import read_as, shards, write_atomic, write_shard
 from treeagent.types import Action, Message, Split, State, Task, UserError
 

@@ -22,9 +22,9 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.record import from_record
 from treeagent.stages.build import conversation, environment, load_actors, make_chat, shots
+from treeagent.stages.rows import TrainJob, refuse_foreign
 from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.shots import Shot, played_shots, read_shots
-from treeagent.stages.update import TrainJob, refuse_foreign
 from treeagent.store import read_as
 from treeagent.types import Message, Split, Task, UserError
 

@@ -27,7 +27,8 @@ from treeagent.run.metrics import Event
 from treeagent.run.progress import QuietProgress
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.stages.build import make_chat
-from treeagent.stages.update import TrainJob, read_ends, refuse_foreign, run_update, train_policy, training_rows, update
+from treeagent.stages.rows import TrainJob, read_ends, refuse_foreign, training_rows
+from treeagent.stages.update import run_update, train_policy, update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
 from treeagent.workers.launch import _FSDP, check_accelerate_config

@@ -30,8 +30,9 @@ from treeagent.search.node import Budget
 from treeagent.stages.build import make_chat
 from treeagent.stages.demonstrate import demonstrations, tokenise
 from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.rows import scored_rows
 from treeagent.stages.search import BatchJob, batches, search_batch
-from treeagent.stages.update import fit_base, learn, scored_rows
+from treeagent.stages.update import fit_base, learn
 from treeagent.stages.warm_start import TOKENIZER_EPISODES, warm_start
 from treeagent.types import NothingToLearn
 from treeagent.views.values import value_rows

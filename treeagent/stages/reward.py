@@ -25,7 +25,7 @@ from treeagent.run.trees import run_marks, trees_by_task
 from treeagent.stages.build import make_chat
 from treeagent.stages.first_marks import first_marks, record_marks
 from treeagent.stages.hooks import training_hooks
-from treeagent.stages.update import read_ends
+from treeagent.stages.rows import read_ends
 from treeagent.stages.world import is_held_out
 from treeagent.store import regular, write_atomic
 from treeagent.types import derive_seed

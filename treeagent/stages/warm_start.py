@@ -19,7 +19,7 @@ from treeagent.search.node import Tree, path_return, reaches
 from treeagent.stages.build import first_checkpoint, hidden_head, make_chat, value_head
 from treeagent.stages.demonstrate import demonstration_grammar, demonstration_path, demonstrations, tokenise
 from treeagent.stages.hooks import training_hooks
-from treeagent.stages.update import sample_rows
+from treeagent.stages.rows import sample_rows
 from treeagent.types import derive_seed
 from treeagent.views.early_experience import reflection_rows, reflections, world_rows
 from treeagent.views.imitation import path_targets
