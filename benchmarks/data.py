@@ -5,9 +5,9 @@
 Synthetic trees of seven states lie in shards of 100. Every tenth tree belongs to the task of the tree before it.
 "update, held" reads all trees into a list and keeps all rows in memory, as a simple program would. It is left out above
 100,000 trees: a million would take 22 GiB. "update" reads the trees of one task at a time and keeps the rows on disk,
-as ``treeagent update grpo`` does. "curriculum" reads the spread and the accuracy of every tree, from the trees or from
-the index. Each kind runs in a process of its own. Times are CPU times. The memory is the process's peak minus what the
-process held before reading.
+as ``treeagent update grpo`` does; "update, one of four" is the share of one of four processes. "curriculum" reads the
+spread and the accuracy of every tree, from the trees or from the index. Each kind runs in a process of its own. Times
+are CPU times. The memory is the process's peak minus what the process held before reading.
 """
 
 import argparse
@@ -27,15 +27,15 @@ from treeagent.run.folder import COLLECTED
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.trees import read_trees, trees_by_task
 from treeagent.search.node import Edge, Node, Tree, accuracy, return_spread
-from treeagent.types import Action, Message, State, Task
+from treeagent.types import WHOLE, Action, Message, Share, State, Task
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.spilled import Spilled
 
 QUESTION = "What do an update's rows and a curriculum take as the number of trees grows?"
 SHARD, REPEATED = 100, 10
-KINDS = ("update, held", "update", "curriculum, trees", "curriculum, index")
+KINDS = ("update, held", "update, one of four", "update", "curriculum, trees", "curriculum, index")
 MOST_HELD = 100_000
-"""Most trees of "update, held"."""
+"""Most trees of the first two kinds."""
 
 
 def tree(number: int) -> Tree:
@@ -80,9 +80,10 @@ def read(kind: str, folder: Path) -> int:
             for each in list(read_trees(folder, marks=())):
                 groups.setdefault(each.task.id, []).append(each)
             return len([row for group in groups.values() for row in grpo_rows(group)])
-        case "update":
+        case "update" | "update, one of four":
             rows = Spilled[AdvantageRow]()
-            for _, group in trees_by_task(folder, [COLLECTED], marks=()):
+            share = WHOLE if kind == "update" else Share(0, 4)
+            for _, group in trees_by_task(folder, [COLLECTED], marks=(), share=share):
                 for row in grpo_rows(group):
                     rows.append(row)
             return len(rows)
@@ -94,7 +95,7 @@ def read(kind: str, folder: Path) -> int:
 
 def kinds(count: int) -> tuple[str, ...]:
     """The kinds that are measured at a number of trees."""
-    return KINDS if count <= MOST_HELD else KINDS[1:]
+    return KINDS if count <= MOST_HELD else KINDS[2:]
 
 
 def measure(count: int) -> Figures:
@@ -107,7 +108,11 @@ def measure(count: int) -> Figures:
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             seconds, growth, rows = json.loads(done.stdout)
             found[kind] = {"growth MiB": growth, "ms a tree": 1e3 * seconds / count, "rows": rows}
-    for what, slow in (("update", "update, held"), ("curriculum, index", "curriculum, trees")):
+    for what, slow in (
+        ("update", "update, held"),
+        ("update, one of four", "update"),
+        ("curriculum, index", "curriculum, trees"),
+    ):
         if slow not in found:
             continue
         found[what]["memory ratio"] = found[what]["growth MiB"] / max(found[slow]["growth MiB"], 1e-9)

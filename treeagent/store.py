@@ -144,24 +144,27 @@ def read_as(
     """
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
-            try:
-                parsed = parse(_record(path, number, line))
-            except UserError as error:
-                raise CorruptShard(f"{path}, line {number}: {error}") from error
-            yield parsed
+            yield _parsed(parse, path, number, line)
 
 
-def read_line(folder: Path, name: str, index: int, line: int) -> dict[str, Any]:
-    """The record in line ``line`` of a shard, counted from 0. The lines before it are not parsed.
+def read_lines(
+    parse: Callable[[dict[str, Any]], Read], folder: Path, name: str, index: int, lines: Iterable[int]
+) -> Iterator[Read]:
+    """Apply ``parse`` to the records in ``lines`` of a shard, which count from 0 and ascend. Other lines are not
+    parsed, and nothing after the last of them is read.
 
     Raises:
-        CorruptShard: the shard is damaged up to that line, or has no such line.
+        CorruptShard: the shard is damaged before the last of these lines or lacks one, or ``parse`` raised
+            ``UserError``.
     """
-    path = folder / shard_file(name, index)
-    for text in islice(_lines(path), line, line + 1):
-        record: dict[str, Any] = _record(path, line + 1, text)
-        return record
-    raise _corrupt(path, line + 1, "is missing")
+    path, following = folder / shard_file(name, index), 0
+    texts = _lines(path)
+    for line in lines:
+        text = next(islice(texts, line - following, None), None)
+        if text is None:
+            raise _corrupt(path, line + 1, "is missing")
+        yield _parsed(parse, path, line + 1, text)
+        following = line + 1
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -244,14 +247,17 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise _corrupt(path, number + 1, "is cut short")
 
 
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parsed(parse: Callable[[dict[str, Any]], Read], path: Path, number: int, line: bytes) -> Read:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         raise _corrupt(path, number, "is not JSON") from None
     if not isinstance(record, dict):
         raise _corrupt(path, number, "is no record")
-    return record
+    try:
+        return parse(record)
+    except UserError as error:
+        raise CorruptShard(f"{path}, line {number}: {error}") from error
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:

@@ -47,6 +47,19 @@ class WorkerLost(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``count`` equal shares of some work."""
+
+    index: int
+    """Number of the share, from 0."""
+    count: int
+
+
+WHOLE = Share(0, 1)
+"""The only share of undivided work."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task in an environment."""
 

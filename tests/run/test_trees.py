@@ -4,14 +4,17 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hand_trees import random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import TempPathFactory
 
-from treeagent.run.index import append, write_trees
+from treeagent.run.index import ShardRows, append, write_trees
 from treeagent.run.trees import read_trees, trees_by_task
 from treeagent.search.record import to_record
+from treeagent.store import CorruptShard, write_shard
+from treeagent.types import Share
 
 NAMES = ("collect-2", "collect-1")
 
@@ -34,7 +37,25 @@ def test_trees_of_a_task_come_together_where_its_first_tree_stands(
     for place, record in enumerate(stored):
         groups.setdefault(record["task"]["id"], []).append(place)
     found = [(list(places), list(map(to_record, trees))) for places, trees in trees_by_task(folder, NAMES, marks=())]
-    assert found == [(places, [stored[place] for place in places]) for places in groups.values()]
+    expected = [(places, [stored[place] for place in places]) for places in groups.values()]
+    assert found == expected
+    for index in range(3):
+        part = trees_by_task(folder, NAMES, marks=(), share=Share(index, 3))
+        assert [(list(places), list(map(to_record, trees))) for places, trees in part] == expected[index::3]
+
+
+def test_the_trees_of_other_shares_are_not_parsed(tmp_path: Path) -> None:
+    trees = [random_tree(random.Random(number)) for number in range(4)]
+    for number, tree in enumerate(trees):
+        tree.task = replace(tree.task, id=f"task-{number}")
+    write_trees(tmp_path, "collect-1", 0, trees)
+    records = list(map(to_record, trees))
+    records[1] |= {"format": 999}
+    append(tmp_path, "collect-1", ShardRows.of(write_shard(tmp_path, "collect-1", 0, records), trees))
+    even, odd = (trees_by_task(tmp_path, ["collect-1"], marks=(), share=Share(index, 2)) for index in range(2))
+    assert [list(places) for places, _ in even] == [[0], [2]]
+    with pytest.raises(CorruptShard, match="line 2"):
+        list(odd)
 
 
 def test_tasks_that_share_an_id_but_not_their_data_are_not_compared(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -320,3 +324,23 @@ def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_p
     nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
     with pytest.raises(NothingToLearn, match="0 advantage rows"):
         run_update(nothing, lambda event: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_each_of_two_processes_makes_the_rows_of_its_share_and_holds_them_all(
+    finished_run: Path, tmp_path: Path, keep: float
+) -> None:
+    config = load_config(CONFIG, [f"update.keep_trees={keep}"])
+    run = Run.open(finished_run)
+    work = TrainJob(config, run.checkpoints / "base", "grpo", run.trees, run.collections(), tmp_path / "grpo")
+    (tmp_path / "job").write_bytes(pickle.dumps((work, (0.0, 1.0))))
+    launch = [*["-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]]
+    launch += ["--num_processes=2", "--num_machines=1", "--main_process_port=0"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for how, name in (([], "alone"), (launch, "both")):
+        program = [sys.executable, *how, str(Path(__file__).with_name("rows_program.py"))]
+        subprocess.run([*program, str(tmp_path / "job"), str(tmp_path / name)], env=environment, check=True)
+    alone, first, second = (pickle.loads((tmp_path / each).read_bytes()) for each in ("alone/0", "both/0", "both/1"))
+    assert first[:3] == second[:3] == alone[:3] and len(alone[0]) > 2
+    assert not alone[3] and first[3]["rows-0"] > 0 and second[3]["rows-1"] > 0

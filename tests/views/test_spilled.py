@@ -1,5 +1,6 @@
 """Rows on disk behave like the same rows in a list."""
 
+import pickle
 from array import array
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.views.spilled import Picked, Spilled, where
+from treeagent.views.spilled import Joined, Picked, Spilled, where
 from treeagent.views.tokens import TokenRow
 
 
@@ -26,6 +27,24 @@ def test_rows_come_back_in_any_order(ids: list[list[int]], data: st.DataObject) 
     assert list(long[:2]) == list(long)[:2]
     with pytest.raises(IndexError):
         spilled[len(rows)]
+
+
+@given(st.lists(st.lists(st.integers()), max_size=4))
+def test_rows_in_named_files_can_be_read_by_other_processes(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[list[int]]
+) -> None:
+    folder, parts = tmp_path_factory.mktemp("rows"), list[Spilled[int]]()
+    for number, content in enumerate(contents):
+        part = Spilled[int](folder, f"rows-{number}")
+        for row in content:
+            part.append(row)
+        parts.append(pickle.loads(pickle.dumps(part)))
+    whole = [row for content in contents for row in content]
+    joined = Joined(parts)
+    assert list(joined) == whole and list(joined[1:3]) == whole[1:3] and len(joined) == len(whole)
+    assert [joined[-1 - place] for place in range(len(whole))] == whole[::-1]
+    with pytest.raises(IndexError):
+        joined[len(whole)]
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from treeagent.report.episodes import is_solved, steps
 from treeagent.run.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, read_line, shard_names, shard_place, shards
+from treeagent.store import read_as, read_lines, shard_names, shard_place, shards
 from treeagent.types import derive_seed
 from treeagent.views.values import best_return, found_success
 
@@ -63,7 +63,8 @@ def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
 def load(run: Run, item: Item) -> Tree:
     """Read the tree of an item from disk."""
     folder = run.trees if item.kind == "pair" else run.episodes
-    return from_record(read_line(folder, item.name, item.index, item.line))
+    (tree,) = read_lines(from_record, folder, item.name, item.index, [item.line])
+    return tree
 
 
 def node_at(tree: Tree, path: Sequence[int]) -> Node:

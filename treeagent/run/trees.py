@@ -4,7 +4,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from treeagent.run.folder import COLLECTED
 from treeagent.run.index import shard_rows
 from treeagent.search.node import Tree, task_groups
 from treeagent.search.record import from_record
-from treeagent.store import read_as, read_line
-from treeagent.types import UserError
+from treeagent.store import read_as, read_lines
+from treeagent.types import WHOLE, Share, UserError
 from treeagent.views.marked import apply_marks
 
 
@@ -65,13 +64,18 @@ def read_trees(
 
 
 def trees_by_task(
-    folder: Path, names: Sequence[str], marks: Sequence[Mark] | None = None, process_weight: float = 0.0
+    folder: Path,
+    names: Sequence[str],
+    marks: Sequence[Mark] | None = None,
+    process_weight: float = 0.0,
+    share: Share = WHOLE,
 ) -> Iterator[tuple[Sequence[int], list[Tree]]]:
     """Yield the trees of ``read_trees`` grouped by task, with their indices in the order of ``read_trees``. Tasks come
     in the order of their first tree. Only the trees of one task are in memory at a time.
 
     Args:
         process_weight: ``search.process_weight`` of the search that grew the trees.
+        share: yield this share of the tasks only. The trees of other tasks are not read.
 
     Raises:
         UserError: as ``read_trees``.
@@ -83,28 +87,23 @@ def trees_by_task(
             files.append(_File(name, rows.index, len(hashes)))
             hashes.extend(hash(row.task) for row in rows.trees)
     following, is_first = _chains(hashes)
+    own = np.flatnonzero(is_first)[share.index :: share.count]
 
     def read(record: Mapping[str, Any]) -> Tree:
         tree = from_record(record)
         return _learnable(apply_marks(tree, states, process_weight) if states else tree, folder)
 
-    def read_at(place: int) -> Tree:
-        file = files[bisect_right(files, place, key=lambda each: each.first) - 1]
-        return read(read_line(folder, file.name, file.index, place - file.first))
+    def read_at(file: _File, places: NDArray[np.int64]) -> Iterator[Tree]:
+        return read_lines(read, folder, file.name, file.index, (int(place) - file.first for place in places))
 
-    places = count()
-
-    def unless_read(record: Mapping[str, Any]) -> tuple[int, Tree] | None:
-        place = next(places)
-        return (place, read(record)) if is_first[place] else None
-
-    for file in files:
-        for numbered in read_as(unless_read, folder, file.name, file.index):
-            if numbered is None:
-                continue
-            found = [numbered]
-            while (place := int(following[found[-1][0]])) >= 0:
-                found.append((place, read_at(place)))
+    for number, file in enumerate(files):
+        end = files[number + 1].first if number + 1 < len(files) else len(hashes)
+        places = own[np.searchsorted(own, file.first) : np.searchsorted(own, end)]
+        for first, tree in zip(places, read_at(file, places), strict=True):
+            found = [(int(first), tree)]
+            while (place := following[found[-1][0]]) >= 0:
+                at = files[bisect_right(files, place, key=lambda each: each.first) - 1]
+                found += [(int(place), later) for later in read_at(at, np.array([place]))]
             # Equal hashes do not imply the same task.
             for group in task_groups([tree for _, tree in found]):
                 yield [found[index][0] for index in group], [found[index][1] for index in group]

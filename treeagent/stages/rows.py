@@ -3,7 +3,7 @@
 import math
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -21,14 +21,15 @@ from treeagent.rewards.reweigh import rescored
 from treeagent.run.trees import trees_by_task
 from treeagent.search.node import Tree, finished_paths, path_return, return_spread
 from treeagent.stages.build import make_chat
-from treeagent.types import UserError, derive_seed
+from treeagent.types import Share, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import edited_rows, imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.views.policy import policy_rows
-from treeagent.views.spilled import Picked, Spilled
+from treeagent.views.spilled import Joined, Picked, Spilled
 from treeagent.views.tokens import TokenRow
 from treeagent.views.values import is_read, value_rows
+from treeagent.workers.launch import in_shares
 
 Row = TypeVar("Row")
 
@@ -75,44 +76,95 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
     """The rows that a job learns from. Only the trees of one task are in memory at a time, and the rows are kept on the
     disk of the new checkpoint, so memory hardly grows with the number of trees.
 
+    Each of several processes that train together reads its share of the tasks, and all open the rows that the others
+    made. So they need a disk that all share.
+
     Args:
         returns: range of the value head.
 
     Raises:
         UserError: another model searched the trees, or a setting does not fit.
     """
-    config = job.config
-    chat, rewards = make_chat(checkpoint, config), config.rewards
-    rules = read_rules(rewards) if rewards.active else {}
-
-    def groups() -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
-        """The trees of each task with their places: as the policy learns from them, and with the rewards that a search
-        pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
-        paying = replace(rewards, normalise="none")
-        # The trees of an earlier stage of a curriculum hold rewards by its weights.
-        changes = rewards.active or any(stage.weights for stage in config.adapt.stages)
-        for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight):
-            learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
-            same = not changes or rewards == paying
-            yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
-
+    config, chat = job.config, make_chat(checkpoint, job.config)
     selected = None
     if config.update.keep_trees < 1:
-        all_trees = chain.from_iterable(zip(places, trees, strict=True) for places, trees, _ in groups())
-        spreads = dict(sorted((place, return_spread(tree)) for place, tree in all_trees))
+        spreads = dict(sorted(chain.from_iterable(in_shares(lambda share: list(_spreads(job, share))))))
         selected = set(informative(list(spreads.values()), config.update.keep_trees))
-    folder, marks = job.out.parent, 0
-    rows, values = _InOrder[Any](folder), _InOrder[TokenRow](folder)
-    for places, trees, paid in groups():
+    parts = in_shares(lambda share: _rows_of_share(job, chat, returns, selected, share))
+    rows, values = _in_order([part.rows for part in parts]), _in_order([part.values for part in parts])
+    return TrainingRows(rows, sample_rows(values, config), sum(part.marks for part in parts))
+
+
+class _Placed(Generic[Row]):
+    """Rows on disk, each with the place at which it stands among all rows."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.rows, self.places = Spilled[Row](folder, name), array("q")
+
+    def add(self, place: int, rows: Iterable[Row]) -> None:
+        """Add rows at a place."""
+        for row in rows:
+            self.rows.append(row)
+            self.places.append(place)
+
+
+def _in_order(parts: Sequence[_Placed[Row]]) -> Sequence[Row]:
+    """The rows of all parts in order of their places; rows of one place in the order in which they were added."""
+    places = np.concatenate([np.frombuffer(part.places, dtype=np.int64) for part in parts])
+    order = np.argsort(places, kind="stable")
+    return Picked(Joined([part.rows for part in parts]), array("q", order.tobytes()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows that one process makes."""
+
+    rows: _Placed[Any]
+    values: _Placed[TokenRow]
+    marks: int
+
+
+def _rows_of_share(
+    job: TrainJob, chat: ChatFormat, returns: tuple[float, float], selected: Container[int] | None, share: Share
+) -> _Part:
+    """The rows of a share of the tasks.
+
+    Args:
+        selected: places of the trees to learn from; None means all.
+    """
+    names = [f"{kind}-{share.index}" if share.count > 1 else "" for kind in ("rows", "values")]
+    folder = job.scratch if share.count > 1 else job.out.parent
+    rows, values, marks = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1]), 0
+    for places, trees, paid in _rescored_groups(job, share):
         kept = [each for each in zip(places, trees, paid, strict=True) if selected is None or each[0] in selected]
         for place, tree, valued in kept:
             refuse_foreign(tree, chat, job)
             read_ends([tree, valued], chat)
             marks += sum(len(node.marks) for node in tree.nodes())
-            values.add(place, clipped_value_rows(valued, config, returns))
+            values.add(place, clipped_value_rows(valued, job.config, returns))
         for place, of_method in method_rows(job, [(place, tree) for place, tree, _ in kept], chat):
             rows.add(place, of_method)
-    return TrainingRows(rows.sorted(), sample_rows(values.sorted(), config), marks)
+    return _Part(rows, values, marks)
+
+
+def _spreads(job: TrainJob, share: Share) -> Iterator[tuple[int, float]]:
+    """The place and the ``return_spread`` of each tree of a share of the tasks."""
+    for places, trees, _ in _rescored_groups(job, share):
+        yield from zip(places, map(return_spread, trees), strict=True)
+
+
+def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
+    """The trees of each task of a share with their places: as the policy learns from them, and with the rewards that a
+    search pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
+    rewards = job.config.rewards
+    rules = read_rules(rewards) if rewards.active else {}
+    paying = replace(rewards, normalise="none")
+    # The trees of an earlier stage of a curriculum hold rewards by its weights.
+    changes = rewards.active or any(stage.weights for stage in job.config.adapt.stages)
+    for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight, share):
+        learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
+        same = not changes or rewards == paying
+        yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
 
 
 def method_rows(
@@ -145,24 +197,6 @@ def method_rows(
 
 _LAST = 1 << 40
 """Added to the place of a tree to order its rows after those of all trees."""
-
-
-class _InOrder(Generic[Row]):
-    """Rows on disk that are added in any order and read in order of their places."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._rows, self._places = Spilled[Row](folder), array("q")
-
-    def add(self, place: int, rows: Iterable[Row]) -> None:
-        """Add rows at a place."""
-        for row in rows:
-            self._rows.append(row)
-            self._places.append(place)
-
-    def sorted(self) -> Sequence[Row]:
-        """The rows in order of their places; rows of one place in the order in which they were added."""
-        order = np.argsort(np.frombuffer(self._places, dtype=np.int64), kind="stable")
-        return Picked(self._rows, array("q", order.tobytes()))
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:

@@ -6,37 +6,60 @@ import struct
 import tempfile
 import weakref
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import BinaryIO, TypeVar, overload
 
 Row = TypeVar("Row")
 
 
 class Spilled(Sequence[Row]):
-    """Rows in temporary files: one with the rows, one with their ends. Memory holds none of them.
+    """Rows in two files: one with the rows, one with their ends. Memory holds none of them."""
 
-    The files have no names, so they disappear with the process, and no other process can change their content.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, name: str = "") -> None:
         """Create the files, without rows.
 
         Args:
             folder: a folder on the disk that holds the files; by default the system's temporary folder, which may be in
                 memory.
+            name: file name of the rows in ``folder``. With a name, the object can be pickled, and other processes can
+                read the rows that it has then. By default the files have no names: they disappear with the process, and
+                no other process can change their content.
         """
-        self._rows, self._ends = (tempfile.TemporaryFile(dir=folder) for _ in range(2))  # noqa: SIM115  # stay open
-        for file in (self._rows, self._ends):
-            weakref.finalize(self, file.close)
+        self._path = None if folder is None or not name else folder / name
+        if self._path is None:
+            self._hold(tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # stay open
+        else:
+            self._hold(self._path.open("w+b"), _ends(self._path).open("w+b"))
         self._count = self._end = 0
         self._ends.write(_pack(self._end))
+
+    def _hold(self, rows: BinaryIO, ends: BinaryIO) -> None:
+        self._rows, self._ends = rows, ends
+        for file in (rows, ends):
+            weakref.finalize(self, file.close)
+
+    def __getstate__(self) -> tuple[Path, int]:
+        if self._path is None:
+            raise TypeError("rows in files without names cannot be pickled")
+        self._flush()
+        return self._path, self._count
+
+    def __setstate__(self, state: tuple[Path, int]) -> None:
+        self._path, self._count = state
+        self._hold(state[0].open("rb"), _ends(state[0]).open("rb"))
 
     def append(self, row: Row) -> None:
         """Add a row after the others."""
         self._end += self._rows.write(pickle.dumps(row, pickle.HIGHEST_PROTOCOL))
         self._ends.write(_pack(self._end))
         self._count += 1
+
+    def _flush(self) -> None:
+        self._rows.flush()
+        self._ends.flush()
 
     def __len__(self) -> int:
         return self._count
@@ -49,15 +72,40 @@ class Spilled(Sequence[Row]):
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        self._rows.flush()
-        self._ends.flush()
+        self._flush()
         first, end = struct.unpack("<2q", os.pread(self._ends.fileno(), 16, 8 * index))
         row: Row = pickle.loads(os.pread(self._rows.fileno(), end - first, first))
         return row
 
 
+def _ends(path: Path) -> Path:
+    return path.with_name(f"{path.name}.ends")
+
+
 def _pack(end: int) -> bytes:
     return struct.pack("<q", end)
+
+
+class Joined(Sequence[Row]):
+    """Several sequences one after the other. Nothing is copied."""
+
+    def __init__(self, parts: Sequence[Sequence[Row]]) -> None:
+        """Join ``parts``, whose lengths must not change any more."""
+        self._parts, self._firsts = parts, [0, *accumulate(map(len, parts))]
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        part = bisect_right(self._firsts, index) - 1
+        return self._parts[part][index - self._firsts[part]]
 
 
 class Picked(Sequence[Row]):

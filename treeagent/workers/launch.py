@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 import torch
 import yaml
@@ -28,12 +28,13 @@ from accelerate.commands.config.config_args import load_config_from_file
 from torch import distributed
 
 from treeagent.config import RunConfig
-from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 from treeagent.run.metrics import Emit, Event
 from treeagent.run.recipes import find_recipe
-from treeagent.types import NothingToLearn, UserError, WorkerLost
+from treeagent.types import WHOLE, NothingToLearn, Share, UserError, WorkerLost
 from treeagent.workers.processes import end_shared_workers
+
+Result = TypeVar("Result")
 
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
 """Function that every process runs: (job, function to send events with, whether it is the leading process) → result."""
@@ -175,14 +176,41 @@ def _messages(written: IO[str], has_ended: Callable[[], bool]) -> Iterator[tuple
         time.sleep(0.1)
 
 
+def in_shares(work: Callable[[Share], Result]) -> list[Result]:
+    """Do this process's share of some work. All processes that train together must call this. Each gets the results of
+    all, in the order of the shares. A process that trains alone does the whole work.
+
+    Args:
+        work: a function whose result, or the error that it raises, can be pickled.
+
+    Raises:
+        Exception: the error of the first share that failed, in every process.
+    """
+    if not distributed.is_initialized():
+        return [work(WHOLE)]
+    share = Share(distributed.get_rank(), distributed.get_world_size())
+    own: Result | Exception
+    try:
+        own = work(share)
+    except Exception as error:
+        own = error
+    results: list[Any] = [None] * share.count
+    distributed.all_gather_object(results, own)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
 def main() -> None:
     """Main function of each process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # as in every worker
     folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
     work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
-    if sharing():  # the process group must exist before one process loads the weights for all
-        PartialState(cpu=on_cpu, timeout=_WAIT)
+    # The process group must exist before the processes share the reading of trees, and before one loads the weights for
+    # all.
+    PartialState(cpu=on_cpu, timeout=_WAIT)
     with (folder / _MESSAGES).open("a", buffering=1) as messages:
 
         def write(kind: str, content: Any) -> None:
