@@ -16,16 +16,15 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
+from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
 from treeagent.learners.batches import pad
-from treeagent.learners.packed import pack, states_at
+from treeagent.learners.packed import PackedModel
 
 QUESTION = "How long does a training step take on rows with a common beginning, one by one and packed?"
 VOCABULARY = 2048
-PACK_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,8 @@ def words(shuffler: random.Random, count: int) -> list[int]:
 CASES = (
     siblings("8 siblings of 64 behind 512", trees=1, prefix=512, count=8, action=64),
     siblings("8 siblings of 8 behind 130, 4 trees", trees=4, prefix=130, count=8, action=8),
+    siblings("8 siblings of 64 behind 1,436", trees=1, prefix=1436, count=8, action=64),
+    siblings("2 siblings of 512 behind 7,680", trees=1, prefix=7680, count=2, action=512),
     grown_rows("as the quickstart grows them", trees=2, prompt=18, depth=6, width=2, action=8, observation=14),
 )
 
@@ -76,7 +77,7 @@ CASES = (
 def make_model() -> LlamaForCausalLM:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return LlamaForCausalLM(
+    model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=320,
@@ -84,8 +85,11 @@ def make_model() -> LlamaForCausalLM:
             num_hidden_layers=7,
             num_attention_heads=5,
             num_key_value_heads=5,
+            max_position_embeddings=8192,
         )
     )
+    add_fused_lm_head(model)
+    return model
 
 
 def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
@@ -95,20 +99,17 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
     lengths = torch.tensor([len(row) for row in rows.ids])[:, None]
     columns = torch.arange(1, ids.shape[1])
     trained = (columns < lengths) & (columns >= lengths - torch.tensor(rows.trained)[:, None])
-    if packed:
-        packs = pack(rows.ids, PACK_TOKENS, model.config.hidden_size)
-        flat_indices = packs.flat_indices
-        inputs = {
-            "input_ids": packs.input_ids,
-            "position_ids": packs.position_ids,
-            "attention_mask": packs.attention_mask,
-        }
-    else:
-        flat_indices = torch.arange(ids.numel()).view(ids.shape)[:, :-1]
-        inputs = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths).long()}
-    with states_at(model, flat_indices[trained]):
-        logits = model(**inputs, use_cache=False).logits[0]
-    functional.cross_entropy(logits, ids[:, 1:][trained]).backward()  # type: ignore[no-untyped-call]  # torch leaves it
+    labels = torch.full_like(ids, -100)
+    labels[:, 1:][trained] = ids[:, 1:][trained]
+    called = PackedModel(model, model) if packed else model
+    outputs = called(
+        input_ids=ids,
+        attention_mask=(torch.arange(ids.shape[1]) < lengths).long(),
+        labels=labels,
+        use_cache=False,
+        fused_lm_head=True,
+    )
+    (-outputs.log_probs.sum() / trained.sum()).backward()
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 
 

@@ -1,13 +1,12 @@
 """Distillation against the formula, computed by plain forward passes. What all learners share is in test_training."""
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import VOCABULARY, logprobs, make_experts, make_model, policy_rows, tokens, weights
+from tiny import VOCABULARY, logprobs, make_experts, make_model, policy_rows, weights
 from torch import nn
 from transformers import (
     LlamaForCausalLM,
@@ -65,14 +64,6 @@ def test_loss_is_the_cross_entropy_per_token(
     result = train_distil(model, tokenizer, rows, ONE_STEP, temperature=temperature)
     assert result.metrics["loss"] == pytest.approx(total / length, rel=1e-5)
     assert result.metrics["kl"] == pytest.approx((total - entropy) / 8, rel=1e-5)
-
-
-def test_shared_prompts_are_read_once(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Two candidates have 2 and 3 tokens after a prompt of 5. The last token of each predicts nothing."""
-    shuffler = random.Random(0)
-    pair = tuple(Candidate(tokens(shuffler, count), (0.0,) * count, 0.5) for count in (2, 3))
-    result = train_distil(model, tokenizer, [PolicyRow("task", tokens(shuffler, 5), pair)], ONE_STEP)
-    assert result.metrics["num_tokens"] == 5 + 1 + 2
 
 
 def test_a_certain_target_trains_like_imitation(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from head_gradients import head_gradients
 from peft import LoraConfig, PeftModel, get_peft_model
-from tiny import logprobs, pairs, tokens, weights
+from tiny import logprobs, make_unpackable, pairs, tokens, weights
 from torch.nn.functional import logsigmoid
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.learners.config import DPOConfig, PreferenceLoss
 from treeagent.learners.dpo import train_dpo
@@ -17,7 +17,7 @@ from treeagent.views.pairs import Continuation, PreferencePair
 SIGMOID = DPOConfig(max_steps=1, batch_size=8, log_every=1, loss_type=("sigmoid",), loss_weights=(1.0,))
 
 
-def trajectory_pairs(model: LlamaForCausalLM, count: int, shift: float = 0.0) -> list[PreferencePair]:
+def trajectory_pairs(model: PreTrainedModel, count: int, shift: float = 0.0) -> list[PreferencePair]:
     """Pairs whose actions have observations between and after them. The stored log-probabilities of actions are the
     model's own, with a sum that is lower by ``shift`` for the chosen ones. Those of observations are meaningless."""
     shuffler = random.Random(3)
@@ -62,8 +62,9 @@ def test_terms_by_length_count_sampled_tokens(model: LlamaForCausalLM, tokenizer
 
 @pytest.mark.parametrize("loss_type", [("sigmoid", "sft"), ("ipo", "sft")])
 def test_no_loss_reaches_an_observation(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, loss_type: tuple[PreferenceLoss, ...]
+    tokenizer: PreTrainedTokenizerFast, loss_type: tuple[PreferenceLoss, ...]
 ) -> None:
+    model = make_unpackable()
     stored = trajectory_pairs(model, 8)
     with head_gradients(model) as gradients:
         train_dpo(model, tokenizer, stored, replace(SIGMOID, loss_type=loss_type, loss_weights=(1.0, 0.5)))

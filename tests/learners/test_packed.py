@@ -9,7 +9,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import VOCABULARY, advantage_rows, logprobs, make_model, policy_rows, tokens
+from tiny import (
+    HIDDEN,
+    VOCABULARY,
+    advantage_rows,
+    logprobs,
+    make_model,
+    make_unpackable,
+    pairs,
+    policy_rows,
+    tokens,
+    weights,
+)
 from torch import Tensor, nn
 from transformers import (
     BloomConfig,
@@ -27,13 +38,18 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.config import DistilConfig, GRPOConfig, PolicyLoss
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, PolicyLoss, SFTConfig
 from treeagent.learners.distil import train_distil
+from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
-from treeagent.learners.packed import Packed, pack, refuse_unpackable, states_at
+from treeagent.learners.packed import Packed, attention_within, pack, refuse_unpackable, states_at
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import TrainResult
 from treeagent.views.advantages import AdvantageRow
+from treeagent.views.tokens import TokenRow
 
 LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
@@ -100,12 +116,10 @@ def separate_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]]) -> Te
 def packed_scores(model: PreTrainedModel, rows: Sequence[Sequence[int]], packed: Packed) -> Tensor:
     lengths = torch.tensor([len(row) - 1 for row in rows])
     labels = torch.tensor([token for row in rows for token in row[1:]])
-    with states_at(model, packed.flat_indices[torch.arange(packed.flat_indices.shape[1]) < lengths[:, None]]):
+    states = packed.flat_indices[torch.arange(packed.flat_indices.shape[1]) < lengths[:, None]]
+    with states_at(model, states), attention_within(model, packed.ends) as mask:
         logits = model(
-            input_ids=packed.input_ids,
-            position_ids=packed.position_ids,
-            attention_mask=packed.attention_mask.to(model.dtype),
-            use_cache=False,
+            input_ids=packed.input_ids, position_ids=packed.position_ids, attention_mask=mask, use_cache=False
         ).logits[0]
     scores: Tensor = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0]
     return scores
@@ -145,13 +159,20 @@ def test_gradients_are_those_of_separate_rows(
     assert (found - expected).norm() <= tolerance * expected.norm()
 
 
+def seen(packed: Packed) -> Tensor:
+    """Whether each token of each pack attends to another, (packs, width, width)."""
+    indices = torch.arange(packed.ends.shape[1])
+    return (indices <= indices[:, None]) & (indices[:, None] < packed.ends[:, None])
+
+
 def test_each_shared_token_is_computed_once() -> None:
-    rows = [(1, 2, 3, 4, 9), (1, 2, 3, 5, 9), (1, 2, 9), (1, 2, 3, 4, 8)]
+    rows = [(1, 2, 3, 4), (1, 2, 3, 5), (1, 2), (1, 2, 3, 4)]
     packed = pack(rows, 100, hidden_size=32)
-    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]  # the last tokens are only predicted
+    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
+    assert packed.ends.tolist() == [[5, 5, 5, 4, 5]]
     assert packed.flat_indices.tolist() == [[0, 1, 2, 3], [0, 1, 2, 4], [0, 1, 0, 0], [0, 1, 2, 3]]
-    assert (packed.attention_mask[0, 0] == 0).int().tolist() == [
+    assert seen(packed)[0].int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -161,24 +182,22 @@ def test_each_shared_token_is_computed_once() -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=8), min_size=1, max_size=12).filter(
-        lambda rows: max(map(len, rows)) > 1
-    ),
+    st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=8), min_size=1, max_size=12),
     st.integers(1, 40),
 )
 def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[int]], most_tokens: int) -> None:
     packed = pack(rows, most_tokens, hidden_size=32)
     count, width = packed.input_ids.shape
     assert width <= max(most_tokens, max(map(len, rows)))
-    ids, positions = packed.input_ids.flatten(), packed.position_ids.flatten()
+    ids, positions, all_seen = packed.input_ids.flatten(), packed.position_ids.flatten(), seen(packed)
     for row, places in zip(rows, packed.flat_indices.tolist(), strict=True):
-        path = places[: len(row) - 1]
-        assert ids[path].tolist() == row[:-1]
-        assert positions[path].tolist() == list(range(len(row) - 1))
+        path = places[: len(row)]
+        assert ids[path].tolist() == row
+        assert positions[path].tolist() == list(range(len(row)))
         for depth, place in enumerate(path):
             number, column = divmod(place, width)
-            seen = (packed.attention_mask[number, 0, column] == 0).nonzero().flatten() + number * width
-            assert sorted(path[: depth + 1]) == seen.tolist()
+            found = all_seen[number, column].nonzero().flatten() + number * width
+            assert sorted(path[: depth + 1]) == found.tolist()
     assert count * width <= len(rows) * max(max(map(len, rows)), most_tokens)
 
 
@@ -255,6 +274,67 @@ def test_accumulated_packs_make_the_same_step(
     packed_loss, found = trained(tokenizer, parts, rows)
     assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert (found - expected).norm() <= 2e-6 * expected.norm()
+
+
+def state_rows(count: int) -> list[TokenRow]:
+    """Rows of a shared beginning, with a value target at their last token and at that of the beginning."""
+    shuffler = random.Random(5)
+    prompt, rows = tokens(shuffler, 12), []
+    for number in range(count):
+        own = tokens(shuffler, 2 + number % 3)
+        mask, ends = (*[False] * 12, *[True] * len(own)), (11, 11 + len(own))
+        rows.append(TokenRow("task", (*prompt, *own), mask, ends, (float(number % 2), 1.0)))
+    return rows
+
+
+def trained_by(learner: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tuple[TrainResult, Tensor]:
+    """The result of a step on rows with common prefixes, and the trained weights."""
+    head = ValueHead(HIDDEN, seed=1)
+    if learner == "sft":
+        result = train_sft(model, tokenizer, state_rows(8), SFTConfig(batch_size=8, max_steps=1), head=head)
+    else:
+        config = DPOConfig(batch_size=8, max_steps=1)
+        result = train_dpo(model, tokenizer, pairs(make_model(), 8), config)
+    return result, torch.cat([weights(model), weights(head)])
+
+
+@pytest.mark.parametrize("learner", ["sft", "dpo"])
+def test_a_model_that_can_be_packed_learns_the_same_as_one_that_cannot(
+    tokenizer: PreTrainedTokenizerFast, learner: str
+) -> None:
+    model, forwarded = make_model(), list[tuple[int, int]]()
+    model.model.register_forward_pre_hook(
+        lambda module, arguments, named: forwarded.append(named["input_ids"].shape), with_kwargs=True
+    )
+    packed, found = trained_by(learner, model, tokenizer)
+    by_rows, expected = trained_by(learner, make_unpackable(), tokenizer)
+    assert packed.metrics == pytest.approx(by_rows.metrics, rel=1e-4, abs=1e-5)
+    start = torch.cat([weights(make_model()), weights(ValueHead(HIDDEN, seed=1))])
+    assert (found - expected).norm() <= 1e-5 * (expected - start).norm()
+    [(count, width)] = forwarded
+    assert count * width < 0.8 * (8 * 16 if learner == "sft" else 16 * 17)
+
+
+def test_a_wide_pack_has_no_mask(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Two trees; the pack of the second one is padded."""
+    torch.manual_seed(0)
+    shuffler = random.Random(0)
+    prompt, other = tokens(shuffler, 600), tokens(shuffler, 500)
+    rows = [(*prompt, *tokens(shuffler, count)) for count in (200, 230, 170)]
+    rows += [(*other, *tokens(shuffler, count)) for count in (200, 210, 160)]
+    packed = pack(rows, 1250, hidden_size=1000)
+    assert 1024 < packed.ends.shape[1] <= 1250 and len(packed.ends) == 2
+    model, seen_masks = qwen3(), list[torch.Size]()
+    separate = separate_scores(model, rows)
+    model.model.layers[0].self_attn.register_forward_pre_hook(
+        lambda module, arguments, named: seen_masks.append(named["attention_mask"].shape), with_kwargs=True
+    )
+    together = packed_scores(model, rows, packed)
+    assert seen_masks == [(2, 1, 1, packed.ends.shape[1])]
+    assert torch.allclose(together, separate, rtol=0, atol=1e-5)
+    expected, found = gradient(model, separate), gradient(model, together)
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("learner", ["grpo", "distil"])

@@ -9,6 +9,8 @@ from torch import nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
@@ -45,6 +47,27 @@ def make_model(seed: int = 0) -> LlamaForCausalLM:
         eos_token_id=1,
     )
     return LlamaForCausalLM(config)
+
+
+def make_unpackable() -> MistralForCausalLM:
+    """A model with the weights of ``make_model``, and with sliding windows, so that it cannot be packed. The windows
+    are longer than the rows, so it computes the same function."""
+    config = make_model().config
+    model = MistralForCausalLM(
+        MistralConfig(
+            **{name: getattr(config, name) for name in ("vocab_size", "hidden_size", "intermediate_size")},
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            num_key_value_heads=2,
+            rms_norm_eps=config.rms_norm_eps,
+            sliding_window=512,
+            pad_token_id=0,
+            bos_token_id=None,
+            eos_token_id=1,
+        )
+    )
+    model.load_state_dict(make_model().state_dict())
+    return model
 
 
 def make_experts() -> Qwen3MoeForCausalLM:

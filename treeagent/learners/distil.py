@@ -17,13 +17,10 @@ from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, ta
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DistilConfig
 from treeagent.learners.memory import Inputs, part_bounds
-from treeagent.learners.packed import pack, states_at, why_unpackable
+from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.policy import PolicyRow
-
-_PACK_TOKENS = 2048
-"""Most tokens of a pack. The memory of its attention mask grows with their square. A longer row is a separate pack."""
 
 
 def train_distil(
@@ -56,7 +53,8 @@ def train_distil(
     model can be packed (``treeagent.learners.packed``).
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats a token); ``kl`` (KL(π' || π), in nats a
-    state); ``entropy`` (nats a token); ``num_tokens`` (tokens read so far); ``grad_norm`` (before clipping).
+    state); ``entropy`` (nats a token); ``num_tokens`` (tokens of the candidates with their
+    prompts so far); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.
@@ -75,7 +73,7 @@ def train_distil(
             "no good end was found, whose states could be learned: collect more trees, or lower "
             "update.targets.min_return"
         )
-    hidden_size = 0 if why_unpackable(model) else model.config.get_text_config().hidden_size
+    packable = not why_unpackable(model)
     with prepared(model, config, hooks) as arguments:
         trainer = _DistilTrainer(
             model=model,
@@ -87,68 +85,50 @@ def train_distil(
             ),
             train_dataset=row_numbers(len(rows)),
             processing_class=tokenizer,
-            data_collator=lambda items: _collate([rows[item["row"]] for item in items], hidden_size),
+            data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
         )
         if temperature != 1:  # TRL scores at temperature 1
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=("log_probs", "entropy"))
-        trainer.hidden_size = hidden_size
+        trainer.packable = packable
         lengths = lengths_of(len(row.prompt_ids) for row in rows)
-        groups = tasks_of(rows) if hidden_size else ()
+        groups = tasks_of(rows) if packable else ()
         return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed, groups=groups), hooks)
 
 
-def _collate(rows: Sequence[PolicyRow], hidden_size: int) -> Inputs:
-    """Collate states into the inputs of the model and the targets of the loss.
+def _collate(rows: Sequence[PolicyRow]) -> Inputs:
+    """Collate states into one row per candidate, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
+    ``labels``, -100 except at the sampled tokens of the candidates, and ``targets``, π' of the candidate at these
+    tokens and 0 elsewhere. ``floor`` holds the entropy of π' of each state, in nats.
 
-    For each sampled token of the candidates, ``tokens`` holds its id, ``flat_indices`` the flat index of the token
-    before it, and ``targets`` π' of its candidate. ``floor`` holds the entropy of π' of each state, in nats; ``count``
-    is the number of tokens that the model reads. Candidates with π' = 0 add nothing to the loss, and are left out.
-
-    Args:
-        hidden_size: hidden size of the model, which decides the width of packs; 0 makes one padded row per candidate.
+    Candidates with π' = 0 add nothing to the loss, and are left out.
     """
     candidates = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
     sequences = [(*prompt, *each.token_ids) for prompt, each in candidates]
-    sampled = [[at for at in range(len(each.token_ids)) if at not in each.forced] for _, each in candidates]
-    if hidden_size:
-        packed = pack(sequences, _PACK_TOKENS, hidden_size)
-        read, flat = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}, packed.flat_indices
-        read["attention_mask"], count = packed.attention_mask, len(set(packed.flat_indices.flatten().tolist()))
-    else:
-        read = {
-            "input_ids": pad(sequences, torch.long),
-            "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
-        }
-        flat, count = torch.arange(read["input_ids"].numel()).view_as(read["input_ids"]), sum(map(len, sequences))
-    return read | {
-        "flat_indices": torch.cat(
-            [
-                flat[number, [len(prompt) - 1 + at for at in indices]]
-                for number, ((prompt, _), indices) in enumerate(zip(candidates, sampled, strict=True))
-            ]
-        ),
-        "tokens": torch.tensor(
-            [each.token_ids[at] for (_, each), indices in zip(candidates, sampled, strict=True) for at in indices]
-        ),
-        "targets": torch.tensor(
-            [each.target for (_, each), indices in zip(candidates, sampled, strict=True) for _ in indices]
-        ),
-        "count": torch.tensor(count),
+    scored = [
+        [*[False] * len(prompt), *(at not in each.forced for at in range(len(each.token_ids)))]
+        for prompt, each in candidates
+    ]
+    mask, ids = pad(scored, torch.bool), pad(sequences, torch.long)
+    targets = torch.tensor([[each.target] for _, each in candidates])
+    return {
+        "input_ids": ids,
+        "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
+        "labels": ids.where(mask, -100),
+        "targets": targets.where(mask, 0.0),
         "rows": rows,
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
     }
 
 
 class _DistilTrainer(Learner, SFTTrainer):
-    hidden_size: int
-    """As for ``_collate``."""
+    packable: bool
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
         """As in ``Learner``. The loss of a part is weighted by its share of the targets."""
         rows, target_sum = inputs["rows"], inputs["targets"].sum()
 
         def loss(first: int, last: int) -> Tensor:
-            part = _collate(rows[first:last], self.hidden_size)
+            part = _collate(rows[first:last])
             device = target_sum.device
             part = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in part.items()}
             share: Tensor = part["targets"].sum() / target_sum
@@ -157,18 +137,16 @@ class _DistilTrainer(Learner, SFTTrainer):
         return (partial(loss, first, last) for first, last in part_bounds(len(rows), self.parts))
 
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
-        inputs = {name: value for name, value in inputs.items() if name != "rows"}
-        names = ("flat_indices", "tokens", "targets", "floor", "count")
-        flat_indices, tokens, targets, floor, count = (inputs.pop(name) for name in names)
-        if self.hidden_size:
-            inputs["attention_mask"] = inputs["attention_mask"].to(self.model.dtype)
-        with states_at(self.model, flat_indices):
-            outputs = model(**inputs, shift_labels=tokens[None], fused_lm_head=True)
-        cross_entropy = -(targets * outputs.log_probs[0]).sum()
+        called = PackedModel(model, self.model) if self.packable else model
+        read = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
+        outputs = called(**read, use_cache=False, fused_lm_head=True)
+        targets, floor = inputs["targets"], inputs["floor"]
+        cross_entropy = -(targets[:, 1:] * outputs.log_probs).sum()
+        scored = outputs.label_mask.sum()
         metrics = self._metrics["train"]
         metrics["kl"].append(((cross_entropy.detach() - floor.sum()) / len(floor)).item())
-        metrics["entropy"].append(outputs.entropy.detach().mean().item())
-        self._total_train_tokens += int(self.accelerator.gather(count).sum())
+        metrics["entropy"].append((outputs.entropy.detach().sum() / scored).item())
+        self._total_train_tokens += int(self.accelerator.gather(inputs["attention_mask"].sum()).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
         loss: Tensor = cross_entropy / targets.sum()
         return loss

@@ -20,6 +20,7 @@ from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
+from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.pairs import PreferencePair
@@ -146,6 +147,12 @@ class _DPOTrainer(Learner, DPOTrainer):
                 self.loss_weights = weights
 
         return (partial(loss, first, last) for first, last in part_bounds(pairs, self.parts))
+
+    def _compute_loss(self, model: nn.Module, inputs: Inputs, return_outputs: bool) -> Tensor:
+        """As TRL's method; the context that both sides of a pair share is computed once."""
+        called = model if why_unpackable(self.model) else PackedModel(model, self.model)
+        loss: Tensor = super()._compute_loss(called, inputs, return_outputs)  # type: ignore[no-untyped-call]
+        return loss
 
     def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
         return dataset  # the pairs were tokenised when they were sampled

@@ -22,14 +22,11 @@ from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, ta
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
-from treeagent.learners.packed import pack, refuse_unpackable, states_at
+from treeagent.learners.packed import PackedModel, refuse_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.spilled import where
-
-_PACK_TOKENS = 2048
-"""Most tokens of a pack. The memory of its attention mask grows with their square. A longer row is a separate pack."""
 
 
 def train_grpo(
@@ -232,34 +229,13 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         TRL would also score untrained tokens. That wastes time, and the KL term exp(0 - log π) overflows at an
         observation that is unlikely under the policy.
         """
-        trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep - 1, 0))  # all but first tokens
+        trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep, 0))
+        labels = input_ids.where(trained, -100)
         router = {"output_router_logits": True} if compute_aux_loss else {}
+        called = PackedModel(model, self.model) if self.packed else model
         with self.accelerator.autocast():
-            if not self.packed:
-                labels = functional.pad(input_ids[:, 1:].where(trained, -100), (1, 0), value=-100)
-                outputs = model(
-                    input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
-                )
-                logps, entropies = outputs.log_probs, outputs.entropy
-            else:
-                outputs = self._packed_forward(model, input_ids, attention_mask, trained)
-                zeros = torch.zeros(trained.shape, device=trained.device)
-                logps, entropies = (zeros.masked_scatter(trained, x[0]) for x in (outputs.log_probs, outputs.entropy))
-        self._logps = logps[:, -logits_to_keep:]
-        return self._logps, entropies[:, -logits_to_keep:], outputs.aux_loss
-
-    def _packed_forward(self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, trained: Tensor) -> Any:
-        """A forward pass on packed rows. Returns TRL's ``FusedCausalLMOutput`` (1, trained tokens) for the True entries
-        of ``trained`` (rows, tokens - 1), in their order."""
-        lengths = attention_mask.sum(1).tolist()
-        rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
-        packed = pack(rows, _PACK_TOKENS, self.model.config.get_text_config().hidden_size)
-        flat_indices = packed.flat_indices[trained[:, : packed.flat_indices.shape[1]].cpu()]
-        with states_at(self.model, flat_indices.to(input_ids.device)):
-            return model(
-                input_ids=packed.input_ids.to(input_ids.device),
-                position_ids=packed.position_ids.to(input_ids.device),
-                attention_mask=packed.attention_mask.to(input_ids.device, self.model.dtype),
-                shift_labels=input_ids[:, 1:][trained][None],
-                fused_lm_head=True,
+            outputs = called(
+                input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
             )
+        self._logps = outputs.log_probs[:, -logits_to_keep:]
+        return self._logps, outputs.entropy[:, -logits_to_keep:], outputs.aux_loss

@@ -1,4 +1,4 @@
-"""Train the rows of a tree as one trie: the common prefix of several rows goes through the model once, forward and
+"""Train the rows of trees as tries: the common prefix of several rows goes through the model once, forward and
 backward.
 
 The position of a token is its depth in the trie, and it attends only to itself and its ancestors. So its hidden state
@@ -9,73 +9,91 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from trl.trainer.utils import FusedCausalLMOutput
 
-from treeagent.generators.attention import backbone, base_model, unmasked
+from treeagent.generators.attention import additive, backbone, base_model, unmasked
 from treeagent.learners.common import Model
 from treeagent.types import UserError
 
+_MOST_TOKENS = 16_384
+"""Most tokens of a pack. A longer row is a separate pack."""
 _WIDTH_STEP = 16
 """Difference, in tokens, between the widths of packs that are compared."""
+_WIDE = 1024
+"""Width of packs, in tokens, from which attention is computed in blocks. A narrow pack has a mask, which grows with the
+square of the width."""
+_BLOCK = 512
+"""Number of queries in a block."""
+_SAVING = 0.9
+"""Largest cost of packs, relative to padded rows, at which rows are packed."""
+_BLOCKS = "treeagent_blocks"
+"""The name by which transformers finds the attention in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows merged into tries. A pack holds one or several tries."""
+    """Rows merged into tries. A pack holds one or several tries, each in preorder."""
 
     input_ids: Tensor
     """(packs, width)"""
     position_ids: Tensor
     """(packs, width): the depth of each token in its trie."""
-    attention_mask: Tensor
-    """(packs, 1, width, width): 0 if a token (third axis) attends to another (fourth axis), else -inf. A model must get
-    it in its own number format: attention on a GPU refuses another one, or misreads it."""
+    ends: Tensor
+    """(packs, width): the index after the last token of the subtree below each token. In preorder, a subtree is
+    contiguous, so token q attends to token k if k <= q < ends[k]."""
     flat_indices: Tensor
-    """(rows, longest - 1): the index of each token of a row in the flattened packs; 0 beyond the row. The last token of
-    a row is left out, because nothing is predicted from it."""
+    """(rows, longest): the index of each token of a row in the flattened packs; 0 beyond the row."""
+
+
+def _cost(rows: int, width: int, hidden_size: int) -> int:
+    """The relative cost of (rows, width) tokens: a transformer layer takes about 12 d² multiplications per token, and
+    2 d for each token that attention compares it with (d is ``hidden_size``)."""
+    return rows * width * (6 * hidden_size + width)
 
 
 def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> Packed:
     """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens. A longer row is a
-    separate pack.
+    separate pack. Of several widths up to the bound, the cheapest is taken.
 
     In lexicographic order, the longest prefix that a row shares with any earlier row is the one that it shares with the
-    row just before it. So each pack takes consecutive rows of that order. Of several widths up to the bound, the
-    cheapest is taken: a transformer layer takes about 12 d² multiplications per token, and 2 d for each token of the
-    pack that attention compares it with (d is ``hidden_size``).
+    row just before it. So each pack takes consecutive rows of that order.
     """
-    inputs = [tuple(row[: max(len(row) - 1, 1)]) for row in rows]
-    order = sorted(range(len(rows)), key=lambda row: inputs[row])
-    shared = [0, *(_common_length(inputs[before], inputs[row]) for before, row in pairwise(order))]
-    lengths = [len(inputs[row]) for row in order]
+    order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
+    shared = [0, *(_common_length(rows[before], rows[row]) for before, row in pairwise(order))]
+    lengths = [len(rows[row]) for row in order]
     longest = max(lengths)
-    widths = [*range(longest, most_tokens, _WIDTH_STEP), max(most_tokens, longest)]
+    most = max(min(most_tokens, sum(lengths) - sum(shared)), longest)  # all rows in one pack need no more
+    widths = [*range(longest, most, _WIDTH_STEP), most]
     starts, width = min(
         (_pack_starts(lengths, shared, width) for width in widths),
-        key=lambda filled: len(filled[0]) * filled[1] * (6 * hidden_size + filled[1]),
+        key=lambda filled: _cost(len(filled[0]), filled[1], hidden_size),
     )
     ids = torch.zeros(len(starts), width, dtype=torch.long)
     positions = torch.zeros(len(starts), width, dtype=torch.long)
-    seen = torch.eye(width, dtype=torch.bool).repeat(len(starts), 1, 1)  # padding sees itself, or softmax gives NaN
-    flat_indices = torch.zeros(len(rows), max(map(len, rows)) - 1, dtype=torch.long)
+    ends = torch.arange(1, width + 1).repeat(len(starts), 1)  # padding attends to itself, or softmax gives NaN
+    flat_indices = torch.zeros(len(rows), longest, dtype=torch.long)
     number, end, path = -1, 0, torch.zeros(0, dtype=torch.long)
     for index, row in enumerate(order):
         if index in starts:
             number, end, path = number + 1, 0, path[:0]
         above = path[: shared[index]]
         first, end = end, end + lengths[index] - len(above)
-        ids[number, first:end] = torch.tensor(inputs[row][len(above) :])
-        positions[number, first:end] = torch.arange(len(above), lengths[index])
-        seen[number, first:end][:, above] = True
-        seen[number, first:end, first:end] = torch.ones(end - first, end - first, dtype=torch.bool).tril()
         path = torch.cat([above, torch.arange(first, end)])
-        length = len(rows[row]) - 1
-        flat_indices[row, :length] = number * width + path[:length]
-    return Packed(ids, positions, torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[:, None], flat_indices)
+        ids[number, first:end] = torch.tensor(rows[row][len(above) :], dtype=torch.long)
+        positions[number, first:end] = torch.arange(len(above), lengths[index])
+        ends[number, path] = end
+        flat_indices[row, : lengths[index]] = number * width + path
+    return Packed(ids, positions, ends, flat_indices)
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -113,6 +131,133 @@ def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextmanager
+def attention_within(model: Model, ends: Tensor) -> Iterator[Tensor]:
+    """A context in which ``model`` runs on packs. Yields the ``attention_mask`` to call it with.
+
+    The mask of a narrow pack is (packs, 1, width, width). A wide one would take memory that grows with the square of
+    the width, so attention gets ``ends`` in its place, and computes one block of queries at a time.
+    """
+    base, width = base_model(model), ends.shape[1]
+    implementation = base.config._attn_implementation
+    if width <= _WIDE or implementation != "sdpa" or not base._can_set_attn_implementation():
+        indices = torch.arange(width, device=ends.device)
+        yield additive((indices <= indices[:, None]) & (indices[:, None] < ends[:, None]), base.dtype, ends.device)
+        return
+    base.set_attn_implementation(_BLOCKS)
+    try:
+        yield ends[:, None, None]
+    finally:
+        base.set_attn_implementation(implementation)
+
+
+def _attention_in_blocks(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    dropout: float = 0.0,
+    **arguments: Any,
+) -> tuple[Tensor, None]:
+    """Attention within packs, as a function for transformers' ``AttentionInterface``. Memory grows with the width, not
+    with its square: the backward pass makes the mask of a block again instead of keeping it.
+
+    Args:
+        attention_mask: ``Packed.ends`` as (packs, 1, 1, width).
+    """
+
+    def block(query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
+        last = first + query.shape[2]
+        keys = torch.arange(last, device=query.device)
+        queries = keys[first:, None]
+        seen = (keys <= queries) & (queries < attention_mask[..., :last])
+        output: Tensor = sdpa_attention_forward(
+            module, query, key[:, :, :last], value[:, :, :last], seen, dropout, **arguments
+        )[0]
+        return output
+
+    starts = range(0, query.shape[2], _BLOCK)
+    blocks = [
+        checkpoint(
+            block,
+            query[:, :, first : first + _BLOCK],
+            key,
+            value,
+            first,
+            use_reentrant=False,
+            preserve_rng_state=dropout > 0,
+        )
+        for first in starts
+    ]
+    return torch.cat(blocks, 1), None
+
+
+AttentionInterface.register(_BLOCKS, _attention_in_blocks)
+
+
+class PackedModel:
+    """A model with TRL's fused language-model head (``trl.trainer.utils.add_fused_lm_head``) that is called on padded
+    rows, as TRL's trainers do, and computes packs where they are cheaper.
+
+    The outputs are those of the rows. Padding is on the right, where a causal model does not see it, so rows that are
+    not packed need no mask.
+    """
+
+    def __init__(self, model: nn.Module, own: Model, whole: bool = False) -> None:
+        """Make the model callable.
+
+        Args:
+            model: ``own`` as the trainer calls it, which may be wrapped for several processes.
+            own: the model itself; it must be packable (``why_unpackable``).
+            whole: also compute the last token of each row, although nothing is predicted from it.
+        """
+        self._model, self._own, self._unread = model, own, 0 if whole else 1
+        self.flat_indices = torch.zeros(0, 0, dtype=torch.long)
+        """(rows, longest): the index of each token in the flattened hidden states of the last call."""
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **arguments: Any) -> Any:
+        """The fused output of padded rows.
+
+        Args:
+            input_ids: (rows, longest).
+            attention_mask: (rows, longest), 1 at the tokens of the rows and 0 at padding.
+            labels: (rows, longest), -100 at tokens that are not scored.
+            arguments: further arguments of the model.
+
+        Returns:
+            ``FusedCausalLMOutput`` with fields of (rows, longest - 1), 0 at tokens that are not scored.
+        """
+        lengths = (attention_mask.sum(1) - self._unread).clamp(min=1).tolist()
+        rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
+        hidden_size = self._own.config.get_text_config().hidden_size
+        packed = pack(rows, _MOST_TOKENS, hidden_size)
+        packs, width = packed.ends.shape
+        if _cost(packs, width, hidden_size) > _SAVING * _cost(len(rows), max(lengths), hidden_size):
+            self.flat_indices = torch.arange(input_ids.numel(), device=input_ids.device).view_as(input_ids)
+            return self._model(input_ids=input_ids, labels=labels, **arguments)
+        device, scored = input_ids.device, labels[:, 1:] != -100
+        self.flat_indices = functional.pad(packed.flat_indices, (0, input_ids.shape[1] - max(lengths))).to(device)
+        states = self.flat_indices[:, :-1][scored]
+        with states_at(self._own, states), attention_within(self._own, packed.ends.to(device)) as mask:
+            outputs = self._model(
+                input_ids=packed.input_ids.to(device),
+                position_ids=packed.position_ids.to(device),
+                attention_mask=mask,
+                shift_labels=labels[:, 1:][scored][None],
+                **arguments,
+            )
+        fields = {name: _scattered(outputs[name][0], scored) for name in _FIELDS if outputs.get(name) is not None}
+        return FusedCausalLMOutput(**fields, label_mask=scored)
+
+
+_FIELDS = ("log_probs", "entropy", "mean_logits", "is_top1")
+
+
+def _scattered(values: Tensor, places: Tensor) -> Tensor:
+    return torch.zeros(places.shape, dtype=values.dtype, device=values.device).masked_scatter(places, values)
 
 
 def why_unpackable(model: Model) -> str:

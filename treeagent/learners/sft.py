@@ -16,6 +16,7 @@ from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
+from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.spilled import where
@@ -103,11 +104,15 @@ class _SFTTrainer(Learner, SFTTrainer):
         inputs = dict(inputs)
         indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
         share: float = inputs.pop("value_share", 1.0)
+        packed = None if why_unpackable(self.model) else PackedModel(model, self.model, whole=self.head is not None)
         with last_hidden_states(self.model) as hidden_states:
-            loss: Tensor = SFTTrainer.compute_loss(self, model, inputs, False, num_items_in_batch)
+            loss: Tensor = SFTTrainer.compute_loss(self, packed or model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss
-        value_loss: Tensor = self.head.loss(hidden_states[0][indices[:, 0], indices[:, 1]], targets)
+        states = hidden_states[0].flatten(0, 1)
+        grid = torch.arange(inputs["input_ids"].numel(), device=states.device).view_as(inputs["input_ids"])
+        flat_indices = grid if packed is None else packed.flat_indices
+        value_loss: Tensor = self.head.loss(states[flat_indices[indices[:, 0], indices[:, 1]]], targets)
         self._metrics["train"]["value_loss"].append(value_loss.item())
         # The token loss is already divided by the tokens of all accumulated batches.
         return loss + _VALUE_WEIGHT * share * value_loss / self.current_gradient_accumulation_steps
