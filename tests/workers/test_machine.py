@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from treeagent.agent.checkpoint import count_weights
 from treeagent.config import RunConfig, load_config
-from treeagent.workers.machine import fit_to_machine
+from treeagent.workers.machine import fit_to_machine, training_threads
 from treeagent.workers.processes import run_jobs
 
 WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
@@ -71,6 +71,32 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
     )
     assert (config.workers, config.threads, config.policy.dtype) == chosen
     assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
+
+
+@pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ([], 8),
+        (["workers=2", "threads=3"], 6),
+        (["workers=20", "threads=1"], 16),
+        (["workers=1", "threads=20"], 20),
+        (["workers=2", "engine=ray"], 1),
+        (["workers=2", "policy.device_map=cuda"], 1),
+    ],
+)
+def test_an_update_alone_takes_the_threads_of_idle_workers(
+    machine: None, large: Path, settings: list[str], threads: int
+) -> None:
+    config, _ = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
+    assert training_threads(config, large) == threads
+
+
+@pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
+def test_an_update_of_a_small_model_takes_the_threads_of_one_worker(machine: None, tmp_path: Path) -> None:
+    LlamaConfig(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=1).save_pretrained(tmp_path)
+    config, _ = fit_to_machine(RunConfig(), tmp_path)
+    assert (config.workers, training_threads(config, tmp_path)) == (8, 1)
 
 
 @pytest.mark.parametrize("machine", [(4, 24, [])], indirect=True)

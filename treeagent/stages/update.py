@@ -44,6 +44,7 @@ from treeagent.stages.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.store import shards
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.workers.launch import launch
+from treeagent.workers.machine import training_threads
 from treeagent.workers.processes import Workers, own_worker, run_jobs
 
 
@@ -171,9 +172,12 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
+    settings = _worker_settings(config)
+    if len(jobs) == 1:
+        settings = replace(settings, threads=training_threads(settings, jobs[0].checkpoint))
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(run_update, jobs, _worker_settings(config), on_event, worker):
+            for job, facts in run_jobs(run_update, jobs, settings, on_event, worker):
                 run.finish(job.out.name, facts)
                 shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
         except NothingToLearn as symptom:

@@ -65,6 +65,16 @@ def fit_to_machine(
     )
 
 
+def training_threads(config: RunConfig, checkpoint: Path) -> int:
+    """Return the number of threads of the only update of a stage: for a large model on this machine's CPU those of all
+    workers, which are idle meanwhile; else those of one worker."""
+    threads = max(config.threads, 1)
+    on_cpu = config.engine == "local" and config.policy.device_map in (None, "cpu")
+    if config.workers < 2 or not on_cpu or count_weights(checkpoint)[0] < _LARGE:
+        return threads
+    return min(config.workers * threads, max(threads, _MOST_THREADS))
+
+
 def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
     """Return the number of workers for which there are cores and memory, at least 1."""
     room: int = psutil.virtual_memory().total // (weight_bytes + cache_bytes + _WORKER_BYTES)
