@@ -21,6 +21,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
 from treeagent.learners.batches import pad
+from treeagent.learners.common import labelled_only
 from treeagent.learners.packed import PackedModel
 
 QUESTION = "How long does a training step take on rows with a common beginning, one by one and packed?"
@@ -102,13 +103,14 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
     labels = torch.full_like(ids, -100)
     labels[:, 1:][trained] = ids[:, 1:][trained]
     called = PackedModel(model, model) if packed else model
-    outputs = called(
-        input_ids=ids,
-        attention_mask=(torch.arange(ids.shape[1]) < lengths).long(),
-        labels=labels,
-        use_cache=False,
-        fused_lm_head=True,
-    )
+    with labelled_only():
+        outputs = called(
+            input_ids=ids,
+            attention_mask=(torch.arange(ids.shape[1]) < lengths).long(),
+            labels=labels,
+            use_cache=False,
+            fused_lm_head=True,
+        )
     (-outputs.log_probs.sum() / trained.sum()).backward()
     return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
 

@@ -5,7 +5,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -67,6 +67,15 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
     }
 
 
+def labelled_only() -> AbstractContextManager[object]:
+    """A context in which TRL runs the language-model head over labelled positions only.
+
+    Without Triton it runs over every position, because Neuron needs fixed shapes. On a CPU this takes 30 % of a step if
+    a quarter of the tokens is trained.
+    """
+    return patch.object(trl_utils, "_use_triton", lambda device: True)
+
+
 @contextmanager
 def prepared(
     model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
@@ -107,10 +116,7 @@ def prepared(
     try:
         with (
             tempfile.TemporaryDirectory(prefix="treeagent-") as spare,
-            # Without Triton, TRL runs the language-model head over every position, labelled or not, because Neuron
-            # needs fixed shapes. On a CPU this takes 30 % of a step if a quarter of the tokens is trained. The patch
-            # makes TRL run it over labelled positions only.
-            patch.object(trl_utils, "_use_triton", lambda device: True),
+            labelled_only(),
             no_old_names(),
         ):
             yield _arguments(config, model, hooks, spare)
