@@ -66,6 +66,14 @@ def test_loss_is_the_cross_entropy_per_token(
     assert result.metrics["kl"] == pytest.approx((total - entropy) / 8, rel=1e-5)
 
 
+def test_accumulated_batches_have_the_loss_of_one(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = policy_rows(1) * 4
+    whole = train_distil(make_model(), tokenizer, rows, replace(ONE_STEP, batch_size=4))
+    parts = train_distil(make_model(), tokenizer, rows, replace(ONE_STEP, batch_size=2, accumulation=2))
+    for name in ("loss", "grad_norm"):
+        assert parts.metrics[name] == pytest.approx(whole.metrics[name], rel=1e-4)
+
+
 def test_a_certain_target_trains_like_imitation(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = [
         replace(

@@ -97,10 +97,11 @@ def train_distil(
 
 def _collate(rows: Sequence[PolicyRow]) -> Inputs:
     """Collate states into one row per candidate, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
-    ``labels``, -100 except at the sampled tokens of the candidates, and ``targets``, π' of the candidate at these
+    ``sampled_ids``, -100 except at the sampled tokens of the candidates, and ``targets``, π' of the candidate at these
     tokens and 0 elsewhere. ``floor`` holds the entropy of π' of each state, in nats.
 
-    Candidates with π' = 0 add nothing to the loss, and are left out.
+    Candidates with π' = 0 add nothing to the loss, and are left out. No tensor is named ``labels``: a Trainer counts
+    their tokens, and then expects a loss that is divided by those of all accumulated batches.
     """
     candidates = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
     sequences = [(*prompt, *each.token_ids) for prompt, each in candidates]
@@ -113,7 +114,7 @@ def _collate(rows: Sequence[PolicyRow]) -> Inputs:
     return {
         "input_ids": ids,
         "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
-        "labels": ids.where(mask, -100),
+        "sampled_ids": ids.where(mask, -100),
         "targets": targets.where(mask, 0.0),
         "rows": rows,
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
@@ -138,8 +139,8 @@ class _DistilTrainer(Learner, SFTTrainer):
 
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         called = PackedModel(model, self.model) if self.packable else model
-        read = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
-        outputs = called(**read, use_cache=False, fused_lm_head=True)
+        read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        outputs = called(**read, labels=inputs["sampled_ids"], use_cache=False, fused_lm_head=True)
         targets, floor = inputs["targets"], inputs["floor"]
         cross_entropy = -(targets[:, 1:] * outputs.log_probs).sum()
         scored = outputs.label_mask.sum()
