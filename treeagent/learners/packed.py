@@ -169,28 +169,34 @@ def _attention_in_blocks(
         attention_mask: ``Packed.ends`` as (packs, 1, 1, width).
     """
 
+    ends, width = attention_mask.flatten(1), query.shape[2]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
+        output: Tensor = sdpa_attention_forward(module, query, key, value, seen, dropout, **arguments)[0]
+        return output
+
     def block(query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
         last = first + query.shape[2]
         keys = torch.arange(last, device=query.device)
         queries = keys[first:, None]
-        seen = (keys <= queries) & (queries < attention_mask[..., :last])
-        output: Tensor = sdpa_attention_forward(
-            module, query, key[:, :, :last], value[:, :, :last], seen, dropout, **arguments
-        )[0]
-        return output
+        seen = (keys <= queries) & (queries < ends[:, None, None, :last])
+        return attend(query, key[:, :, :last], value[:, :, :last], seen)
 
-    starts = range(0, query.shape[2], _BLOCK)
-    blocks = [
+    # The first row of every pack is causal as it stands, up to the first token without a token below it.
+    childless = ends == torch.arange(1, width + 1, device=ends.device)
+    row = int(childless.int().argmax(1).min()) + 1
+    blocks = [attend(query[:, :, :row], key[:, :, :row], value[:, :, :row], None)]
+    blocks += [
         checkpoint(
             block,
-            query[:, :, first : first + _BLOCK],
+            query[:, :, first : min(first + _BLOCK, width)],
             key,
             value,
             first,
             use_reentrant=False,
             preserve_rng_state=dropout > 0,
         )
-        for first in starts
+        for first in range(row, width, _BLOCK)
     ]
     return torch.cat(blocks, 1), None
 

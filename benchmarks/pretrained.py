@@ -1,0 +1,179 @@
+"""How fast a pretrained model plays and learns with the defaults, against plain loops on the same machine.
+
+    .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0  # imports nothing: see docs/model.md
+    .venv/bin/python -m benchmarks.pretrained --runs runs/quickstart_llm
+
+Playing: the run's warm-started policy plays the same tasks greedily, with the defaults of this machine, and in one
+thread, one episode after the other. "generate" samples as many tokens as the turns of these episodes by one call of
+``model.generate`` a turn, with all threads. Learning: each method takes the same steps on rows of the run's trees, with
+the defaults (common prefixes once, all threads), and in one thread on whole rows. Repetitions alternate between the
+arms, so that other load on the machine affects all alike. Seconds are wall-clock seconds, without loading the model.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from benchmarks.command import Figures, add_rounds, options_digest, record_of, start_of, starting
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint
+from treeagent.config import Method, RunConfig
+from treeagent.learners import packed
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.watch import Hooks
+from treeagent.run.folder import Run
+from treeagent.search.record import from_record
+from treeagent.stages.build import make_chat, value_head
+from treeagent.stages.evaluate import evaluate_batch
+from treeagent.stages.rows import TrainJob, training_rows
+from treeagent.stages.search import BatchJob
+from treeagent.store import read_as
+from treeagent.workers.machine import fit_to_machine, training_threads
+from treeagent.workers.processes import run_jobs, shared_workers
+
+QUESTION = "How many tokens a second does a pretrained model play and learn with the defaults, against plain loops?"
+METHODS: Sequence[Method] = ("rft", "dpo", "grpo")
+Turn = tuple[tuple[int, ...], int]
+"""The prompt's ids, and the number of sampled tokens."""
+
+
+def play(config: RunConfig, checkpoint: Path, tasks: int, batch: int) -> tuple[float, list[Turn]]:
+    """Play test tasks greedily, ``batch`` at a time in each worker. Returns the seconds and the turns."""
+    with tempfile.TemporaryDirectory() as name, shared_workers(config):
+        folder = Path(name)
+
+        def jobs(kind: str, count: int, size: int) -> list[BatchJob]:
+            parts = [range(count)[start : start + size] for start in range(0, count, size)]
+            return [
+                BatchJob(config, checkpoint, kind, index, part, None, "test", "greedy", episodes=folder / kind)
+                for index, part in enumerate(parts)
+            ]
+
+        for kind in ("warm", "timed"):
+            (folder / kind).mkdir()
+        list(run_jobs(evaluate_batch, jobs("warm", max(config.workers, 1), 1), config))  # workers load the model
+        started = time.perf_counter()
+        list(run_jobs(evaluate_batch, jobs("timed", tasks, batch), config))
+        seconds = time.perf_counter() - started
+        chat = make_chat(load_checkpoint(checkpoint), config)
+        turns = [
+            (chat.prompt_ids(node.state.messages), len(edge.action.token_ids))
+            for episode in read_as(from_record, folder / "timed")
+            for node in episode.nodes()
+            for edge in node.edges
+        ]
+    return seconds, turns
+
+
+@torch.no_grad()
+def generate(checkpoint: Checkpoint, turns: Sequence[Turn], threads: int) -> float:
+    """The seconds of one call of ``model.generate`` a turn."""
+    torch.set_num_threads(threads)
+    model, started = checkpoint.model.eval(), time.perf_counter()
+    for prompt, count in turns:
+        settings = GenerationConfig(do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0)
+        ids = torch.tensor([list(prompt)])
+        model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    return time.perf_counter() - started
+
+
+def rows_of(config: RunConfig, run: Run, method: Method, folder: Path, count: int) -> list[Any]:
+    """The first rows of a method on the run's trees, in the order of their tasks."""
+    checkpoint = load_checkpoint(run.checkpoints / "warm")
+    job = TrainJob(config, run.checkpoints / "warm", method, run.trees, run.collections(), folder / method)
+    return list(islice(training_rows(job, checkpoint, value_head(checkpoint, config).reward_range).rows, count))
+
+
+def length(row: Any) -> int:
+    """The tokens of a row of any method; those of both sides of a pair."""
+    if hasattr(row, "chosen"):
+        return 2 * len(row.context_ids) + len(row.chosen.token_ids) + len(row.rejected.token_ids)
+    return len(row.token_ids) if hasattr(row, "token_ids") else len(row.prompt_ids) + len(row.completion_ids)
+
+
+def learn(config: RunConfig, run: Run, method: Method, rows: Sequence[Any], threads: int, whole: bool) -> float:
+    """Train an adapter for one pass over the rows. Returns the seconds of its steps."""
+    torch.set_num_threads(threads)
+    saving = packed._SAVING
+    packed._SAVING = 0.0 if whole else saving  # packs never cost so little
+    checkpoint = load_checkpoint(run.checkpoints / "warm")
+    model = with_adapter(checkpoint.model, config.policy.lora, 0)
+    times: list[float] = []
+    hooks: Hooks = {"on_progress": lambda done, total: times.append(time.perf_counter())}
+    settings: Mapping[str, Any] = {"batch_size": 8, "epochs": 1, "log_every": 1}
+    try:
+        if method == "rft":
+            train_sft(model, checkpoint.tokenizer, rows, SFTConfig(**settings), **hooks)
+        elif method == "dpo":
+            train_dpo(model, checkpoint.tokenizer, rows, DPOConfig(**settings), **hooks)
+        else:
+            grpo = GRPOConfig(**settings, packed=not whole)
+            train_grpo(model, checkpoint.tokenizer, rows, grpo, temperature=config.policy.temperature, **hooks)
+    finally:
+        packed._SAVING = saving
+    return times[-1] - times[0]
+
+
+def main() -> None:
+    options = starting(__doc__, "pretrained")
+    options.add_argument("--seed", type=int, default=0, help="the run's seed")
+    options.add_argument("--tasks", type=int, default=10, help="episodes")
+    options.add_argument("--rows", type=int, default=32, help="rows of a method, in batches of 8")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--only", nargs="+", default=["play", *METHODS])
+    arguments = options.parse_args()
+    checkpoint = start_of(arguments.runs, arguments.seed)
+    run = Run.open(checkpoint.parents[1])
+    stored = replace(run.config, workers=0, threads=0)
+    config, told = fit_to_machine(stored, checkpoint)
+    print(told, flush=True)
+    threads = training_threads(config, checkpoint)
+
+    def played(number: int) -> Figures:
+        tasks = arguments.tasks
+        size = -(-tasks // config.workers)
+        ours, turns = play(config, checkpoint, tasks, size)
+        alone, _ = play(replace(config, workers=1, threads=1), checkpoint, tasks, 1)
+        plain = generate(load_checkpoint(checkpoint), turns, threads)
+        tokens = sum(count for _, count in turns)
+        seconds = {"defaults": ours, "one thread": alone, "generate": plain}
+        return {
+            f"play, {arm}": {"tokens / s": tokens / each, "ratio": each / ours, "seconds": each}
+            for arm, each in seconds.items()
+        }
+
+    def learnt(method: Method, rows: Sequence[Any], number: int) -> Figures:
+        tokens = sum(map(length, rows))
+        ours = learn(config, run, method, rows, threads, whole=False)
+        plain = learn(config, run, method, rows, 1, whole=True)
+        return {
+            f"{method}, {arm}": {"tokens / s": tokens / each, "ratio": each / ours, "seconds": each}
+            for arm, each in (("defaults", ours), ("one thread, whole rows", plain))
+        }
+
+    with record_of(arguments, QUESTION) as record:
+        digest = options_digest(arguments, "runs")
+        if "play" in arguments.only:
+            arms = [f"play, {arm}" for arm in ("defaults", "one thread", "generate")]
+            add_rounds(record, arguments.rounds, digest, arms, played)
+        for method in METHODS:
+            if method in arguments.only:
+                with tempfile.TemporaryDirectory() as name:
+                    rows = rows_of(config, run, method, Path(name), arguments.rows)
+                arms = [f"{method}, {arm}" for arm in ("defaults", "one thread, whole rows")]
+                add_rounds(record, arguments.rounds, digest, arms, partial(learnt, method, rows))
+
+
+if __name__ == "__main__":
+    main()
