@@ -32,7 +32,7 @@ from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import attention_within, pack
+from treeagent.learners.packed import pack, pack_mask
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
@@ -274,11 +274,11 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
     def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """The head's logits at the states of a tree, and the indices of these states."""
         packed = pack([row.token_ids for row in rows], _PACK, head.hidden_size)
-        with last_hidden_states(model) as collected, attention_within(model, packed.ends) as mask:
+        with last_hidden_states(model) as collected:
             model(
                 input_ids=packed.input_ids,
                 position_ids=packed.position_ids,
-                attention_mask=mask,
+                attention_mask=pack_mask(model, packed.ends),
                 use_cache=False,
                 logits_to_keep=1,
             )

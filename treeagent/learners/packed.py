@@ -36,8 +36,6 @@ _BLOCK = 512
 """Number of queries in a block."""
 _SAVING = 0.9
 """Largest cost of packs, relative to padded rows, at which rows are packed."""
-_BLOCKS = "treeagent_blocks"
-"""The name by which transformers finds the attention in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,42 +131,33 @@ def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
         hook.remove()
 
 
-@contextmanager
-def attention_within(model: Model, ends: Tensor) -> Iterator[Tensor]:
-    """A context in which ``model`` runs on packs. Yields the ``attention_mask`` to call it with.
+def pack_mask(model: Model, ends: Tensor) -> Tensor:
+    """The ``attention_mask`` with which ``model`` runs on packs.
 
     The mask of a narrow pack is (packs, 1, width, width). A wide one would take memory that grows with the square of
-    the width, so attention gets ``ends`` in its place, and computes one block of queries at a time.
+    the width, so attention gets ``ends`` in its place, as (packs, 1, 1, width), and computes one block of queries at a
+    time.
     """
     base, width = base_model(model), ends.shape[1]
-    implementation = base.config._attn_implementation
-    if width <= _WIDE or implementation != "sdpa" or not base._can_set_attn_implementation():
-        indices = torch.arange(width, device=ends.device)
-        yield additive((indices <= indices[:, None]) & (indices[:, None] < ends[:, None]), base.dtype, ends.device)
-        return
-    base.set_attn_implementation(_BLOCKS)
-    try:
-        yield ends[:, None, None]
-    finally:
-        base.set_attn_implementation(implementation)
+    if width > _WIDE and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
+        return ends[:, None, None]
+    indices = torch.arange(width, device=ends.device)
+    return additive((indices <= indices[:, None]) & (indices[:, None] < ends[:, None]), base.dtype, ends.device)
 
 
-def _attention_in_blocks(
+def _sdpa(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor,
+    attention_mask: Tensor | None,
     dropout: float = 0.0,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """Attention within packs, as a function for transformers' ``AttentionInterface``. Memory grows with the width, not
-    with its square: the backward pass makes the mask of a block again instead of keeping it.
-
-    Args:
-        attention_mask: ``Packed.ends`` as (packs, 1, 1, width).
-    """
-
+    """The attention "sdpa" of transformers, which also takes ``ends`` of packs as a mask of integers. Memory then grows
+    with the width, not with its square: the backward pass makes the mask of a block again instead of keeping it."""
+    if attention_mask is None or attention_mask.is_floating_point() or attention_mask.dtype == torch.bool:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, **arguments)
     ends, width = attention_mask.flatten(1), query.shape[2]
 
     def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None) -> Tensor:
@@ -201,7 +190,7 @@ def _attention_in_blocks(
     return torch.cat(blocks, 1), None
 
 
-AttentionInterface.register(_BLOCKS, _attention_in_blocks)
+AttentionInterface.register("sdpa", _sdpa)
 
 
 class PackedModel:
@@ -247,11 +236,11 @@ class PackedModel:
         device, scored = input_ids.device, labels[:, 1:] != -100
         self.flat_indices = functional.pad(packed.flat_indices, (0, input_ids.shape[1] - max(lengths))).to(device)
         states = self.flat_indices[:, :-1][scored]
-        with states_at(self._own, states), attention_within(self._own, packed.ends.to(device)) as mask:
+        with states_at(self._own, states):
             outputs = self._model(
                 input_ids=packed.input_ids.to(device),
                 position_ids=packed.position_ids.to(device),
-                attention_mask=mask,
+                attention_mask=pack_mask(self._own, packed.ends.to(device)),
                 shift_labels=labels[:, 1:][scored][None],
                 **arguments,
             )
