@@ -19,7 +19,7 @@ def test_rows_come_back_in_any_order(ids: list[list[int]], data: st.DataObject) 
     for row in rows:
         spilled.append(row)
         assert spilled[-1] == row  # also while rows are being added
-    assert list(spilled) == rows and spilled[1:4] == rows[1:4]
+    assert list(spilled) == rows and list(spilled[1:4]) == rows[1:4]
     places = data.draw(st.permutations(range(len(rows))))
     assert list(Picked(spilled, array("q", places))) == [rows[place] for place in places]
     long = where(spilled, lambda row: len(row.token_ids) > 2)

@@ -15,7 +15,23 @@ from typing import BinaryIO, TypeVar, overload
 Row = TypeVar("Row")
 
 
-class Spilled(Sequence[Row]):
+class _Rows(Sequence[Row]):
+    """A sequence that reads a row only when it is asked for. A slice copies nothing."""
+
+    def _at(self, index: int) -> Row:
+        """The row at an index from 0 to the length - 1."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        indices = range(len(self))[index]
+        return Picked(self, array("q", indices)) if isinstance(indices, range) else self._at(indices)
+
+
+class Spilled(_Rows[Row]):
     """Rows in two files: one with the rows, one with their ends. Memory holds none of them."""
 
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
@@ -64,14 +80,7 @@ class Spilled(Sequence[Row]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def _at(self, index: int) -> Row:
         self._flush()
         first, end = struct.unpack("<2q", os.pread(self._ends.fileno(), 16, 8 * index))
         row: Row = pickle.loads(os.pread(self._rows.fileno(), end - first, first))
@@ -86,7 +95,7 @@ def _pack(end: int) -> bytes:
     return struct.pack("<q", end)
 
 
-class Joined(Sequence[Row]):
+class Joined(_Rows[Row]):
     """Several sequences one after the other. Nothing is copied."""
 
     def __init__(self, parts: Sequence[Sequence[Row]]) -> None:
@@ -96,19 +105,12 @@ class Joined(Sequence[Row]):
     def __len__(self) -> int:
         return self._firsts[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def _at(self, index: int) -> Row:
         part = bisect_right(self._firsts, index) - 1
         return self._parts[part][index - self._firsts[part]]
 
 
-class Picked(Sequence[Row]):
+class Picked(_Rows[Row]):
     """Some rows of a sequence, in a given order. Nothing is copied."""
 
     def __init__(self, rows: Sequence[Row], indices: "array[int]") -> None:
@@ -126,13 +128,7 @@ class Picked(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         return (self._rows[index] for index in self._indices)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        if isinstance(index, slice):
-            return Picked(self._rows, self._indices[index])
+    def _at(self, index: int) -> Row:
         return self._rows[self._indices[index]]
 
 
