@@ -1,6 +1,7 @@
 """How fast a pretrained model plays and learns with the defaults, against plain loops on the same machine.
 
-    .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0  # imports nothing: see docs/model.md
+    make runs/smollm2
+    .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0
     .venv/bin/python -m benchmarks.pretrained --runs runs/quickstart_llm
 
 Playing: the run's warm-started policy plays the same tasks greedily, with the defaults of this machine, and in one
