@@ -53,8 +53,8 @@ def train_distil(
     model can be packed (``treeagent.learners.packed``).
 
     Metrics, means over the steps since the last row: ``loss`` (L, in nats a token); ``kl`` (KL(π' || π), in nats a
-    state); ``entropy`` (nats a token); ``num_tokens`` (tokens of the candidates with their
-    prompts so far); ``grad_norm`` (before clipping).
+    state); ``entropy`` (nats a token); ``num_tokens`` (tokens of all candidates so far, each
+    with its prompt); ``grad_norm`` (before clipping).
 
     Args:
         model: the policy to train.

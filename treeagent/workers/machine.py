@@ -66,8 +66,8 @@ def fit_to_machine(
 
 
 def training_threads(config: RunConfig, checkpoint: Path) -> int:
-    """Return the number of threads of the only update of a stage: for a large model on this machine's CPU those of all
-    workers, which are idle meanwhile; else those of one worker."""
+    """Return the number of threads of the only update of a stage: those of all workers, because they are idle then, for
+    a large model on this machine's CPU; else those of one worker."""
     threads = max(config.threads, 1)
     on_cpu = config.engine == "local" and config.policy.device_map in (None, "cpu")
     if config.workers < 2 or not on_cpu or count_weights(checkpoint)[0] < _LARGE:
