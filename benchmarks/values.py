@@ -32,7 +32,7 @@ from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import pack, pack_mask
+from treeagent.learners.packed import pack, packed_inputs
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
@@ -273,15 +273,9 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
 
     def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """The head's logits at the states of a tree, and the indices of these states."""
-        packed = pack([row.token_ids for row in rows], _PACK, head.hidden_size)
+        packed = pack([row.token_ids for row in rows], head.hidden_size, _PACK)
         with last_hidden_states(model) as collected:
-            model(
-                input_ids=packed.input_ids,
-                position_ids=packed.position_ids,
-                attention_mask=pack_mask(model, packed.ends),
-                use_cache=False,
-                logits_to_keep=1,
-            )
+            model(**packed_inputs(model, packed), use_cache=False, logits_to_keep=1)
         along = zip(packed.flat_indices, rows, strict=True)
         at = torch.cat([positions[list(row.value_positions)] for positions, row in along])
         return head(collected[0].flatten(0, 1)[at]), torch.tensor(

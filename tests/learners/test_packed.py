@@ -155,7 +155,7 @@ def test_gradients_are_those_of_separate_rows(
         parameter.data = parameter.data.to(dtype)
     model.set_attn_implementation(attention)
     refuse_unpackable(model)
-    packed = pack(rows, most_tokens, hidden_size=32)
+    packed = pack(rows, 32, most_tokens)
     separate, together = separate_scores(model, rows), packed_scores(model, rows, packed)
     assert torch.allclose(together, separate, rtol=0, atol=max(tolerance, 1e-10) * 10)
     expected, found = gradient(model, separate), gradient(model, together)
@@ -170,7 +170,7 @@ def seen(packed: Packed) -> Tensor:
 
 def test_each_shared_token_is_computed_once() -> None:
     rows = [(1, 2, 3, 4), (1, 2, 3, 5), (1, 2), (1, 2, 3, 4)]
-    packed = pack(rows, 100, hidden_size=32)
+    packed = pack(rows, 32, 100)
     assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 3]]
     assert packed.ends.tolist() == [[5, 5, 5, 4, 5]]
@@ -189,7 +189,7 @@ def test_each_shared_token_is_computed_once() -> None:
     st.integers(1, 40),
 )
 def test_a_token_sees_its_own_row_up_to_itself_and_nothing_else(rows: list[list[int]], most_tokens: int) -> None:
-    packed = pack(rows, most_tokens, hidden_size=32)
+    packed = pack(rows, 32, most_tokens)
     count, width = packed.input_ids.shape
     assert width <= max(most_tokens, max(map(len, rows)))
     ids, positions, all_seen = packed.input_ids.flatten(), packed.position_ids.flatten(), seen(packed)
@@ -327,7 +327,7 @@ def test_a_wide_pack_has_no_mask(recomputed: bool) -> None:
     prompt, other = tokens(shuffler, 600), tokens(shuffler, 500)
     rows = [(*prompt, *tokens(shuffler, count)) for count in (200, 230, 170)]
     rows += [(*other, *tokens(shuffler, count)) for count in (200, 210, 160)]
-    packed = pack(rows, 1250, hidden_size=1000)
+    packed = pack(rows, 1000, 1250)
     assert 1024 < packed.ends.shape[1] <= 1250 and len(packed.ends) == 2
     model, seen_masks = qwen3(), list[torch.Size]()
     separate = separate_scores(model, rows)

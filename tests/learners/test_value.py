@@ -1,8 +1,10 @@
+import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny import HIDDEN, token_rows, weights
+from tiny import HIDDEN, VOCABULARY, make_unpackable, token_rows, weights
 from transformers import LlamaForCausalLM
 
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -56,6 +58,44 @@ def test_padding_does_not_change_a_state(model: LlamaForCausalLM) -> None:
     one = fit_value(model, head, rows, ValueConfig(epochs=1, forward_batch_size=1))
     many = fit_value(model, copy, rows, ValueConfig(epochs=1, forward_batch_size=32))
     assert many.held_out_loss == pytest.approx(one.held_out_loss, abs=1e-5)
+
+
+def branching_rows() -> list[TokenRow]:
+    """Five rows for each of 8 tasks. They share their first 30 tokens, and end with one to five tokens of their own."""
+    drawn = random.Random(0)
+    rows = list[TokenRow]()
+    for number in range(8):
+        prompt = tuple(drawn.randrange(3, VOCABULARY) for _ in range(30))
+        for length in (3, 1, 5, 2, 4):
+            own = tuple(drawn.randrange(3, VOCABULARY) for _ in range(length))
+            ends = (12, 29 + length) if length == 3 else (29 + length,)
+            values = tuple(float((length + number + end) % 2) for end in ends)
+            rows.append(TokenRow(f"task {number}", prompt + own, (False,) * (30 + length), ends, values))
+    return rows
+
+
+@pytest.mark.parametrize("new", [ValueHead, LogprobHead])
+def test_common_prefixes_are_read_once_and_give_the_same_head(
+    model: LlamaForCausalLM, new: Callable[[int], ValueHead]
+) -> None:
+    """The other model has the same weights, but cannot be packed."""
+    found = list[tuple[ValueHead, float]]()
+    read = list[int]()
+    for each in (model, make_unpackable()):
+        count = 0
+
+        def add(module: object, arguments: object, named: dict[str, torch.Tensor]) -> None:
+            nonlocal count
+            count += named["input_ids"].numel()
+
+        with each.register_forward_pre_hook(add, with_kwargs=True):
+            result = fit_value(each, head := new(HIDDEN), branching_rows(), ValueConfig(epochs=1))
+        found.append((head, result.held_out_loss))
+        read.append(count)
+    (packed, loss), (padded, expected) = found
+    assert loss == pytest.approx(expected, abs=1e-5)
+    torch.testing.assert_close(weights(packed), weights(padded), atol=1e-4, rtol=0)
+    assert read[0] < 0.5 * read[1]
 
 
 def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausalLM) -> None:

@@ -59,7 +59,7 @@ def _cost(rows: int, width: int, hidden_size: int) -> int:
     return rows * width * (6 * hidden_size + width)
 
 
-def pack(rows: Sequence[Sequence[int]], most_tokens: int, hidden_size: int) -> Packed:
+def pack(rows: Sequence[Sequence[int]], hidden_size: int, most_tokens: int = _MOST_TOKENS) -> Packed:
     """Merge rows, each of at least one token id, into packs of at most ``most_tokens`` tokens. A longer row is a
     separate pack. Of several widths up to the bound, the cheapest is taken.
 
@@ -129,6 +129,16 @@ def states_at(model: Model, flat_indices: Tensor) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def packed_inputs(model: Model, packed: Packed) -> dict[str, Tensor]:
+    """The arguments with which ``model`` computes packs."""
+    device = model.device
+    return {
+        "input_ids": packed.input_ids.to(device),
+        "position_ids": packed.position_ids.to(device),
+        "attention_mask": pack_mask(model, packed.ends.to(device)),
+    }
 
 
 def pack_mask(model: Model, ends: Tensor) -> Tensor:
@@ -228,7 +238,7 @@ class PackedModel:
         lengths = (attention_mask.sum(1) - self._unread).clamp(min=1).tolist()
         rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
         hidden_size = self._own.config.get_text_config().hidden_size
-        packed = pack(rows, _MOST_TOKENS, hidden_size)
+        packed = pack(rows, hidden_size)
         packs, width = packed.ends.shape
         if _cost(packs, width, hidden_size) > _SAVING * _cost(len(rows), max(lengths), hidden_size):
             self.flat_indices = torch.arange(input_ids.numel(), device=input_ids.device).view_as(input_ids)
@@ -238,9 +248,7 @@ class PackedModel:
         states = self.flat_indices[:, :-1][scored]
         with states_at(self._own, states):
             outputs = self._model(
-                input_ids=packed.input_ids.to(device),
-                position_ids=packed.position_ids.to(device),
-                attention_mask=pack_mask(self._own, packed.ends.to(device)),
+                **packed_inputs(self._own, packed),
                 shift_labels=labels[:, 1:][scored][None],
                 **arguments,
             )

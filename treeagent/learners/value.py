@@ -4,16 +4,18 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from treeagent.agent.value_head import LogprobHead, ValueHead
+from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
 from treeagent.generators.attention import last_hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
+from treeagent.learners.packed import pack, packed_inputs, states_at, why_unpackable
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow
@@ -76,7 +78,7 @@ def fit_value(
     """
     training_rows, held_out = _split([row for row in rows if row.value_positions], config)
     if isinstance(head, LogprobHead) and not head.chosen:
-        _choose(model, head, training_rows, config.seed)
+        _choose(model, head, training_rows, config)
     train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
     optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
@@ -162,56 +164,72 @@ def _split(rows: Sequence[TokenRow], config: ValueConfig) -> tuple[list[TokenRow
 def _states(model: Model, head: ValueHead, rows: Sequence[TokenRow], batch_size: int) -> tuple[Tensor, Tensor]:
     """The inputs of the head, (positions, features), and the rescaled targets, (positions,), of rows. The features are
     hidden states, or the log-probabilities of a ``LogprobHead``'s tokens."""
-    device, training = model.device, model.training
-    head.to(device)
-    model.eval()
+    head.to(model.device)
     rows = sorted(rows, key=lambda row: len(row.token_ids))
-    states: list[Tensor] = []
-    targets: list[float] = []
-    if isinstance(head, LogprobHead):
-        states = [_logprobs(model, row)[:, head.tokens] for row in rows]
-        model.train(training)
-        targets = [target for row in rows for target in row.value_targets]
-        return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
-    for start in range(0, len(rows), batch_size):
-        batch = rows[start : start + batch_size]
-        with last_hidden_states(model) as collected:
-            model(
-                input_ids=pad([row.token_ids for row in batch], torch.long).to(device),
-                attention_mask=pad([[1] * len(row.token_ids) for row in batch], torch.long).to(device),
-                use_cache=False,
-                logits_to_keep=1,
-            )
-        for hidden, row in zip(collected[0], batch, strict=True):
-            states.append(hidden[list(row.value_positions)].float())
-            targets.extend(row.value_targets)
-    model.train(training)
-    return torch.cat(states), head.rescale(torch.tensor(targets, device=device))
+    tokens = head.tokens if isinstance(head, LogprobHead) else None
+    features = _features(model, rows, head.reads, batch_size, tokens)
+    targets = [target for row in rows for target in row.value_targets]
+    return torch.cat(features), head.rescale(torch.tensor(targets, device=model.device))
 
 
 @torch.no_grad()
-def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], seed: int) -> None:
+def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], config: ValueConfig) -> None:
     """Make a head choose its tokens by the log-probabilities at some states of ``rows``."""
-    training, found = model.training, list[Tensor]()
+    shuffled = random.Random(config.seed).sample(rows, len(rows))
+    counts = accumulate(len(row.value_positions) for row in shuffled)
+    enough = next((index for index, count in enumerate(counts, start=1) if count >= _CHOSEN_BY), len(shuffled))
+    logprobs = torch.cat(_features(model, shuffled[:enough], "logprobs", config.forward_batch_size))
+    head.to(model.device).choose(logprobs[:_CHOSEN_BY])
+
+
+@torch.no_grad()
+def _features(
+    model: Model, rows: Sequence[TokenRow], reads: Reads, batch_size: int, tokens: Tensor | None = None
+) -> list[Tensor]:
+    """What a head reads at the value positions of each row, (positions, features) for each: last hidden states, or the
+    log-probabilities of the next token. If the model can be packed, the common prefix of rows goes through it once.
+
+    Args:
+        tokens: the tokens whose log-probabilities are read; by default the whole vocabulary.
+    """
+    training, packable, found = model.training, not why_unpackable(model), dict[int, Tensor]()
     model.eval()
-    for row in random.Random(seed).sample(rows, len(rows)):
-        found.append(_logprobs(model, row))
-        if sum(map(len, found)) >= _CHOSEN_BY:
-            break
+    # Rows with a common prefix, or else rows of similar length, go through the model together.
+    order = sorted(range(len(rows)), key=lambda row: rows[row].token_ids if packable else (len(rows[row].token_ids),))
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        read = [rows[row].token_ids[: max(rows[row].value_positions) + 1] for row in batch]
+        inputs, flat_indices = (_packed if packable else _padded)(model, read)
+        places = torch.cat(
+            [indices[list(rows[row].value_positions)] for indices, row in zip(flat_indices, batch, strict=True)]
+        )
+        if reads == "hidden":
+            with last_hidden_states(model) as collected:
+                model(**inputs, use_cache=False, logits_to_keep=1)
+            features = collected[0].flatten(0, 1)[places].float()
+        else:
+            with states_at(model, places):
+                logits = model(**inputs, use_cache=False).logits[0].float()
+            features = logits.log_softmax(-1)
+            features = features if tokens is None else features[:, tokens]
+        counts = [len(rows[row].value_positions) for row in batch]
+        found.update(zip(batch, torch.split(features, counts), strict=True))
     model.train(training)
-    head.to(model.device).choose(torch.cat(found)[:_CHOSEN_BY])
+    return [found[row] for row in range(len(rows))]
 
 
-def _logprobs(model: Model, row: TokenRow) -> Tensor:
-    """Log-probabilities of the next token at the value positions of a row, (positions, vocabulary)."""
-    device = model.device
-    output = model(
-        input_ids=torch.tensor([row.token_ids], device=device),
-        use_cache=False,
-        logits_to_keep=torch.tensor(row.value_positions, device=device),
-    )
-    logits: Tensor = output.logits
-    return logits[0].float().log_softmax(-1)
+def _packed(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tensor], Tensor]:
+    """The arguments with which the model computes rows of token ids, and the index of each token in the flattened
+    hidden states, (rows, longest)."""
+    packed = pack(rows, model.config.get_text_config().hidden_size)
+    return packed_inputs(model, packed), packed.flat_indices.to(model.device)
+
+
+def _padded(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tensor], Tensor]:
+    """As ``_packed``, for a model that cannot be packed."""
+    ids = pad(rows, torch.long).to(model.device)
+    mask = pad([[1] * len(row) for row in rows], torch.long).to(model.device)
+    return {"input_ids": ids, "attention_mask": mask}, torch.arange(ids.numel(), device=ids.device).view_as(ids)
 
 
 @torch.no_grad()
