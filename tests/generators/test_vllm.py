@@ -2,34 +2,39 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 
 import peft
 import pytest
 import torch
+from toy_doors import Doors
 from toy_llama import CONFIG, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import VllmConfig
+from treeagent.generators.config import LoraConfig, VllmConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.policy import HeadValue
 from treeagent.agent.value_head import LogprobHead
 from treeagent.config import load_config
+from treeagent.envs.base import StepResult
+from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
 from treeagent.imagination.load import world_model
-from treeagent.types import Message, State, Task, UserError
+from treeagent.learners.lora import with_adapter
+from treeagent.stages.update import greedy_success
+from treeagent.types import Message, State, Task, ToolCall, UserError
 from treeagent.world_model.local import LocalWriter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns on import
@@ -121,7 +126,7 @@ def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator,
     states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp", "buy now")]
     here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))
     assert [each.value for each in there] == pytest.approx([each.value for each in here], abs=1e-4)
-    assert len({round(each.value, 3) for each in here}) == 3
+    assert len({round(each.value, 4) for each in here}) == 3
     [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # its prefix is cached by now
     assert alone.value == pytest.approx(there[1].value, abs=1e-4)
 
@@ -208,6 +213,53 @@ def test_an_adapter_runs_on_its_base(folder: Path) -> None:
     wider = peft.PeftModel.from_pretrained(network(0), str(folder / "adapter8")).eval()
     assert difference(engine, cast(PreTrainedModel, wider), 1.0) < 1e-4
     engine.close()
+
+
+class ToldDoors(Doors):
+    """Doors that tell the doors that were opened to everyone."""
+
+    opened: ClassVar[list[str]] = []
+
+    def legal_actions(self) -> list[str]:
+        return ["l", "r"]
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.opened.append(str(action))
+        return super().step(action)
+
+
+def test_a_validation_during_an_update_plays_the_current_adapter(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine opens the doors that the model in memory opens, also after its weights have changed."""
+    monkeypatch.setattr(vllm, "_running", None)
+    monkeypatch.setattr(vllm, "_user", "")
+    tokenizer().save_pretrained(str(folder / "0"))
+    base = load_checkpoint(folder / "0")
+    checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
+    settings = [f"environment.name={__name__}:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
+    local = load_config(None, [*settings, "policy.dtype=float32", "workers=1"])
+    served = replace(local, policy=replace(local.policy, generator="vllm"))
+    here, there = (greedy_success(checkpoint, each, tmp_path / "scratch") for each in (local, served))
+
+    def opened_by(measure: Callable[[], float]) -> str:
+        ToldDoors.opened.clear()
+        measure()
+        return "".join(ToldDoors.opened)
+
+    found = set[str]()
+    for _ in range(4):
+        played = opened_by(here)
+        assert opened_by(there) == played and len(played) == 16
+        found.add(played)
+        with torch.no_grad():
+            for weight in checkpoint.model.parameters():
+                if weight.requires_grad:
+                    weight.normal_(std=0.3)
+    assert len(found) > 1
+    assert vllm._running is not None and vllm._running.usage.encoded_tokens
+    vllm._running.close()
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:

@@ -1,17 +1,24 @@
 """Update a policy from stored trees: the driver runs several updates side by side, a worker runs one."""
 
 import asyncio
+import gc
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+from peft import PeftModel
+
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
+from treeagent.generators.config import VllmConfig
+from treeagent.generators.grammar import make_grammar
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
@@ -33,6 +40,7 @@ from treeagent.stages.build import (
     environment,
     greedy,
     instances,
+    load_actors,
     make_policy,
     value_head,
     with_split_steps,
@@ -42,7 +50,7 @@ from treeagent.stages.hooks import training_hooks
 from treeagent.stages.play import execute, playable_together
 from treeagent.stages.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.store import shards
-from treeagent.types import NothingToLearn, UserError, derive_seed
+from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
 from treeagent.workers.launch import launch
 from treeagent.workers.machine import training_threads
 from treeagent.workers.processes import Workers, own_worker, run_jobs
@@ -234,7 +242,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
     if leads:
         record_marks(job.scratch, job.marks)
-    validate = greedy_success(checkpoint, config) if leads else lambda: 0.0  # called in the leading process only
+    validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     match job.method:
@@ -280,25 +288,59 @@ def _device_map(config: RunConfig) -> str | None:
     return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
 
-def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
+def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Callable[[], float]:
     """A function that plays the validation tasks greedily with the model's current weights and returns the share of
-    solved tasks."""
-    policy = make_policy(checkpoint, config)
+    solved tasks.
+
+    Args:
+        scratch: as for ``_current_player``.
+    """
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, policy.grammar)
+    grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template))
+    dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
         training = checkpoint.model.training
         checkpoint.model.eval()
-        policy.generator.forget()
-        player = greedy(policy, config)
-        outcomes = [
-            outcome
-            for group in playable_together(env, config.environment.parallel, tasks)
-            for outcome in asyncio.run(execute(player, dynamics, group, [0] * len(group), [()] * len(group)))[0]
-        ]
+        with _current_player(checkpoint, config, scratch) as player:
+            outcomes = [
+                outcome
+                for group in playable_together(env, config.environment.parallel, tasks)
+                for outcome in asyncio.run(execute(player, dynamics, group, [0] * len(group), [()] * len(group)))[0]
+            ]
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
     return measure
+
+
+@contextmanager
+def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Iterator[Policy]:
+    """The greedy policy with the model's current weights. An adapter is sampled by the vLLM engine that also searches,
+    if the GPU has room for the engine beside the training; otherwise the model that is trained samples.
+
+    Args:
+        scratch: a folder in which the adapter is saved for the engine.
+    """
+    serves = config.policy.generator == "vllm" and config.update.processes == 1
+    if not serves or not isinstance(checkpoint.model, PeftModel) or not _has_room(config.vllm):
+        yield greedy(make_policy(checkpoint, config), config)
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    # A folder of its own each time, since the engine knows an adapter by its folder.
+    with tempfile.TemporaryDirectory(prefix="validation-", dir=scratch) as folder:
+        adapter = save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer), Path(folder) / "policy")
+        actors, policy = load_actors(adapter, config)
+        yield actors.greedy
+        policy.forget()
+
+
+def _has_room(config: VllmConfig) -> bool:
+    """Whether the first GPU has as much free memory as the engine takes. An engine that is asleep takes hardly any."""
+    if not torch.cuda.is_available():
+        return True
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(0)
+    return free >= config.gpu_memory_utilization * total
