@@ -36,8 +36,9 @@ from treeagent.stages.build import (
     with_split_steps,
 )
 from treeagent.stages.judging import assessor, judge_figures
+from treeagent.stages.play import Actors
 from treeagent.store import read_as, shards
-from treeagent.types import Split, UserError, derive_seed
+from treeagent.types import Policy, Split, UserError, Value, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 from treeagent.workers.processes import run_jobs
@@ -76,11 +77,11 @@ class BatchJob:
     policy's prompt follows ``config`` in any case."""
 
     newest: Path | None = None
-    """File in the run's folder with the name of an updated policy (``adapt.refresh``). If it exists when the batch
-    starts, this policy replaces ``checkpoint``."""
+    """File in the run's folder with the name of an updated policy (``adapt.refresh``). From the moment it exists, this
+    policy replaces ``checkpoint``, also in trees that are growing."""
 
     def refreshed(self) -> "BatchJob":
-        """The same batch with the policy that it searches with."""
+        """The same batch with the newest policy."""
         if self.newest is None or not self.newest.is_file():
             return self
         return replace(self, checkpoint=self.newest.parent / self.newest.read_text())
@@ -240,9 +241,9 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         the cost of the batch. It is also emitted about once a second while the trees grow.
     """
     job = job.refreshed()
-    config, staged = job.config, job.staged
+    config, staged, checkpoint = job.config, job.staged, job.checkpoint
     env = environment(staged)
-    actors, policy = load_actors(job.checkpoint, config)
+    actors, policy = load_actors(checkpoint, config)
     dynamics = env_dynamics(instances(staged), staged, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
     if job.variants:
@@ -250,13 +251,6 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         tasks = [variations(config, env, task)[number] for task, number in pairs]
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
-
-    def on_batch(trees: Sequence[Tree]) -> None:
-        nonlocal last_report
-        if time.monotonic() - last_report >= 1.0:
-            last_report = time.monotonic()
-            emit(Event(job.name, index=job.index, cost=meter.read(trees)))
-
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
     judge_value = reward_value(config, policy) or actors.value
     if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
@@ -269,8 +263,32 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             search_dynamics = with_split_steps(add_rewards(Imagination(dynamics, model)), config, policy.grammar)
             # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
             settings = replace(config.search, step_seconds=None)
-        value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
-        search = make_search(actors.sampling, search_dynamics, settings, value, actors.critic)
+
+        def value_of(actors: Actors, policy: Policy) -> Value | None:
+            return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
+
+        search = make_search(actors.sampling, search_dynamics, settings, value_of(actors, policy), actors.critic)
+
+        def take_newest() -> None:
+            """Go on with the newest policy."""
+            nonlocal policy, checkpoint
+            newest = job.refreshed().checkpoint
+            if newest == checkpoint:
+                return
+            policy.forget()
+            actors, policy = load_actors(newest, config)
+            meter.follow(policy.generator.usage)
+            search.policy, search.critic, checkpoint = actors.sampling, actors.critic, newest
+            if search.value is not None:
+                search.value = value_of(actors, policy)
+
+        def on_batch(trees: Sequence[Tree]) -> None:
+            nonlocal last_report
+            take_newest()
+            if time.monotonic() - last_report >= 1.0:
+                last_report = time.monotonic()
+                emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
         asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search.step_seconds))
