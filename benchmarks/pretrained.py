@@ -6,19 +6,25 @@
 
 Playing: the run's warm-started policy plays the same tasks greedily, with the defaults of this machine, and in one
 thread, one episode after the other. "generate" samples as many tokens as the turns of these episodes by one call of
-``model.generate`` a turn, with all threads. Learning: each method takes the same steps on rows of the run's trees, with
-the defaults (common prefixes once, all threads), and in one thread on whole rows. Repetitions alternate between the
-arms, so that other load on the machine affects all alike. Seconds are wall-clock seconds, without loading the model.
+``model.generate`` a turn, with all threads. "vLLM" plays the episodes together by an engine with all threads, if vLLM
+is installed. "llama.cpp" samples as many tokens as these turns from a GGUF file of the same base (``--gguf``), if
+llama-cpp-python is installed, with all threads, and reads the common prefix of two turns once. Learning: each method
+takes the same steps on rows of the run's trees, and the value head is fitted to states of the first trees, with the
+defaults (common prefixes once, all threads), and in one thread on whole rows. Repetitions alternate between the arms,
+so that other load on the machine affects all alike. Seconds are wall-clock seconds, without loading the model.
 """
 
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import GenerationConfig
@@ -26,20 +32,23 @@ from transformers import GenerationConfig
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, start_of, starting
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint
 from treeagent.config import Method, RunConfig
-from treeagent.learners import packed
-from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
+from treeagent.learners import packed, value
+from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.run.folder import Run
+from treeagent.run.trees import read_trees
 from treeagent.search.record import from_record
 from treeagent.stages.build import make_chat, value_head
 from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.rows import TrainJob, training_rows
+from treeagent.stages.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.stages.search import BatchJob
 from treeagent.store import read_as
+from treeagent.views.tokens import TokenRow
 from treeagent.workers.machine import fit_to_machine, training_threads
 from treeagent.workers.processes import run_jobs, shared_workers
 
@@ -89,6 +98,18 @@ def generate(checkpoint: Checkpoint, turns: Sequence[Turn], threads: int) -> flo
     return time.perf_counter() - started
 
 
+def llama_cpp(gguf: Path, turns: Sequence[Turn], threads: int) -> float:
+    """The seconds in which llama.cpp samples turns."""
+    from llama_cpp import Llama
+
+    model = Llama(str(gguf), n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
+    started = time.perf_counter()
+    for prompt, count in turns:
+        for _ in islice(model.generate(list(prompt), temp=0.0), count):
+            pass
+    return time.perf_counter() - started
+
+
 def rows_of(config: RunConfig, run: Run, method: Method, folder: Path, count: int) -> list[Any]:
     """The first rows of a method on the run's trees, in the order of their tasks."""
     checkpoint = load_checkpoint(run.checkpoints / "warm")
@@ -126,13 +147,25 @@ def learn(config: RunConfig, run: Run, method: Method, rows: Sequence[Any], thre
     return times[-1] - times[0]
 
 
+def fit(config: RunConfig, run: Run, rows: Sequence[TokenRow], threads: int, whole: bool) -> float:
+    """Fit a new value head to rows. Returns the seconds."""
+    torch.set_num_threads(threads)
+    checkpoint = load_checkpoint(run.checkpoints / "warm")
+    started = time.perf_counter()
+    with patch.object(value, "why_unpackable", lambda model: "is to read whole rows") if whole else nullcontext():
+        fit_value(checkpoint.model, value_head(checkpoint, config), rows, ValueConfig())
+    return time.perf_counter() - started
+
+
 def main() -> None:
     options = starting(__doc__, "pretrained")
     options.add_argument("--seed", type=int, default=0, help="the run's seed")
     options.add_argument("--tasks", type=int, default=10, help="episodes")
     options.add_argument("--rows", type=int, default=32, help="rows of a method, in batches of 8")
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--only", nargs="+", default=["play", *METHODS])
+    options.add_argument("--trees", type=int, default=10, help="trees whose states the value head is fitted to")
+    options.add_argument("--gguf", type=Path, help="a GGUF file of the base model")
+    options.add_argument("--only", nargs="+", default=["play", *METHODS, "value"])
     arguments = options.parse_args()
     checkpoint = start_of(arguments.runs, arguments.seed)
     run = Run.open(checkpoint.parents[1])
@@ -149,6 +182,12 @@ def main() -> None:
         plain = generate(load_checkpoint(checkpoint), turns, threads)
         tokens = sum(count for _, count in turns)
         seconds = {"defaults": ours, "one thread": alone, "generate": plain}
+        if "vLLM" in players:
+            torch.set_num_threads(threads)
+            served = replace(config, workers=1, threads=threads, policy=replace(config.policy, generator="vllm"))
+            seconds["vLLM"], _ = play(served, checkpoint, tasks, tasks)
+        if "llama.cpp" in players:
+            seconds["llama.cpp"] = llama_cpp(arguments.gguf, turns, threads)
         return {
             f"play, {arm}": {"tokens / s": tokens / each, "ratio": each / ours, "seconds": each}
             for arm, each in seconds.items()
@@ -163,10 +202,21 @@ def main() -> None:
             for arm, each in (("defaults", ours), ("one thread, whole rows", plain))
         }
 
+    def fitted(rows: Sequence[TokenRow], number: int) -> Figures:
+        tokens = sum(len(row.token_ids) for row in rows)
+        ours, plain = (fit(config, run, rows, count, whole) for count, whole in ((threads, False), (1, True)))
+        return {
+            f"value, {arm}": {"tokens / s": tokens / each, "ratio": each / ours, "seconds": each}
+            for arm, each in (("defaults", ours), ("one thread, whole rows", plain))
+        }
+
+    players = ["defaults", "one thread", "generate"]
+    players += ["vLLM"] if find_spec("vllm") else []
+    players += ["llama.cpp"] if find_spec("llama_cpp") and arguments.gguf else []
     with record_of(arguments, QUESTION) as record:
-        digest = options_digest(arguments, "runs")
+        digest = options_digest(arguments, "runs", "gguf", "trees")
         if "play" in arguments.only:
-            arms = [f"play, {arm}" for arm in ("defaults", "one thread", "generate")]
+            arms = [f"play, {arm}" for arm in players]
             add_rounds(record, arguments.rounds, digest, arms, played)
         for method in METHODS:
             if method in arguments.only:
@@ -174,6 +224,11 @@ def main() -> None:
                     rows = rows_of(config, run, method, Path(name), arguments.rows)
                 arms = [f"{method}, {arm}" for arm in ("defaults", "one thread, whole rows")]
                 add_rounds(record, arguments.rounds, digest, arms, partial(learnt, method, rows))
+        if "value" in arguments.only:
+            trees = islice(read_trees(run.trees), arguments.trees)
+            rows = sample_value_rows(trees, config, value_head(load_checkpoint(checkpoint), config).reward_range)
+            arms = [f"value, {arm}" for arm in ("defaults", "one thread, whole rows")]
+            add_rounds(record, arguments.rounds, digest, arms, partial(fitted, [r for r in rows if r.value_positions]))
 
 
 if __name__ == "__main__":

@@ -527,8 +527,9 @@ class AdaptConfig:
     therefore uses the policy from before these updates, one version behind. The updates then run in one more worker,
     beside ``workers``."""
     refresh: bool = False
-    """With ``lag`` 1, a search goes on with the updated policy as soon as the updates beside it have ended, also in trees
-    that are growing. The trees then depend on how long search and updates take, so the run cannot be reproduced."""
+    """With ``lag`` 1, a search goes on with the updated policy as soon as the updates beside it have ended, also in
+    trees that are growing. The trees then depend on how long search and updates take, so the run cannot be
+    reproduced."""
     curriculum: Share = 0.5
     """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
     last search."""
