@@ -235,13 +235,13 @@ def test_a_broken_reference_stops_dpo(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_divergence_stops_and_leaves_the_last_good_weights(
+def test_divergence_stops_before_the_step(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, value: float
 ) -> None:
-    """The third batch is bad. The last weights with a finite loss are those that the second batch was computed with."""
+    """The third batch is bad. The model keeps the weights of the second step."""
     rows, config = advantage_rows(model, 12), GRPOConfig(max_steps=5, batch_size=4)
     good = make_model()
-    train_grpo(good, tokenizer, rows, replace(config, max_steps=1))
+    train_grpo(good, tokenizer, rows, replace(config, max_steps=2))
     order = Batches([len(row.completion_ids) for row in rows], 4, config.seed, groups=[row.task_id for row in rows])
     for number in list(order)[2]:
         rows[number] = replace(rows[number], advantages=(value,) * len(rows[number].mask))
@@ -253,9 +253,9 @@ def test_divergence_stops_and_leaves_the_last_good_weights(
 def test_weights_that_break_the_loss_are_taken_back(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    before = weights(model)
+    before, config = weights(model), SFTConfig(max_steps=5, batch_size=8, learning_rate=1e30)
     with pytest.raises(TrainingDiverged):
-        train_sft(model, tokenizer, token_rows(8), SFTConfig(max_steps=5, batch_size=8, learning_rate=1e30))
+        train_sft(model, tokenizer, token_rows(8), config, validate=lambda: 0.5)
     assert torch.equal(weights(model), before)
 
 

@@ -304,7 +304,7 @@ def fit(
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except TrainingDiverged:
-            restore_weights(model, watch.best or watch.finite)
+            restore_weights(model, watch.best)
             raise
     restore_weights(model, watch.best)
     done = watch.progress

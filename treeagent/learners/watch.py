@@ -18,7 +18,7 @@ from treeagent.learners.sharding import run_on_leader, shared_as, whole
 
 class TrainingDiverged(RuntimeError):
     """A loss or a gradient is NaN or infinite. The model then holds its best weights by validation; without a
-    validation, the last weights with a finite loss and gradient."""
+    validation, the weights after the last step."""
 
 
 class Hooks(TypedDict, total=False):
@@ -78,9 +78,6 @@ class Watch(TrainerCallback):
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         """The best weights that were validated; empty without a validation."""
-        self.finite: dict[str, Tensor] = {}
-        """The weights before the latest step, the last ones with a finite loss and gradient. They take one more copy in
-        memory."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -96,7 +93,6 @@ class Watch(TrainerCallback):
         norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} at step {state.global_step + 1}")
-        self.finite = copy_weights(self.model)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
