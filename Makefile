@@ -51,9 +51,10 @@ quickstart-llm: install $(filter runs/smollm2,$(MODEL))
 		policy.model=$(MODEL) $(LLM_SETTINGS)
 	$(BIN)/treeagent report $(LLM_RUN) $(LLM_RUN)_few_shot
 
-# One pytest worker per core. The tests of a file stay with one worker, so that its fixtures are made once.
+# One pytest worker more than there are cores, because some tests wait for other processes. The tests of a file stay with
+# one worker, so that its fixtures are made once.
 test: install-dev
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile
 
 test-slow: install-dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index and not s3"

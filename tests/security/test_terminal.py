@@ -355,17 +355,18 @@ def test_output_that_cannot_be_written_is_one_sentence(command: str, unbuffered:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "code", "unbuffered"),
     [
-        ("treeagent show nowhere 2> /dev/full", 2),
-        ("treeagent recipes > /dev/full 2> /dev/full", 2),
-        ("set -o pipefail; treeagent settings --markdown | true", 1),
-        ("set -o pipefail; treeagent show nowhere 2>&1 | true", 1),
-        ("treeagent recipes >&-", 0),
-        ("treeagent show nowhere 2>&-", 2),
+        ("treeagent show nowhere 2> /dev/full", 2, ""),
+        ("treeagent show nowhere 2> /dev/full", 2, "1"),
+        ("treeagent recipes > /dev/full 2> /dev/full", 2, ""),
+        ("set -o pipefail; treeagent settings --markdown | true", 1, ""),
+        ("set -o pipefail; treeagent show nowhere 2>&1 | true", 1, "1"),
+        ("treeagent recipes >&-", 0, ""),
+        ("treeagent recipes >&-", 0, "1"),
+        ("treeagent show nowhere 2>&-", 2, ""),
     ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_where_nobody_reads_nothing_is_said(words: str, code: int, unbuffered: str) -> None:
     ended = process(words, PYTHONUNBUFFERED=unbuffered)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")

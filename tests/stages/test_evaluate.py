@@ -146,12 +146,12 @@ def test_modes_are_greedy_and_every_method() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("value", [Taste(), Taste(flat=True), None])
 def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
-    tasks = SHOP.tasks("test", 12)
+    tasks = SHOP.tasks("test", 6)
     true, actions, trees = played(tasks, mode, value)
     false, others, other_trees = played([relabelled(task) for task in tasks], mode, value)
     assert actions == others
     assert all(len(taken) >= 2 for taken in actions.values())
-    assert sum(one.reward != two.reward for one, two in zip(true, false, strict=True)) >= 4
+    assert sum(one.reward != two.reward for one, two in zip(true, false, strict=True)) >= 2
     for tree, other in zip(trees, other_trees, strict=True):
         for (path, node), (other_path, twin) in zip(tree.walk(), other.walk(), strict=True):
             assert [edge.action for edge in path] == [edge.action for edge in other_path]

@@ -37,7 +37,13 @@ from treeagent.stages.rounds import (
 from treeagent.store import digest, read_as, shard_names, shards, write_shard
 from treeagent.types import UserError
 
-SMALL = ["warm_start.episodes=300", "warm_start.training.max_steps=40", "collect.tasks=8", "evaluate.tasks=4"]
+SMALL = [
+    "warm_start.episodes=300",
+    "warm_start.training.max_steps=40",
+    "collect.tasks=8",
+    "update.validation_tasks=4",
+    "evaluate.tasks=4",
+]
 
 
 def test_the_first_round_takes_the_first_tasks() -> None:

@@ -2,7 +2,8 @@
 
 import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -167,37 +168,39 @@ def test_a_broken_encoder_is_refused(open_buffer: OpenBuffer) -> None:
     assert len(buffer) == 0
 
 
-def add_until_killed(path: Path, told: Connection) -> None:
-    buffer, number = ReplayBuffer(path, LexicalEncoder(), create=True), 0
-    while True:
-        buffer.add(experience("search[a]", answer=f"{number} {place}") for place in range(20))
-        number += 1
-        told.send(number * 20)
+ADDER = """
+import sys
+from pathlib import Path
+from treeagent.types import Message
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import Experience
+
+buffer, number = ReplayBuffer(Path(sys.argv[1]), LexicalEncoder(), create=True), 0
+while True:
+    history = (Message("user", "task"),)
+    buffer.add(Experience("t", history, "search[a]", f"{number} {place}") for place in range(20))
+    number += 1
+    print(number * 20, flush=True)
+"""
+"""A program that adds batches of 20 steps until it is killed, and prints how many it has added. It imports little."""
 
 
 def test_what_was_added_survives_a_kill(open_buffer: OpenBuffer, tmp_path: Path) -> None:
-    reader, writer = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=add_until_killed, args=(tmp_path / "b.sqlite", writer))
-    process.start()
-    told = max(reader.recv() for _ in range(5))
-    beside = open_buffer()
-    assert len(beside) >= told  # read while the other process writes
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    while reader.poll():
-        try:
-            told = reader.recv()
-        except EOFError:
-            break
+    command = [sys.executable, "-c", ADDER, str(tmp_path / "b.sqlite")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as adder:
+        assert adder.stdout is not None
+        told = max(int(adder.stdout.readline()) for _ in range(5))
+        beside = open_buffer()
+        assert len(beside) >= told  # read while the other process writes
+        adder.kill()
+        told = max([told, *map(int, adder.stdout.read().split())])
     after = open_buffer()
     assert len(after) >= told
     assert len(after) % 20 == 0  # a batch is stored whole or not at all
     assert after.add([experience("click[1]", answer=PAGE)]) == 1
     assert len(list(after.experiences())) == len(after)
     assert after.nearest([(experience("click[1]").history, "click[1]")], 1)[0][0].action == "click[1]"
-    reader.close()
-    writer.close()
 
 
 def test_what_only_reads_makes_no_file(open_buffer: OpenBuffer, tmp_path: Path) -> None:
