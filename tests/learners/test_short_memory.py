@@ -109,6 +109,30 @@ def test_a_backward_pass_that_fails_half_way_leaves_no_gradient(kind: str, token
     assert torch.allclose(found, expected, atol=1e-4)
 
 
+def recomputes(model: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+@pytest.mark.parametrize("kind", ["sft", "packed dapo"])
+def test_activations_are_recomputed_if_single_rows_do_not_fit(kind: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    plain = make_model()
+    _, metrics, expected = train(kind, plain, tokenizer)
+    short = make_model()
+
+    def check(module: nn.Module, arguments: object) -> None:
+        if not recomputes(short):
+            raise torch.OutOfMemoryError("Tried to allocate room for activations.")
+
+    with short.model.embed_tokens.register_forward_pre_hook(check):
+        result, told, found = train(kind, short, tokenizer)
+    assert result.recomputes and result.parts == 8
+    assert [row["recomputes"] for row in told if "recomputes" in row] == [1.0]
+    losses = [row["loss"] for row in told if "loss" in row]
+    assert losses == pytest.approx([row["loss"] for row in metrics if "loss" in row], rel=1e-4, abs=1e-6)
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert not recomputes(short)
+
+
 def test_single_rows_that_do_not_fit_are_one_sentence(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:

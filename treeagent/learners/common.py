@@ -190,7 +190,7 @@ class Learner(Trainer):
             try:
                 loss = super().training_step(model, inputs, num_items_in_batch)
             except torch.OutOfMemoryError as error:
-                self._halve(str(error).partition("\n")[0])
+                self._take_less_memory(str(error).partition("\n")[0])
             if loss is None:  # outside the handler: until here, the error's traceback kept the activations in memory
                 self._total_train_tokens = counted
                 model.zero_grad(set_to_none=True)
@@ -226,21 +226,36 @@ class Learner(Trainer):
         """Whether the loss of a batch is a sum over its rows. The auxiliary loss that balances experts is not."""
         return not self.aux_loss_enabled
 
-    def _halve(self, error: str) -> None:
-        """Split batches into twice as many parts.
+    def _take_less_memory(self, error: str) -> None:
+        """Split batches into twice as many parts. If the parts are single rows already, or the loss is not a sum over
+        rows, compute activations again in the backward pass.
 
         Raises:
-            UserError: the parts are single rows already, the loss is not a sum over rows, or several processes train
-                together: those without this error would wait forever.
+            UserError: that is done already, or several processes train together: those without this error would wait
+                forever.
         """
-        if self.accelerator.num_processes > 1 or self.parts >= self.rows_per_batch or not self.separable:
+        step = self.state.global_step + 1
+        alone = self.accelerator.num_processes == 1
+        if alone and self.separable and self.parts < self.rows_per_batch:
+            self.parts *= 2
+            self.watch.on_metrics({"step": float(step), "parts": float(self.parts)})
+        elif alone and not self.recomputes:
+            self.args.gradient_checkpointing = True
+            # Newer versions of transformers call it activation checkpointing.
+            names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+            enable = getattr(self.model, next(name for name in names if hasattr(self.model, name)))
+            enable({"use_reentrant": False})
+            self.watch.on_metrics({"step": float(step), "recomputes": 1.0})
+        else:
             raise UserError(
-                f"step {self.state.global_step + 1} of a training ran out of memory ({error}): set "
-                "training.gradient_checkpointing=true, halve its batch_size and double training.accumulation, or train "
-                "an adapter (policy.lora.rank=16)"
+                f"step {step} of a training ran out of memory ({error}): set training.gradient_checkpointing=true, "
+                "halve its batch_size and double training.accumulation, or train an adapter (policy.lora.rank=16)"
             )
-        self.parts *= 2
-        self.watch.on_metrics({"step": float(self.state.global_step + 1), "parts": float(self.parts)})
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass computes activations again."""
+        return bool(self.args.gradient_checkpointing)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         with no_progress_bars():
@@ -279,7 +294,7 @@ def fit(
     Raises:
         TrainingDiverged: a loss or a gradient is NaN or infinite.
         UserError: the checkpoint folder belongs to a training with another configuration or other rows, or the
-            training runs out of memory (``Learner._halve``).
+            training runs out of memory (``Learner._take_less_memory``).
     """
     start = time.perf_counter()
     model = trainer.model
@@ -309,4 +324,6 @@ def fit(
     restore_weights(model, watch.best)
     done = watch.progress
     seconds = time.perf_counter() - start
-    return TrainResult(done.step, done.metrics, done.best_validation, done.best_step, seconds, trainer.parts)
+    return TrainResult(
+        done.step, done.metrics, done.best_validation, done.best_step, seconds, trainer.parts, trainer.recomputes
+    )

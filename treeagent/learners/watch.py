@@ -51,6 +51,8 @@ class TrainResult:
     """Wall time of this call."""
     parts: int = 1
     """Parts in which each batch finally went through the model; more than 1 if memory was short."""
+    recomputes: bool = False
+    """Whether the backward pass computed activations again, by its settings or because memory was short."""
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -220,10 +220,17 @@ def _has_fallen(first: Figures, last: Figures, name: str, share: float = 0.3) ->
     return last[name] < (1 - share) * first[name]
 
 
-def short_of_memory(name: str, table: str, parts: int) -> str:
-    """The warning about a training that ran out of memory and then split each batch into ``parts`` parts. ``table`` is
-    the dotted key of its settings."""
+def short_of_memory(name: str, table: str, parts: int, recomputes: bool) -> str:
+    """The warning about a training that ran out of memory.
+
+    Args:
+        table: dotted key of its settings.
+        parts: parts into which it then split each batch.
+        recomputes: whether it then computed activations again in the backward pass.
+    """
+    ways = [f"with batches in {parts} parts"] if parts > 1 else []
+    ways += ["with activations computed again in the backward pass"] if recomputes else []
     return (
-        f"{name} ran out of memory and went on with batches in {parts} parts, which learn the same: lower "
-        f"{table}.batch_size and raise training.accumulation, or set training.gradient_checkpointing=true, to begin so"
+        f"{name} ran out of memory and went on {' and '.join(ways)}, which learns the same: lower {table}.batch_size "
+        "and raise training.accumulation, or set training.gradient_checkpointing=true, to begin so"
     )

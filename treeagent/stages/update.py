@@ -272,8 +272,9 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             "from more trees, validate on more tasks (update.validation_tasks), or change "
             f"update.{job.method}.learning_rate"
         )
-    if result.parts > 1:
-        alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts))
+    recomputes = result.recomputes and not config.training.gradient_checkpointing
+    if result.parts > 1 or recomputes:
+        alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
     marks = {"marks": data.marks} if data.marks else {}
     value = {"value": asdict(fitted)} if fitted is not None else {}
     return {"update": asdict(result), **value, "alarms": alarms, **marks}

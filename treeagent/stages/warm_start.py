@@ -94,8 +94,9 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         successes=successes,
         successes_kept=successes_kept,
     )
-    if result.parts > 1:
-        warnings.append(short_of_memory("the warm start", "warm_start.training", result.parts))
+    recomputes = result.recomputes and not config.training.gradient_checkpointing
+    if result.parts > 1 or recomputes:
+        warnings.append(short_of_memory("the warm start", "warm_start.training", result.parts, recomputes))
     for sentence in warnings:
         progress.warn(sentence)
     ended = [outcome for outcome in collected.outcomes if outcome is not None]
