@@ -18,6 +18,14 @@ SEEDED = ("seed", "workers", "mirror", "evaluate.first_task")
 """Settings left out of digests: they differ between the seeds of an arm, or do not affect results."""
 
 
+_RESOLVED = {
+    ("training.precision", "'auto'"): "'float32'",
+    **{(f"update.{name}.learning_rate", "None"): "0.0001" for name in ("rft", "distil", "reward")},
+    **{(f"update.{name}.learning_rate", "None"): "2e-05" for name in ("dpo", "grpo")},
+}
+"""For settings, by key and unresolved value, what a small model on a CPU resolves them to."""
+
+
 def parser(doc: str | None, name: str, seeds: Sequence[int] = (0, 1, 2)) -> argparse.ArgumentParser:
     """A parser with ``--seeds``, ``--name`` and ``--results``; ``doc`` is the module's docstring."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,8 +64,12 @@ def own_tasks(seed: int, tasks: int) -> str:
 
 
 def settings_of(config: RunConfig) -> dict[str, object]:
-    """All settings that affect results, except the seed; the input of a digest."""
-    return {key: repr(value) for key, value in flat_settings(config).items() if key not in SEEDED}
+    """All settings that affect results, except the seed; the input of a digest. What a small model on a CPU resolves
+    them to is written in place of the settings ``_RESOLVED``."""
+    settings: dict[str, object] = {
+        key: repr(value) for key, value in flat_settings(config).items() if key not in SEEDED
+    }
+    return settings | {key: value for (key, unset), value in _RESOLVED.items() if settings.get(key) == unset}
 
 
 def limits_of(config: RunConfig) -> dict[str, float]:

@@ -289,6 +289,33 @@ def test_a_training_is_composed_of_the_shared_table_and_its_own() -> None:
     assert config.learner(GRPOConfig, config.update.grpo).max_steps == 9
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], ("float32", "float32")),
+        (["policy.device_map=cuda"], ("bfloat16", "float32")),
+        (["world.device_map=cuda:1"], ("float32", "bfloat16")),
+        (["policy.device_map=mps"], ("float32", "float32")),
+        (["policy.device_map=cuda", "training.precision=float32"], ("float32", "float32")),
+    ],
+)
+def test_a_training_on_a_gpu_computes_in_bfloat16(settings: list[str], expected: tuple[str, str]) -> None:
+    config = load_config(None, settings)
+    update = config.learner(DPOConfig, config.update.dpo.at_rate(None))
+    assert (update.precision, config.learner(SFTConfig, config.world.training, config.world).precision) == expected
+
+
+def test_an_update_of_all_weights_of_a_large_model_has_a_lower_learning_rate() -> None:
+    update = load_config(None, ["update.distil.learning_rate=3e-3"]).update
+    trainings = (update.rft, update.dpo, update.grpo, update.reward, update.distil)
+    for trained, rates in (
+        (None, [1e-4, 2e-5, 2e-5, 1e-4, 3e-3]),  # an adapter
+        (29_999_999, [1e-4, 2e-5, 2e-5, 1e-4, 3e-3]),
+        (30_000_000, [1e-5, 1e-6, 1e-6, 1e-5, 3e-3]),
+    ):
+        assert [training.at_rate(trained).learning_rate for training in trainings] == rates
+
+
 def test_a_file_extends_another_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "base.toml").write_text("seed = 3\n[search]\ncandidates = 6\nlimits = { simulations = 8 }\n")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -39,6 +39,7 @@ from treeagent.learners.config import (
     Optimiser,
     OptimiserConfig,
     Positive,
+    Precision,
     Seed,
     TrainingConfig,
 )
@@ -341,14 +342,26 @@ class CollectConfig:
 class UpdateTraining:
     """The training of one update."""
 
-    learning_rate: Positive = 1e-4
-    """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model."""
+    rates: ClassVar[tuple[float, float]] = (1e-4, 1e-5)
+    """The default learning rates: of an adapter or a small model, and of all weights of a large model."""
+
+    learning_rate: Positive | None = None
+    """Peak learning rate; unset means 1e-4, or 1e-5 if all weights of a model of 30 million or more are trained."""
     batch_size: Count = 8
     """Rows in one forward pass."""
     max_steps: Count | None = None
     """Optimiser steps; unset means as many as ``training.epochs`` need."""
     validate_every: Count = 50
     """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
+
+    def at_rate(self, trained: int | None) -> Self:
+        """These settings with a learning rate.
+
+        Args:
+            trained: number of weights if all weights are trained; None for an adapter.
+        """
+        large = trained is not None and trained >= LARGE
+        return replace(self, learning_rate=self.learning_rate or self.rates[large])
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -368,8 +381,9 @@ class DistilTraining(UpdateTraining):
 class DPOTraining(DPOLoss, UpdateTraining):
     """Preference optimisation on sibling pairs."""
 
-    learning_rate: Positive = 2e-5
-    """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
+    rates: ClassVar[tuple[float, float]] = (2e-5, 1e-6)
+    learning_rate: Positive | None = None
+    """Peak learning rate; unset means 2e-5, or 1e-6 if all weights of a model of 30 million or more are trained."""
     batch_size: Count = 8
     """Preference pairs in one forward pass."""
     patience: Annotated[int, Field(ge=0)] = 0
@@ -380,8 +394,9 @@ class DPOTraining(DPOLoss, UpdateTraining):
 class GRPOTraining(GRPOLoss, UpdateTraining):
     """Policy gradient on tree advantages."""
 
-    learning_rate: Positive = 2e-5
-    """Peak learning rate; 2e-5 suits an adapter, 1e-6 all weights of a pretrained model."""
+    rates: ClassVar[tuple[float, float]] = (2e-5, 1e-6)
+    learning_rate: Positive | None = None
+    """Peak learning rate; unset means 2e-5, or 1e-6 if all weights of a model of 30 million or more are trained."""
     batch_size: Annotated[int, Field(ge=2)] = 8
     """Rows in one forward pass; TRL needs two or more."""
 
@@ -797,10 +812,23 @@ class RunConfig:
             )
         return self
 
-    def learner(self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining) -> LearnerConfig:
+    def precision(self, model: ModelConfig) -> Precision:
+        """``training.precision``, resolved for the training of a model."""
+        if self.training.precision == "auto":
+            return "float32" if model.device_map in (None, "cpu", "mps") else "bfloat16"
+        return self.training.precision
+
+    def learner(
+        self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining, model: ModelConfig | None = None
+    ) -> LearnerConfig:
         """The settings of one training, as its learner takes them. The stage's own settings override those of
-        ``[training]``, unless they are None."""
+        ``[training]``, unless they are None.
+
+        Args:
+            model: the settings of the model that is trained; by default the policy's.
+        """
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
+        shared["precision"] = self.precision(model or self.policy)
         own = {field.name: getattr(stage, field.name) for field in fields(stage)}
         values = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
@@ -829,6 +857,10 @@ class RunConfig:
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
         """The request settings for the server at ``url``, or for several servers."""
         return RemoteConfig(**asdict(self.remote), url=url)
+
+
+LARGE = 30_000_000
+"""Number of weights from which a model counts as large."""
 
 
 class ConfigError(ValueError):

@@ -32,10 +32,12 @@ class TrainingConfig:
     """Passes over the training rows, in every training that leaves its own ``max_steps`` unset."""
     accumulation: Count = 1
     """Forward passes per optimiser step (gradient accumulation). If memory is short, raise it and lower batch_size."""
-    precision: Precision = "float32"
-    """Number format of the forward pass in training; "bfloat16" means mixed precision."""
+    precision: Literal["auto", Precision] = "auto"
+    """Number format of the forward pass in training; "bfloat16" means mixed precision. "auto" means "bfloat16" on a GPU
+    that computes in it, and otherwise "float32"."""
     gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time."""
+    """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time. A training that
+    runs out of memory with single rows goes on in this way by itself."""
     save_every: Count = 100
     """Optimiser steps between two checkpoints from which an interrupted training resumes."""
 
@@ -46,6 +48,7 @@ class OptimiserConfig(TrainingConfig):
     table of the training."""
 
     schedule: Schedule = "constant"
+    precision: Precision = "float32"
     optimiser: Optimiser = "adamw"
     """"adamw", or "muon": Muon for weight matrices and AdamW for all other weights. Training from scratch takes about
     half as many steps with "muon"."""

@@ -428,7 +428,7 @@ def training_memory(config: RunConfig, name: str, size: ModelSize, rows: int, ro
     computed in blocks of tokens (TRL's fused head).
     """
     adapted = size.trained < size.weights
-    number = 2 if config.training.precision == "bfloat16" else 4
+    number = 2 if config.precision(config.policy) == "bfloat16" else 4
     tokens = rows * row_tokens
     layer = (10 * size.width + 4 * size.inner + 4 * size.keys) * number
     stored = (
@@ -503,7 +503,7 @@ def fitting(config: RunConfig, memory: Callable[[RunConfig], float], room: float
     while not fits() and rows // 2 >= least and rows % 2 == 0:
         rows, accumulation = rows // 2, accumulation * 2
         chosen |= {f"{table}.batch_size": rows, "training.accumulation": accumulation}
-    if not fits() and config.training.precision == "float32":
+    if not fits() and config.precision(config.policy) == "float32":
         chosen["training.precision"] = "bfloat16"
     if not fits():
         return []

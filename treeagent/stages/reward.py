@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
+from peft import PeftModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
@@ -75,7 +76,8 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     checked = validation.pairs[:_MOST]
     validate = _order(fitted, head, checked) if checked else None
     with logged(run.log, progress) as on_event:
-        learner = config.learner(RewardModelConfig, config.update.reward)
+        trained = None if isinstance(adapted, PeftModel) else adapted.num_parameters()
+        learner = config.learner(RewardModelConfig, config.update.reward.at_rate(trained))
         hooks = training_hooks(on_event, REWARD, scratch, validate)
         result = train_reward(adapted, loaded.tokenizer, head, train.pairs, learner, **hooks)
     returns = [_clipped(head, end.paid) for end in validation.ends]

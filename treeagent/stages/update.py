@@ -245,17 +245,20 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
+    trained = None if isinstance(model, PeftModel) else model.num_parameters()
     match job.method:
         case "rft":
-            result = train_sft(model, tokenizer, rows, config.learner(SFTConfig, settings.rft), **hooks)
+            result = train_sft(
+                model, tokenizer, rows, config.learner(SFTConfig, settings.rft.at_rate(trained)), **hooks
+            )
         case "distil":
-            distil = config.learner(DistilConfig, settings.distil)
+            distil = config.learner(DistilConfig, settings.distil.at_rate(trained))
             result = train_distil(model, tokenizer, rows, distil, temperature=temperature, **hooks)
         case "dpo":
-            dpo = config.learner(DPOConfig, settings.dpo)
+            dpo = config.learner(DPOConfig, settings.dpo.at_rate(trained))
             result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
         case "grpo":
-            grpo = config.learner(GRPOConfig, settings.grpo)
+            grpo = config.learner(GRPOConfig, settings.grpo.at_rate(trained))
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
     fitted = None
     if data.values:

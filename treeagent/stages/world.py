@@ -139,7 +139,7 @@ def _train(
     memory: ReplayBuffer,
 ) -> dict[str, Any]:
     """Train and write the weights. Returns facts for RUN/stages.json."""
-    settings, fitting = config.world, config.learner(SFTConfig, config.world.training)
+    settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
     if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
         fitting = replace(fitting, attention="eager")  # faster on a CPU in bfloat16 for rows of up to about 400 tokens
     plain, harder = _scratch(out)

@@ -152,7 +152,11 @@ def check_accelerate_config(config: RunConfig) -> None:
     kind, on_cpu = settings.distributed_type, _on_cpu(config)
     if kind in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
         refuse("distributed_type", kind.value, "choose FSDP (fsdp_version: 2), which shards weights too")
-    if settings.mixed_precision not in (None, "no", {"float32": "no", "bfloat16": "bf16"}[config.training.precision]):
+    if settings.mixed_precision not in (
+        None,
+        "no",
+        {"float32": "no", "bfloat16": "bf16"}[config.precision(config.policy)],
+    ):
         refuse("mixed_precision", settings.mixed_precision, "set it to 'no', since training.precision decides")
     if kind is not DistributedType.FSDP:
         return

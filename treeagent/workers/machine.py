@@ -12,11 +12,10 @@ import psutil
 import torch
 
 from treeagent.agent.checkpoint import count_weights
-from treeagent.config import RunConfig
+from treeagent.config import LARGE, RunConfig
 from treeagent.generators.config import DType
+from treeagent.learners.config import Precision
 
-_LARGE = 30_000_000
-"""Number of parameters from which a model may use several threads, and bfloat16 if the processor supports it."""
 _MOST_WORKERS = 8
 """Most workers. The default ``collect.batch`` splits a stage into about as many jobs."""
 _MOST_THREADS = 16
@@ -28,9 +27,9 @@ _WORKER_BYTES = 3 << 29
 def fit_to_machine(
     config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None
 ) -> tuple[RunConfig, str]:
-    """Return the settings with the values that they leave to the machine: ``workers``, ``threads`` and
-    ``policy.dtype``. Also return a sentence that states the choice, which is empty unless a large model runs on the
-    CPU of this machine.
+    """Return the settings with the values that they leave to the machine: ``workers``, ``threads``, ``policy.dtype``
+    and, on a GPU, ``training.precision``. Also return a sentence that states the choice, which is empty if a small
+    model runs on the CPU of this machine.
 
     A run on a Ray cluster uses other machines than this one, and an engine or a server does not sample in the workers.
     In these cases a worker has one thread, and the weights keep the checkpoint's own number format.
@@ -47,10 +46,11 @@ def fit_to_machine(
     on_cpu = policy.device_map in (None, "cpu")
     counted = local and on_cpu and policy.generator == "local" and name is not None
     weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
-    if weights < _LARGE:
+    if weights < LARGE:
         one = local and (not on_cpu or "vllm" in (policy.generator, config.world.generator))
         workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
-        return replace(config, workers=config.workers or workers, threads=config.threads or 1), ""
+        chosen, said = (config, "") if on_cpu else _with_precision(config)
+        return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
     dtype = policy.dtype
     if dtype == "auto":
         dtype = held or ("bfloat16" if has_bfloat16() else "auto")
@@ -65,12 +65,21 @@ def fit_to_machine(
     )
 
 
+def _with_precision(config: RunConfig) -> tuple[RunConfig, str]:
+    """The settings with the number format in which this machine's GPU trains, and a sentence that states it."""
+    if config.training.precision != "auto" or config.engine != "local" or not torch.cuda.is_available():
+        return config, ""
+    precision: Precision = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
+    return replace(config, training=replace(config.training, precision=precision)), said
+
+
 def training_threads(config: RunConfig, checkpoint: Path) -> int:
     """Return the number of threads of the only update of a stage: those of all workers, because they are idle then, for
     a large model on this machine's CPU; else those of one worker."""
     threads = max(config.threads, 1)
     on_cpu = config.engine == "local" and config.policy.device_map in (None, "cpu")
-    if config.workers < 2 or not on_cpu or count_weights(checkpoint)[0] < _LARGE:
+    if config.workers < 2 or not on_cpu or count_weights(checkpoint)[0] < LARGE:
         return threads
     return min(config.workers * threads, max(threads, _MOST_THREADS))
 
