@@ -75,6 +75,8 @@ Scalar = int | float | str | bool
 Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
+LARGE = 30_000_000
+"""Number of weights from which a model counts as large."""
 MOST_TOKENS = 2**24
 """Upper bound of every ``max_new_tokens`` and ``max_tokens`` in this file: no model has a longer context."""
 _MUON_DECAY = 0.01
@@ -857,10 +859,6 @@ class RunConfig:
     def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
         """The request settings for the server at ``url``, or for several servers."""
         return RemoteConfig(**asdict(self.remote), url=url)
-
-
-LARGE = 30_000_000
-"""Number of weights from which a model counts as large."""
 
 
 class ConfigError(ValueError):
