@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
+import midway
 import peft
 import pytest
 import torch
@@ -33,6 +34,9 @@ from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
 from treeagent.imagination.load import world_model
 from treeagent.learners.lora import with_adapter
+from treeagent.run.folder import Run
+from treeagent.run.trees import read_trees
+from treeagent.stages.search import batches, search_batch
 from treeagent.stages.update import greedy_success
 from treeagent.types import Message, State, Task, ToolCall, UserError
 from treeagent.world_model.local import LocalWriter
@@ -260,6 +264,35 @@ def test_a_validation_during_an_update_plays_the_current_adapter(
     assert vllm._running is not None and vllm._running.usage.encoded_tokens
     vllm._running.close()
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_growing_trees_go_on_with_the_updated_adapter(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "_running", None)
+    monkeypatch.setattr(vllm, "_user", "")
+    tokenizer().save_pretrained(str(folder / "0"))
+    config = load_config(None, [*midway.SETTINGS, "policy.generator=vllm", "policy.dtype=float32", "workers=1"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for seed, name in enumerate(("old", "new")):
+            base = load_checkpoint(folder / "0")
+            model = with_adapter(base.model, LoraConfig(rank=4), seed)
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                for weight in model.parameters():
+                    if weight.requires_grad:
+                        weight.normal_(std=0.3)
+            save_checkpoint(replace(base, model=model), run.checkpoints / name)
+        midway.Midway.newest, midway.Midway.opened = run.newest, 0
+        [job] = batches(config, run, run.checkpoints / "old", "collect", [0])
+        search_batch(replace(job, newest=run.newest), lambda event: None)
+        [grown] = read_trees(run.trees)
+        models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
+    found = midway.proposers(grown, ChatFormat(tokenizer()), models, 1e-3)
+    assert vllm._running is not None
+    vllm._running.close()
+    assert found[0] == [True, False] and [False, True] in found
+    assert all(sum(matches) == 1 for matches in found)
 
 
 def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:

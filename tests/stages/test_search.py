@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+import midway
 import pytest
 import torch
 from toy_doors import Doors
@@ -13,14 +14,12 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.envs import task_to_play
-from treeagent.envs.base import StepResult
 from treeagent.envs.example import Example
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.run.folder import Run
 from treeagent.run.index import tree_rows
-from treeagent.run.metrics import Event
 from treeagent.run.progress import RichProgress
 from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
@@ -31,7 +30,7 @@ from treeagent.stages.rows import TrainJob, sample_value_rows
 from treeagent.stages.search import BatchJob, batches, collect, search_batch, search_batches
 from treeagent.stages.update import greedy_success, train_policy, update
 from treeagent.store import read_as, shards, write_atomic, write_shard
-from treeagent.types import Action, Message, Split, State, Task, ToolCall, UserError
+from treeagent.types import Action, Message, Split, State, Task, UserError
 
 TASK = Task("t", "earn")
 
@@ -239,51 +238,23 @@ def test_variations_too_are_searched_with_the_updated_policy(tmp_path: Path) -> 
         assert [row.policy for row in tree_rows(run.trees, "vary-1")] == ["./checkpoints/new"]
 
 
-class Midway(Doors):
-    """Doors with a list of all actions, during whose first step an update ends."""
-
-    newest: ClassVar[Path]
-    opened: ClassVar[int] = 0
-
-    def legal_actions(self) -> list[str]:
-        return ["l", "r"]
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        Midway.opened += 1
-        if Midway.opened == 1:
-            write_atomic(self.newest, b"./checkpoints/new")
-        return super().step(action)
-
-
 def test_a_growing_tree_goes_on_with_the_updated_policy(tmp_path: Path) -> None:
     """Every candidate keeps the log-probability of the policy that proposed it."""
-    settings = [f"environment.name={__name__}:Midway", "environment.max_steps=8", "policy.actions=score"]
-    limits = ["policy.max_new_tokens=4", "search.limits={simulations=12}", "adapt.lag=1", "adapt.refresh=true"]
-    config, emitted = load_config(None, [*settings, *limits]), list[Event]()
+    config = load_config(None, [*midway.SETTINGS])
     with Run.create(tmp_path / "run", config, resume=False) as run:
         for seed, name in enumerate(("old", "new")):
             save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, seed), TOKENIZER), run.checkpoints / name)
-        Midway.newest, Midway.opened = run.newest, 0
+        midway.Midway.newest, midway.Midway.opened = run.newest, 0
         [job] = batches(config, run, run.checkpoints / "old", "collect", [0])
-        cost = search_batch(replace(job, newest=run.newest), emitted.append)
+        cost = search_batch(replace(job, newest=run.newest), lambda event: None)
         [grown] = read_trees(run.trees)
         models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
-    proposers = list[list[bool]]()
-    for node in grown.nodes():
-        prompt = CHAT.prompt_ids(node.state.messages)
-        for action in (edge.action for edge in node.edges):
-            matches = list[bool]()
-            for model in models:
-                logits = model(torch.tensor([[*prompt, *action.token_ids]])).logits[0, len(prompt) - 1 : -1]
-                logprobs = logits.log_softmax(-1).gather(1, torch.tensor(action.token_ids)[:, None])[:, 0]
-                matches.append(bool((logprobs.detach() - torch.tensor(action.logprobs)).abs().max() < 1e-4))
-            proposers.append(matches)
-    assert proposers[0] == [True, False] and [False, True] in proposers
-    assert all(sum(matches) == 1 for matches in proposers)
+    found = midway.proposers(grown, CHAT, models, 1e-4)
+    assert found[0] == [True, False] and [False, True] in found
+    assert all(sum(matches) == 1 for matches in found)
     assert grown.policy == "./checkpoints/old"
-    assert cost.encoded_tokens + cost.cached_tokens >= sum(
-        len(CHAT.prompt_ids(n.state.messages)) for n in grown.nodes() if n.edges
-    )
+    prompts = [CHAT.prompt_ids(node.state.messages) for node in grown.nodes() if node.edges]
+    assert cost.encoded_tokens + cost.cached_tokens >= sum(map(len, prompts))
 
 
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:
