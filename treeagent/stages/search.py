@@ -36,9 +36,8 @@ from treeagent.stages.build import (
     with_split_steps,
 )
 from treeagent.stages.judging import assessor, judge_figures
-from treeagent.stages.play import Actors
 from treeagent.store import read_as, shards
-from treeagent.types import Policy, Split, UserError, Value, derive_seed
+from treeagent.types import Split, UserError, Value, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 from treeagent.workers.processes import run_jobs
@@ -252,8 +251,9 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
-    judge_value = reward_value(config, policy) or actors.value
-    if ends is not None and "learned" in config.rewards.tiers and judge_value is None:
+    judges = ends is not None and "learned" in config.rewards.tiers
+    judge_value = reward_value(config, policy) or (actors.value if judges else None)
+    if judges and judge_value is None:
         raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
     add_rewards = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
     real_dynamics = with_split_steps(add_rewards(dynamics), config, policy.grammar)
@@ -264,14 +264,14 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
             settings = replace(config.search, step_seconds=None)
 
-        def value_of(actors: Actors, policy: Policy) -> Value | None:
+        def value() -> Value | None:
             return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
 
-        search = make_search(actors.sampling, search_dynamics, settings, value_of(actors, policy), actors.critic)
+        search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic)
 
         def take_newest() -> None:
             """Go on with the newest policy."""
-            nonlocal policy, checkpoint
+            nonlocal actors, policy, checkpoint
             newest = job.refreshed().checkpoint
             if newest == checkpoint:
                 return
@@ -280,7 +280,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             meter.follow(policy.generator.usage)
             search.policy, search.critic, checkpoint = actors.sampling, actors.critic, newest
             if search.value is not None:
-                search.value = value_of(actors, policy)
+                search.value = value()
 
         def on_batch(trees: Sequence[Tree]) -> None:
             nonlocal last_report
