@@ -100,8 +100,9 @@ def test_every_question_has_its_answer(
     tmp_path: Path, name: str, arms: Mapping[str, tuple[int, ...]], where: str, told: str
 ) -> None:
     store(tmp_path, name, arms)
-    assert told in answer(made(tmp_path), where)
-    assert told in made(tmp_path)["results.md"].decode()
+    files = made(tmp_path)
+    assert told in answer(files, where)
+    assert told in files["results.md"].decode()
 
 
 def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
@@ -111,8 +112,9 @@ def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
         for number in (0, 1)
     ]
     write_result(tmp_path / "search_core.json", Result("search_core", "How fast?", {}, (SESSION,), tuple(rows)))
-    assert "3.50 × as many as a loop in the style of LATS" in answer(made(tmp_path), "engine")
-    assert "| LATS-style, 1 tree | 3.50 ± 6.35 | 1,000 |" in page(made(tmp_path), "engine")
+    files = made(tmp_path)
+    assert "3.50 × as many as a loop in the style of LATS" in answer(files, "engine")
+    assert "| LATS-style, 1 tree | 3.50 ± 6.35 | 1,000 |" in page(files, "engine")
 
 
 def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:

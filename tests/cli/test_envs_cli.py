@@ -363,6 +363,7 @@ def test_tools_and_turns_of_another_type_are_named_with_the_right_one() -> None:
     assert any("act returned None" in each for each in check_env(Silent(), TASK).violations)
 
 
+@pytest.mark.slow
 def test_a_world_model_is_an_environment_by_its_name_alone(tmp_path: Path) -> None:
     """Without an earlier import of the package that it is in."""
     command = [sys.executable, "-m", "treeagent", "envs", "check", "imagined", f"run={tmp_path}"]

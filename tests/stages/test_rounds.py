@@ -287,6 +287,7 @@ def test_batches_that_start_after_an_update_search_with_the_updated_policy(run: 
     assert policies == [{str(warm.resolve())}, {"./checkpoints/round-1-grpo"}]
 
 
+@pytest.mark.slow
 def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     wrong = ["update.processes=2", "update.accelerate_config=nowhere.yaml"]
