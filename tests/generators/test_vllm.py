@@ -219,6 +219,16 @@ def test_an_adapter_runs_on_its_base(folder: Path) -> None:
     engine.close()
 
 
+@pytest.fixture
+def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test begins without an engine, and the one that it starts ends with it."""
+    monkeypatch.setattr(vllm, "_running", None)
+    monkeypatch.setattr(vllm, "_user", "")
+    yield
+    if vllm._running is not None:
+        vllm._running.close()
+
+
 class ToldDoors(Doors):
     """Doors that tell the doors that were opened to everyone."""
 
@@ -232,12 +242,9 @@ class ToldDoors(Doors):
         return super().step(action)
 
 
-def test_a_validation_during_an_update_plays_the_current_adapter(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("own_engine")
+def test_a_validation_during_an_update_plays_the_current_adapter(folder: Path, tmp_path: Path) -> None:
     """The engine opens the doors that the model in memory opens, also after its weights have changed."""
-    monkeypatch.setattr(vllm, "_running", None)
-    monkeypatch.setattr(vllm, "_user", "")
     tokenizer().save_pretrained(str(folder / "0"))
     base = load_checkpoint(folder / "0")
     checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
@@ -262,15 +269,11 @@ def test_a_validation_during_an_update_plays_the_current_adapter(
                     weight.normal_(std=0.3)
     assert len(found) > 1
     assert vllm._running is not None and vllm._running.usage.encoded_tokens
-    vllm._running.close()
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_growing_trees_go_on_with_the_updated_adapter(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm, "_running", None)
-    monkeypatch.setattr(vllm, "_user", "")
+@pytest.mark.usefixtures("own_engine")
+def test_growing_trees_go_on_with_the_updated_adapter(folder: Path, tmp_path: Path) -> None:
     tokenizer().save_pretrained(str(folder / "0"))
     config = load_config(None, [*midway.SETTINGS, "policy.generator=vllm", "policy.dtype=float32", "workers=1"])
     with Run.create(tmp_path / "run", config, resume=False) as run:
@@ -290,7 +293,6 @@ def test_growing_trees_go_on_with_the_updated_adapter(
         models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
     found = midway.proposers(grown, ChatFormat(tokenizer()), models, 1e-3)
     assert vllm._running is not None
-    vllm._running.close()
     assert found[0] == [True, False] and [False, True] in found
     assert all(sum(matches) == 1 for matches in found)
 
