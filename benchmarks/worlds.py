@@ -5,8 +5,9 @@
     .venv/bin/python -m benchmarks.worlds --runs runs/quickstart_llm --seeds 0 1
 
 All arms know the same steps: those of the run's trees and of the demonstrations of its warm start, without the steps of
-held-out tasks. Reasoning is written by rule. "adapter" trains an adapter of the run's base model, "prompted" gives the
-same base instructions and similar steps, and is not trained. Both are audited on the same steps of held-out tasks.
+held-out tasks. Reasoning is written by rule. "scratch" trains a small model. "adapter" trains an adapter of the
+run's base model. "prompted" gives the base model instructions and similar steps, without training and without
+reasoning. All arms are audited on the same steps of held-out tasks.
 Finished fits are only read; unfinished ones are resumed.
 """
 

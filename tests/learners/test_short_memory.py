@@ -133,6 +133,24 @@ def test_activations_are_recomputed_if_single_rows_do_not_fit(kind: str, tokeniz
     assert not recomputes(short)
 
 
+def test_a_loss_that_needs_the_whole_batch_recomputes_at_once(tokenizer: PreTrainedTokenizerFast) -> None:
+    config = DPOConfig(batch_size=4, max_steps=1, loss_type=("aot",), loss_weights=(1.0,))
+    given, trained = pairs(make_model(3), 8), list[Tensor]()
+    for short in (False, True):
+        model = make_model()
+
+        def check(module: nn.Module, arguments: object, model: LlamaForCausalLM = model, short: bool = short) -> None:
+            if short and not recomputes(model):
+                raise torch.OutOfMemoryError("Tried to allocate room for activations.")
+
+        with model.model.embed_tokens.register_forward_pre_hook(check):
+            result = train_dpo(model, tokenizer, given, config)
+        assert (result.parts, result.recomputes) == (1, short)
+        trained.append(weights(model))
+    whole, found = trained
+    assert torch.allclose(found, whole, atol=1e-5)
+
+
 def test_single_rows_that_do_not_fit_are_one_sentence(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
