@@ -127,9 +127,13 @@ def test_a_model_from_scratch_keeps_one_thread_and_its_own_format(machine: None)
 
 
 @pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
-def test_a_resumed_run_keeps_the_number_format_that_it_began_with(machine: None, large: Path) -> None:
-    assert fit_to_machine(RunConfig(), large)[0].policy.dtype == "bfloat16"
-    assert fit_to_machine(RunConfig(), large, "auto")[0].policy.dtype == "auto"
+def test_a_resumed_run_keeps_the_number_formats_that_it_began_with(machine: None, large: Path) -> None:
+    new, _ = fit_to_machine(RunConfig(), large)
+    assert (new.policy.dtype, new.training.precision) == ("bfloat16", "bfloat16")
+    resumed, _ = fit_to_machine(RunConfig(), large, begun=RunConfig())
+    assert (resumed.policy.dtype, resumed.training.precision) == ("auto", "auto")
+    chosen, _ = fit_to_machine(load_config(None, ["training.precision=float32"]), large)
+    assert (chosen.policy.dtype, chosen.training.precision) == ("bfloat16", "float32")
 
 
 def threads(job: int, emit: object) -> int:

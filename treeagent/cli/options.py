@@ -147,7 +147,7 @@ def open_run(
     methods = learns(config)
     require(config, uses, methods, checkpoint)
     resumed = load_config(stored_config) if options.resume and stored_config.is_file() else None
-    config, warning = fit_to_machine(config, checkpoint, None if resumed is None else resumed.policy.dtype)
+    config, warning = fit_to_machine(config, checkpoint, resumed)
     print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
     if warning:
         print_line(warning)

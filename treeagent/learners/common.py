@@ -82,9 +82,9 @@ def prepared(
 ) -> Iterator[dict[str, Any]]:
     """Lend a model to a trainer. Yields the trainer's arguments.
 
-    Inside the context, the value head is a submodule of the model (one optimiser, one gradient norm), and the attention
-    implementation is the configured one. If all weights are trained, they are in float32: in bfloat16 most steps are
-    smaller than half of a weight's last digit, and would be lost.
+    Inside the context, the value head is a submodule of the model (one optimiser, one gradient norm). If all weights
+    are trained, they are in float32: in bfloat16 most steps are smaller than half of a weight's last digit, and would
+    be lost.
 
     On exit, everything that trainers change is undone: a patched ``forward`` (otherwise each round would wrap it once
     more), ``use_cache`` off, dropout set to 0, gradient checkpointing, the auxiliary loss of routers, and the float32
@@ -104,11 +104,8 @@ def prepared(
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
     ]
-    attention = model.config._attn_implementation
     text_config = model.config.get_text_config()
     router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
-    if config.attention is not None:
-        base_model(model).set_attn_implementation(config.attention)
     if head is not None:
         model.value_head = head.to(model.device)
     if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT's adapters are in float32
@@ -129,8 +126,6 @@ def prepared(
                 module.__dict__["forward"] = forward
         for module, name, value in switches:
             setattr(module, name, value)
-        if config.attention is not None:
-            base_model(model).set_attn_implementation(attention)
         model.config.use_cache = use_cache
         for name, value in router.items():
             setattr(text_config, name, value)

@@ -34,7 +34,8 @@ class TrainingConfig:
     """Forward passes per optimiser step (gradient accumulation). If memory is short, raise it and lower batch_size."""
     precision: Literal["auto", Precision] = "auto"
     """Number format of the forward pass in training; "bfloat16" means mixed precision. "auto" means "bfloat16" on a GPU
-    that computes in it, and otherwise "float32"."""
+    that computes in it and, for a policy of 30 million weights or more, on a processor with AMX; otherwise
+    "float32"."""
     gradient_checkpointing: bool = False
     """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time. A training that
     runs out of memory with single rows goes on in this way by itself."""
@@ -62,8 +63,6 @@ class OptimiserConfig(TrainingConfig):
     """Optimiser steps over which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
     """Weight decay, decoupled as in AdamW. At 0, weights that never get a gradient stay exactly as they are."""
-    attention: Literal["sdpa", "eager"] | None = None
-    """Attention implementation during training, by its name in transformers; unset keeps the model's own."""
     log_every: Count = 10
     """Optimiser steps between two rows of the training's metrics."""
     validate_every: Count = 50

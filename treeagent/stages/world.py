@@ -140,8 +140,6 @@ def _train(
 ) -> dict[str, Any]:
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
-    if fitting.precision == "bfloat16" and settings.device_map in (None, "cpu"):
-        fitting = replace(fitting, attention="eager")  # faster on a CPU in bfloat16 for rows of up to about 400 tokens
     plain, harder = _scratch(out)
     # A training that resumes needs the rows that it began with, so the teacher is not asked again.
     reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=not is_begun(plain))

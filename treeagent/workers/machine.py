@@ -13,8 +13,6 @@ import torch
 
 from treeagent.agent.checkpoint import count_weights
 from treeagent.config import LARGE, RunConfig
-from treeagent.generators.config import DType
-from treeagent.learners.config import Precision
 
 _MOST_WORKERS = 8
 """Most workers. The default ``collect.batch`` splits a stage into about as many jobs."""
@@ -25,18 +23,18 @@ _WORKER_BYTES = 3 << 29
 
 
 def fit_to_machine(
-    config: RunConfig, checkpoint: str | Path | None = None, held: DType | None = None
+    config: RunConfig, checkpoint: str | Path | None = None, begun: RunConfig | None = None
 ) -> tuple[RunConfig, str]:
     """Return the settings with the values that they leave to the machine: ``workers``, ``threads``, ``policy.dtype``
-    and, on a GPU, ``training.precision``. Also return a sentence that states the choice, which is empty if a small
-    model runs on the CPU of this machine.
+    and ``training.precision``. Also return a sentence that states the choice, which is empty if a small model runs on
+    the CPU of this machine.
 
     A run on a Ray cluster uses other machines than this one, and an engine or a server does not sample in the workers.
     In these cases a worker has one thread, and the weights keep the checkpoint's own number format.
 
     Args:
         checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
-        held: the ``policy.dtype`` with which a resumed run began. It is kept.
+        begun: the settings with which a resumed run began. Its number formats are kept.
 
     Raises:
         UserError: there is no such model.
@@ -49,27 +47,32 @@ def fit_to_machine(
     if weights < LARGE:
         one = local and (not on_cpu or "vllm" in (policy.generator, config.world.generator))
         workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
-        chosen, said = (config, "") if on_cpu else _with_precision(config)
+        chosen, said = (config, "") if on_cpu else _with_precision(config, begun)
         return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
-    dtype = policy.dtype
+    dtype, training = policy.dtype, config.training
     if dtype == "auto":
-        dtype = held or ("bfloat16" if has_bfloat16() else "auto")
+        dtype = begun.policy.dtype if begun else "bfloat16" if has_bfloat16() else "auto"
+    if training.precision == "auto":
+        precision = begun.training.precision if begun else "bfloat16" if has_bfloat16() else "auto"
+        training = replace(training, precision=precision)
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
     workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
     threads = config.threads or max(min(cores() // workers, torch.get_num_threads(), _MOST_THREADS), 1)
-    chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype))
+    chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype), training=training)
     form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
     return chosen, (
-        f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker), workers "
-        f"{workers}, threads {threads} (policy.dtype, workers and threads change this)"
+        f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and train in "
+        f"{chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, training.precision, workers "
+        "and threads change this)"
     )
 
 
-def _with_precision(config: RunConfig) -> tuple[RunConfig, str]:
+def _with_precision(config: RunConfig, begun: RunConfig | None) -> tuple[RunConfig, str]:
     """The settings with the number format in which this machine's GPU trains, and a sentence that states it."""
     if config.training.precision != "auto" or config.engine != "local" or not torch.cuda.is_available():
         return config, ""
-    precision: Precision = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
     said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
     return replace(config, training=replace(config.training, precision=precision)), said
 
@@ -96,6 +99,7 @@ def cores() -> int:
 
 
 def has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware (AMX). With AVX512-BF16 alone, it processes
-    prompts more slowly than in float32, and without either it has to convert each number."""
+    """Whether this processor multiplies bfloat16 matrices in hardware (AMX), which doubles the speed of prompts and of
+    training. With AVX512-BF16 alone, it processes prompts more slowly than in float32, and without either it has to
+    convert each number."""
     return torch.cpu.get_capabilities().get("amx_bf16") is True
