@@ -27,20 +27,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: each 
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest
-from treeagent.config import Method, RunConfig, load_config
+from treeagent.config import Method, Mode, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.progress import QuietProgress
 from treeagent.run.recipes import find_recipe
 from treeagent.stages.evaluate import evaluate
 from treeagent.stages.search import collect
 from treeagent.stages.update import learn
+from treeagent.workers.machine import fit_to_machine
 
 QUESTION = "Which update of the same trees leads to the highest greedy success?"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")
@@ -107,7 +108,7 @@ ARMS: Mapping[str, Variant] = {**VARIANTS, **CALLS}
 
 def config_of(recipe: str, seed: int, overrides: Sequence[str]) -> RunConfig:
     """The settings of a seed's run, which evaluates greedily on the seed's own test tasks."""
-    file, chosen = find_recipe(recipe), ["workers=1", 'evaluate.modes=["greedy"]', *overrides]
+    file, chosen = find_recipe(recipe), ['evaluate.modes=["greedy"]', *overrides]
     return load_config(file, [*chosen, own_tasks(seed, load_config(file, chosen).evaluate.tasks)], seed=seed)
 
 
@@ -122,43 +123,66 @@ def settings_digest(recipe: str, start: Path, overrides: Sequence[str], methods:
     )
 
 
-def run(recipe: str, seed: int, names: Sequence[str], start: Path, out: Path, overrides: Sequence[str]) -> list[Row]:
-    """Train the variants from one start and its trees. Returns their rows and the row of the start."""
+@dataclass(frozen=True)
+class Job:
+    """The variants of a seed that are to be trained from one start and its trees."""
+
+    recipe: str
+    seed: int
+    names: Sequence[str]
+    start: Path
+    out: Path
+    overrides: Sequence[str]
+    modes: Sequence[Mode]
+    workers: int
+    """0 leaves the number to the machine."""
+
+    def settings(self, overrides: Sequence[str]) -> RunConfig:
+        config = replace(config_of(self.recipe, self.seed, [*overrides, *self.overrides]), workers=self.workers)
+        return fit_to_machine(config, self.start)[0]
+
+
+def run(job: Job) -> list[Row]:
+    """Train the variants. Returns their rows and those of the start."""
     rows: list[Row] = []
     for chains in (False, True):
-        chosen = [name for name in names if name.startswith(CHAINS) == chains]
+        chosen = [name for name in job.names if name.startswith(CHAINS) == chains]
         if chosen:
-            config = config_of(recipe, seed, [*overrides, *(CHAIN_SEARCH if chains else ())])
-            with Run.create(out / f"{CHAINS if chains else ''}seed{seed}", config, resume=True) as shared_run:
-                collect(config, shared_run, QuietProgress(), start)
-                rows += _rows(recipe, seed, chosen, start, shared_run, overrides)
+            config = job.settings(CHAIN_SEARCH if chains else ())
+            with Run.create(job.out / f"{CHAINS if chains else ''}seed{job.seed}", config, resume=True) as shared_run:
+                collect(config, shared_run, QuietProgress(), job.start)
+                rows += _rows(job, chosen, shared_run)
     return rows
 
 
-def _rows(
-    recipe: str, seed: int, names: Sequence[str], start: Path, shared_run: Run, overrides: Sequence[str]
-) -> Iterator[Row]:
-    progress = QuietProgress()
+def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
+    progress, start = QuietProgress(), job.start
+    plain = settings_digest(job.recipe, start, job.overrides)
     for name in names:
         variant, checkpoint = ARMS[name], start
-        settings_overrides = [*variant.overrides, *overrides]
-        settings = config_of(recipe, seed, settings_overrides)
+        settings = job.settings(variant.overrides)
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
             [checkpoint] = learn(
                 settings, shared_run, progress, [(checkpoint, method, shared_run.checkpoints / written)], [COLLECTED]
             )
-        before, after = evaluate(shared_run.config, shared_run, progress, [(start, "greedy"), (checkpoint, "greedy")])
+        asked = [(policy, mode) for mode in job.modes for policy in (start, checkpoint)]
+        found = evaluate(shared_run.config, shared_run, progress, asked)
         validations = [
             row["validation"] for row in shared_run.metrics() if row["stage"] == name and "validation" in row
         ]
         figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
-        if not name.startswith(CHAINS):
-            yield _row("before", seed, settings_digest(recipe, start, overrides), shared_run, before, {})
-        yield _row(
-            name, seed, settings_digest(recipe, start, settings_overrides, variant.methods), shared_run, after, figures
-        )
-        print(f"seed {seed} {name}: {100 * after['success']:.1f} %", flush=True)
+        learnt = settings_digest(job.recipe, start, [*variant.overrides, *job.overrides], variant.methods)
+        for (policy, mode), row in zip(asked, found, strict=True):
+            if policy == checkpoint:
+                yield _row(arm_of(name, mode), job.seed, learnt, shared_run, row, figures)
+                print(f"seed {job.seed} {arm_of(name, mode)}: {100 * row['success']:.1f} %", flush=True)
+            elif not name.startswith(CHAINS):
+                yield _row(arm_of("before", mode), job.seed, plain, shared_run, row, {})
+
+
+def arm_of(name: str, mode: Mode) -> str:
+    return name if mode == "greedy" else f"{name}, {mode}"
 
 
 def _row(
@@ -181,7 +205,10 @@ def main() -> None:
     options = starting(__doc__, "updates", out="runs/updates")
     options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
     options.add_argument("--variants", nargs="+", choices=list(ARMS))
-    options.add_argument("--processes", type=int, default=2, help="seeds side by side, a core each")
+    options.add_argument("--modes", nargs="+", default=["greedy"], help="modes of evaluation")
+    options.add_argument(
+        "--processes", type=int, default=2, help="seeds side by side, a core each; one seed takes all cores"
+    )
     arguments = options.parse_args()
     config = config_of(arguments.config, 0, arguments.set)
     names = arguments.variants or list(CALLS if config.rewards.tools else VARIANTS)
@@ -198,10 +225,12 @@ def main() -> None:
                 settings_hash = settings_digest(
                     arguments.config, start, [*variant.overrides, *arguments.set], variant.methods
                 )
-                if not record.has(name, seed, settings_hash):
+                if not all(record.has(arm_of(name, mode), seed, settings_hash) for mode in arguments.modes):
                     missing.append(name)
             if missing:
-                waiting.append(pool.submit(run, arguments.config, seed, missing, start, arguments.out, arguments.set))
+                workers = 1 if arguments.processes > 1 else 0
+                chosen = (arguments.out, arguments.set, arguments.modes, workers)
+                waiting.append(pool.submit(run, Job(arguments.config, seed, missing, start, *chosen)))
         for done in as_completed(waiting):
             for row in done.result():
                 if not record.has(row.arm, row.seed, row.settings):
