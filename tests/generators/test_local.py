@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from treeagent.generators.base import Pause, Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
 from treeagent.generators.usage import Usage
+from treeagent.learners.likelihood import token_logprobs
 from treeagent.types import UserError
 
 NEVER = -1
@@ -223,6 +224,20 @@ def test_hidden_states_are_the_models_own() -> None:
     read = (*PROMPTS[0], *sample.token_ids)
     for prompt in (read, read[:-1], read[:-2], (*read, 5)):
         torch.testing.assert_close(generator.hidden([prompt])[0], plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)
+
+
+def test_the_head_reads_contiguous_rows() -> None:
+    """Of rows that are not contiguous, torch computes one after the other, which takes many times as long."""
+    model = make_model()
+    read: list[torch.Tensor] = []
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, given: read.append(given[0]))
+    generator = LocalGenerator(model)
+    generator.hidden(PROMPTS)
+    draw(generator, PROMPTS)
+    generator.score(PROMPTS, [[ids(5, 3)]] * len(PROMPTS))
+    token_logprobs(model, [(prompt, ids(6, 4)) for prompt in PROMPTS])
+    hook.remove()
+    assert len(read) > 3 and all(rows.is_contiguous() for rows in read)
 
 
 def test_the_draw_depends_on_its_own_seed_alone() -> None:

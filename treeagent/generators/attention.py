@@ -72,6 +72,16 @@ def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tens
         handle.remove()
 
 
+def logit_columns(model: PreTrainedModel | PeftModel, first: int, end: int) -> Tensor:
+    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass.
+
+    With a number, transformers passes a slice of the hidden states to the language-model head. This slice is not
+    contiguous, and torch then multiplies one row at a time: for 40 rows and a vocabulary of 49,152, the head takes 800
+    times as long in bfloat16 on a CPU, and 12 times as long in float32. Columns given as a tensor are copied.
+    """
+    return torch.arange(first, end, device=model.device)
+
+
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
     """The reason why the mask and the positions do not determine which tokens a token of this model depends on, as a
     clause; empty if they do."""

@@ -37,6 +37,7 @@ from treeagent.generators.attention import (
     context_length,
     last_hidden_states,
     layer_windows,
+    logit_columns,
     unfit,
     windowed,
 )
@@ -285,7 +286,7 @@ class LocalGenerator(Generator):
                 attention_mask=windowed(self.windows, self._additive(seen), seen, positions, keys),
                 past_key_values=_cache(buffer, past),
                 use_cache=True,
-                logits_to_keep=1,
+                logits_to_keep=logit_columns(self.model, width - 1, width),
             )
         hidden, logits = collected[0][:, -1].float(), output.logits[:, -1].float()
         segments = []

@@ -7,6 +7,7 @@ from itertools import compress
 
 import torch
 
+from treeagent.generators.attention import logit_columns
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.views.tokens import TokenRow
@@ -31,10 +32,9 @@ def token_logprobs(
         mask = pad([[1] * (len(prompt) + len(completion)) for prompt, completion in batch], torch.long).to(model.device)
         # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
         first = min(len(prompt) for prompt, _ in batch)
-        logits_kept = ids.shape[1] - first + 1
-        logits = (
-            model(input_ids=ids, attention_mask=mask, logits_to_keep=logits_kept).logits[:, :-1].float() / temperature
-        )
+        columns = logit_columns(model, first - 1, ids.shape[1] - 1)
+        kept = model(input_ids=ids, attention_mask=mask, logits_to_keep=columns).logits
+        logits = kept.float() / temperature
         chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
         for row, (index, (prompt, completion)) in enumerate(zip(indices, batch, strict=True)):
             begin = len(prompt) - first

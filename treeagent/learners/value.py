@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
-from treeagent.generators.attention import last_hidden_states
+from treeagent.generators.attention import last_hidden_states, logit_columns
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
@@ -205,7 +205,7 @@ def _features(
         )
         if reads == "hidden":
             with last_hidden_states(model) as collected:
-                model(**inputs, use_cache=False, logits_to_keep=1)
+                model(**inputs, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
             features = collected[0].flatten(0, 1)[places].float()
         else:
             with states_at(model, places):
