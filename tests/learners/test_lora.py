@@ -313,6 +313,8 @@ def test_a_merged_checkpoint_is_a_stock_model_of_the_same_outputs(run: Path) -> 
     assert stock.config.architectures == ["LlamaForCausalLM"]
     assert torch.allclose(logprobs(stock, row), logprobs(policy.model, row), atol=1e-5)
     assert not torch.allclose(logprobs(stock, row), logprobs(make_model(), row), atol=1e-2)
+    in_memory = load_checkpoint(run / "checkpoints" / "dpo", merged=True).model
+    assert not isinstance(in_memory, PeftModel) and torch.equal(weights(in_memory), weights(stock))
     assert policy.head is not None
     assert torch.equal(weights(ValueHead.load(out)), weights(policy.head))
     with pytest.raises(UserError, match="holds no adapter"):

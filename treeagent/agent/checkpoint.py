@@ -89,8 +89,14 @@ def refusals_named(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | None = None) -> Checkpoint:
+def load_checkpoint(
+    name: str | Path, dtype: DType = "auto", device_map: str | None = None, *, merged: bool = False
+) -> Checkpoint:
     """Load a checkpoint from a local folder, a hub name or a GGUF file. The head is None if the checkpoint has none.
+
+    Args:
+        merged: whether to add an adapter to the weights. Such a model samples faster, since an adapter triples the
+            number of matrix products, but its adapter can no longer be trained.
 
     Raises:
         UserError: no model of that name can be loaded; or its weights are larger than this machine's memory; or the
@@ -105,6 +111,8 @@ def load_checkpoint(name: str | Path, dtype: DType = "auto", device_map: str | N
         )
     with _refused(name):
         model = base_model if adapter is None else _with_saved_adapter(base_model, adapter)
+        if merged and isinstance(model, PeftModel):
+            model = model.merge_and_unload()
         head = ValueHead.load(Path(name)) if has_head(name) else None
     return Checkpoint(model, load_tokenizer(name), head)
 

@@ -273,7 +273,7 @@ def _load_policy(
             policy = _policy(served, load_tokenizer(checkpoint), settings, tools, shown)
             return policy, None if head is None else HeadValue(served, policy.chat, head)
         _require_copy(checkpoint, settings, vllm)
-    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map)
+    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
     local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
     generator = (
         local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server, scores)
