@@ -424,3 +424,13 @@ def test_a_section_of_settings_may_be_asked_for() -> None:
     assert (row.type, row.default) == ("number ≥ 0", "`0.0`")
     with pytest.raises(UserError, match="warm_strat"):
         settings_rows("warm_strat")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "workers", "size"),
+    [(40, 2, 20), (200, 2, 100), (250, 2, 63), (800, 8, 100), (3, 8, 1), (101, 1, 51), (0, 2, 1)],
+)
+def test_workers_search_equally_many_batches(tasks: int, workers: int, size: int) -> None:
+    config = load_config(None, [f"workers={workers}"])
+    assert config.batch(tasks) == size
+    assert RunConfig().batch(tasks, workers) == size

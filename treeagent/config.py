@@ -334,7 +334,8 @@ class CollectConfig:
     tasks: Annotated[int, Field(gt=0, le=10**9)] = 800
     """Number of training tasks to search, one tree each; in search-and-adapt, the number for each round."""
     batch: Annotated[int, Field(gt=0)] = 100
-    """Number of trees that share their model calls. A resumed run keeps finished batches."""
+    """Most trees that share their model calls. They are fewer where this gives all workers equally many batches. A
+    resumed run keeps finished batches."""
     resample: Annotated[int, Field(ge=0)] = 0
     """Rounds of DAPO's dynamic sampling. Each searches one further task for every tree of the previous search whose
     returns are all equal, as long as the split has more tasks than later rounds need. Those trees are kept too."""
@@ -813,6 +814,17 @@ class RunConfig:
                 " rewards by a task's spread, and V(s) estimates undivided ones: set rewards.normalise to 'none'"
             )
         return self
+
+    def batch(self, tasks: int, workers: int | None = None) -> int:
+        """The number of trees of a batch, such that all workers search equally many batches of about this size.
+
+        Args:
+            tasks: the number of tasks of the stage.
+            workers: by default the number in the settings.
+        """
+        workers = max(self.workers if workers is None else workers, 1)
+        rounds = -(-tasks // (self.collect.batch * workers))
+        return max(-(-tasks // (rounds * workers)), 1) if tasks else 1
 
     def precision(self, model: ModelConfig) -> Precision:
         """``training.precision``, resolved for the training of a model."""

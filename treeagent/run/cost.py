@@ -153,7 +153,7 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
 
 def _search(config: RunConfig, rates: Rates, number: int) -> StageCost:
     tasks, rate = config.collect.tasks, rates.search
-    seconds = makespan([rate.seconds(each) for each in parts(tasks, config.collect.batch)], config.workers)
+    seconds = makespan([rate.seconds(each) for each in parts(tasks, config.batch(tasks))], config.workers)
     return StageCost(
         "search",
         number,
@@ -193,7 +193,7 @@ def _training(config: RunConfig, method: Method) -> UpdateTraining:
 def _evaluation(config: RunConfig, rates: Rates, modes: Sequence[Mode]) -> StageCost:
     tasks = config.evaluate.tasks
     longest_first = sorted(modes, key=lambda mode: mode == "greedy")
-    jobs = [rates.modes[mode].seconds(each) for mode in longest_first for each in parts(tasks, config.collect.batch)]
+    jobs = [rates.modes[mode].seconds(each) for mode in longest_first for each in parts(tasks, config.batch(tasks))]
     return StageCost(
         "evaluation",
         generated_tokens=tasks * sum(rates.modes[mode].generated_tokens for mode in modes),
@@ -334,7 +334,7 @@ def modelled_rates(
         step_seconds: seconds of one environment step.
     """
     read = 2 * size.weights / device.flops
-    batch = min(config.collect.batch, config.collect.tasks)
+    batch = config.batch(config.collect.tasks)
     rows = min(batch, 128) * (_widening(config, config.search.method) or config.search.candidates)
     pass_seconds = (
         max(

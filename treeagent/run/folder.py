@@ -43,6 +43,8 @@ class Run:
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
+        self.first_workers = config.workers
+        """Number of workers when the run began. It sets the size of batches, which a resumed run must keep."""
         self._writing = threading.Lock()
         """Held while a file is changed, because an update and a search may run at the same time (``adapt.lag``)."""
         self.trees = path / "trees"
@@ -241,7 +243,9 @@ class Run:
             remove_leftovers(folder)
         path = self.path / "config.toml"
         if path.exists() and self._holds_work():
-            if changed := changed_settings(load_config(regular(path)), self.config):
+            begun = load_config(regular(path))
+            self.first_workers = begun.workers
+            if changed := changed_settings(begun, self.config):
                 raise RunError(
                     f"{self.path} was begun with another config ({', '.join(changed)} changed): "
                     "restore these settings to resume, or choose another --out"

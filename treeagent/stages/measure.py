@@ -31,7 +31,7 @@ from treeagent.stages.build import make_chat
 from treeagent.stages.demonstrate import demonstrations, tokenise
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.rows import scored_rows
-from treeagent.stages.search import BatchJob, batches, search_batch
+from treeagent.stages.search import BatchJob, search_batch
 from treeagent.stages.update import fit_base, learn
 from treeagent.stages.warm_start import TOKENIZER_EPISODES, warm_start
 from treeagent.types import NothingToLearn
@@ -140,7 +140,7 @@ def measure(config: RunConfig, kind: Kind, progress: Progress, checkpoint: Path 
             _search(measurement, start, 1)
             elapsed = time.perf_counter() - began
             search, costs = _fit_play_seconds(
-                lambda size: _search(measurement, start, size), min(config.collect.batch, config.collect.tasks)
+                lambda size: _search(measurement, start, size), config.batch(config.collect.tasks)
             )
             total = sum(costs, Cost())
             found: dict[Mode, PlayRate] = {}
@@ -254,7 +254,7 @@ def _search(measurement: _Measurement, policy: Path, size: int) -> list[Cost]:
 
 def _busy_workers(config: RunConfig, tasks: int) -> int:
     """Number of workers that a stage of ``tasks`` tasks keeps busy."""
-    return max(min(config.workers, -(-tasks // config.collect.batch)), 1)
+    return max(min(config.workers, tasks), 1)
 
 
 def _mode(measurement: _Measurement, policy: Path, mode: Mode) -> PlayRate:
@@ -264,14 +264,13 @@ def _mode(measurement: _Measurement, policy: Path, mode: Mode) -> PlayRate:
     def play(size: int) -> list[Budget]:
         jobs = list[BatchJob]()
         for _ in range(_busy_workers(config, config.evaluate.tasks)):
-            [job] = batches(
-                config, measurement.run, policy, f"measure-{mode}", range(size), mode, first=measurement.jobs
-            )
-            jobs.append(replace(job, split="validation", trees=None, episodes=None))
+            name = f"measure-{mode}"
+            job = BatchJob(config, policy, name, measurement.jobs, range(size), None, split="validation", mode=mode)
+            jobs.append(job)
             measurement.jobs += 1
         return [outcome.budget for _, (outcomes, _) in run_jobs(evaluate_batch, jobs, config) for outcome in outcomes]
 
-    seconds, budgets = _fit_play_seconds(play, min(config.collect.batch, config.evaluate.tasks, held_out))
+    seconds, budgets = _fit_play_seconds(play, min(config.batch(config.evaluate.tasks), held_out))
     total = Budget()
     for budget in budgets:
         total.add(budget)

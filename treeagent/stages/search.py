@@ -218,9 +218,10 @@ def batches(
     mode: Mode | None = None,
     first: int = 0,
 ) -> list[BatchJob]:
-    """Split tasks into jobs of ``collect.batch`` tasks each. With ``mode`` the jobs evaluate test tasks in that mode;
-    without it they search training tasks. ``first`` is the index of the first job."""
-    size = config.collect.batch
+    """Split tasks into jobs of at most ``collect.batch`` tasks each, equally many for each worker. With ``mode`` the
+    jobs evaluate test tasks in that mode; without it they search training tasks. ``first`` is the index of the first
+    job."""
+    size = config.batch(len(tasks), run.first_workers)
     jobs = [
         BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
         for index, start in enumerate(range(0, len(tasks), size))

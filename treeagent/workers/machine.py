@@ -15,7 +15,7 @@ from treeagent.agent.checkpoint import count_weights
 from treeagent.config import LARGE, RunConfig
 
 _MOST_WORKERS = 8
-"""Most workers. The default ``collect.batch`` splits a stage into about as many jobs."""
+"""Most workers. With more, their batches of trees are small, and the memory of each holds a copy of the weights."""
 _MOST_THREADS = 16
 """Most threads of a worker. With more, a forward pass of a billion parameters is hardly faster."""
 _WORKER_BYTES = 3 << 29
