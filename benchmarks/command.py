@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.record import RESULTS, Record, Row, digest, recording
 from treeagent.config import RunConfig, flat_settings
@@ -113,3 +113,8 @@ def memory(what: Literal["VmRSS", "VmHWM"]) -> float:
     ``resource.getrusage`` would not do: a new process starts with the memory of the process that started it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith(what))
+
+
+def search_figures(row: Mapping[str, Any]) -> Mapping[str, float]:
+    """Of a row of results: the share of tasks for which search found a success, and the share of these that it took."""
+    return {name: row[name] for name in ("found", "taken") if name in row}

@@ -4,14 +4,15 @@
     .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0
     .venv/bin/python -m benchmarks.pretrained --runs runs/quickstart_llm
 
-Playing: the run's warm-started policy plays the same tasks greedily, with the defaults of this machine, and in one
-thread, one episode after the other. "generate" samples as many tokens as the turns of these episodes by one call of
-``model.generate`` a turn, with all threads. "vLLM" plays the episodes together by an engine with all threads, if vLLM
-is installed. "llama.cpp" samples as many tokens as these turns from a GGUF file of the same base (``--gguf``), if
+Playing: the run's warm-started policy plays the same tasks greedily, with the defaults of this machine, and in float32
+in one thread, one episode after the other. "generate" samples as many tokens as the turns of these episodes by one call
+of ``model.generate`` a turn, with all threads. "vLLM" plays the episodes together by an engine with all threads, if
+vLLM is installed. "llama.cpp" samples as many tokens as these turns from a GGUF file of the same base (``--gguf``), if
 llama-cpp-python is installed, with all threads, and reads the common prefix of two turns once. Learning: each method
 takes the same steps on rows of the run's trees, and the value head is fitted to states of the first trees, with the
-defaults (common prefixes once, all threads), and in one thread on whole rows. Repetitions alternate between the arms,
-so that other load on the machine affects all alike. Seconds are wall-clock seconds, without loading the model.
+defaults (common prefixes once, all threads, this machine's number format), and in float32 in one thread on whole rows.
+Repetitions alternate between the arms, so that other load on the machine affects all alike. Seconds are wall-clock
+seconds, without loading the model.
 """
 
 import tempfile
@@ -125,7 +126,7 @@ def length(row: Any) -> int:
 
 
 def learn(config: RunConfig, run: Run, method: Method, rows: Sequence[Any], threads: int, whole: bool) -> float:
-    """Train an adapter for one pass over the rows. Returns the seconds of its steps."""
+    """Train an adapter for one pass over the rows; over whole rows in float32. Returns the seconds of its steps."""
     torch.set_num_threads(threads)
     saving = packed._SAVING
     packed._SAVING = 0.0 if whole else saving  # packs never cost so little
@@ -133,7 +134,8 @@ def learn(config: RunConfig, run: Run, method: Method, rows: Sequence[Any], thre
     model = with_adapter(checkpoint.model, config.policy.lora, 0)
     times: list[float] = []
     hooks: Hooks = {"on_progress": lambda done, total: times.append(time.perf_counter())}
-    settings: Mapping[str, Any] = {"batch_size": 8, "epochs": 1, "log_every": 1}
+    precision = "float32" if whole else config.precision(config.policy)
+    settings: Mapping[str, Any] = {"batch_size": 8, "epochs": 1, "log_every": 1, "precision": precision}
     try:
         if method == "rft":
             train_sft(model, checkpoint.tokenizer, rows, SFTConfig(**settings), **hooks)
@@ -178,7 +180,8 @@ def main() -> None:
         tasks = arguments.tasks
         size = -(-tasks // config.workers)
         ours, turns = play(config, checkpoint, tasks, size)
-        alone, _ = play(replace(config, workers=1, threads=1), checkpoint, tasks, 1)
+        single = replace(config, workers=1, threads=1, policy=replace(config.policy, dtype="float32"))
+        alone, _ = play(single, checkpoint, tasks, 1)
         plain = generate(load_checkpoint(checkpoint), turns, threads)
         tokens = sum(count for _, count in turns)
         seconds = {"defaults": ours, "one thread": alone, "generate": plain}

@@ -4,7 +4,8 @@
     .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
 
 The result file and the folder of the runs are named after the recipe. Finished runs are only read; missing or
-unfinished runs are made or resumed first.
+unfinished runs are made or resumed first. For a recipe with a pretrained model, "few-shot" is this model before any
+training, with two demonstrations in its prompt.
 """
 
 import os
@@ -12,10 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.command import limits_of, own_tasks, parser, record_of, settings_of
+from benchmarks.command import limits_of, own_tasks, parser, record_of, search_figures, settings_of
 from benchmarks.record import Row, digest
 from treeagent.config import load_config
 from treeagent.run.folder import Run
@@ -46,6 +47,16 @@ def run(folder: Path, config: str, seed: int) -> Cost | None:
     return Cost(time.perf_counter() - started, peak.gib) if new else None
 
 
+def few_shot(folder: Path, config: str, model: str, seed: int) -> Row:
+    """The row of a pretrained model that has seen two demonstrations in its prompt, and is not trained."""
+    settings = ["policy.shots=2", 'evaluate.modes=["greedy"]']
+    arguments = ["--config", config, "--out", str(folder), "--seed", str(seed), "--resume", *settings]
+    own = own_tasks(seed, load_config(find_recipe(config)).evaluate.tasks)
+    subprocess.run([sys.executable, "-m", "treeagent", "eval", model, *arguments, own], check=True)
+    [row] = rows_of(folder, seed)
+    return replace(row, arm="few-shot, greedy")
+
+
 def rows_of(folder: Path, seed: int) -> list[Row]:
     """A row for each policy and mode of a finished run."""
     finished = Run.open(folder)
@@ -61,7 +72,7 @@ def rows_of(folder: Path, seed: int) -> list[Row]:
             environment_steps=row["environment_steps"],
             generated_tokens=row["generated_tokens"],
             seconds=row["seconds"],
-            figures={"reward": row["reward"]},
+            figures={"reward": row["reward"], **search_figures(row)},
         )
         for row in finished.result_rows()
     ]
@@ -116,11 +127,14 @@ def main() -> None:
     arguments = options.parse_args()
     arguments.name = arguments.name or Path(arguments.config).stem
     out = arguments.out or Path("runs") / arguments.name
-    with record_of(arguments, QUESTION, **limits_of(load_config(find_recipe(arguments.config)))) as record:
+    recipe = load_config(find_recipe(arguments.config))
+    with record_of(arguments, QUESTION, **limits_of(recipe)) as record:
         for seed in arguments.seeds:
             cost = run(out / f"seed{seed}", arguments.config, seed)
             rows = rows_of(out / f"seed{seed}", seed)
-            for row in rows:
+            model = recipe.policy.model
+            shots = [few_shot(out / f"seed{seed}_few_shot", arguments.config, model, seed)] if model else []
+            for row in rows + shots:
                 if not record.has(row.arm, seed, row.settings):
                     record.add(row)
             if cost:

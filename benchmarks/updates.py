@@ -32,7 +32,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
+from benchmarks.command import limits_of, own_tasks, record_of, search_figures, settings_of, start_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import Method, Mode, RunConfig, load_config
 from treeagent.run.folder import COLLECTED, Run
@@ -197,7 +197,7 @@ def _row(
         environment_steps=row["environment_steps"],
         generated_tokens=row["generated_tokens"],
         seconds=row["seconds"],
-        figures=figures,
+        figures={**figures, **search_figures(row)},
     )
 
 

@@ -33,9 +33,9 @@ SCRATCH = (
     "world.scratch={layers=3, width=128, heads=4, context=1024}",
     "world.training={optimiser='muon', learning_rate=4e-3, warmup_steps=50, batch_size=16, max_steps=2000}",
 )
-BASE = ("world.model={model}", "world.max_tokens=1024", "world.dtype=float32")
+BASE = ("world.model={model}", "world.max_tokens=1024", "world.dtype={dtype}")
 ADAPTER = "world.lora={rank=16}"
-TRAINED = "world.training={learning_rate=1e-3, warmup_steps=5, batch_size=8, max_steps=STEPS}"
+TRAINED = "world.training={learning_rate=1e-3, warmup_steps=5, batch_size=8, max_steps={steps}}"
 UNTRAINED = "world.training={learning_rate=1e-12, batch_size=1, max_steps=1}"
 """One step that changes no prediction: a fit always trains."""
 ARMS: Mapping[str, Sequence[str]] = {
@@ -49,8 +49,10 @@ ARMS: Mapping[str, Sequence[str]] = {
 
 def config_of(run: Run, arm: str, steps: int, demonstrations: int) -> RunConfig:
     """The settings of an arm: those of the run, and those of its world model."""
-    chosen = [each.replace("STEPS", str(steps)) for each in ARMS[arm]]
-    chosen = [each.replace("{model}", str(run.config.policy.model)) for each in chosen]
+    values = {"{steps}": str(steps), "{model}": str(run.config.policy.model), "{dtype}": run.config.policy.dtype}
+    chosen = list(ARMS[arm])
+    for name, value in values.items():
+        chosen = [each.replace(name, value) for each in chosen]
     return load_config(run.path / "config.toml", [*SHARED, *chosen, f"world.demonstrations={demonstrations}"])
 
 
