@@ -81,7 +81,7 @@ def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = No
         from treeagent.world_model.sentences import SentenceEncoder  # needs the extra "sentences"
 
         return SentenceEncoder(name, device_map or "cpu")
-    checkpoint = load_checkpoint(name, device_map=device_map or "cpu")
+    checkpoint = load_checkpoint(name, device_map=device_map or "cpu", merged=True)
     return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
 
 
@@ -199,7 +199,7 @@ def _writer(config: RunConfig, world: Path) -> Writer:
         generator = engine("world", *base_and_adapter(world), config.vllm, settings.dtype)
         tokenizer = load_tokenizer(world)
     else:
-        checkpoint = _loaded(world, settings.dtype, settings.device_map)
+        checkpoint = _loaded(world, settings.dtype, settings.device_map, merged=True)
         generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
         tokenizer = checkpoint.tokenizer
     return LocalWriter(generator, ChatFormat(tokenizer), settings.max_new_tokens)

@@ -520,7 +520,7 @@ def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue |
 
 @lru_cache(maxsize=1)
 def _reward_value(model: Path, settings: PolicyConfig, tools: str, shown: tuple[Shot, ...]) -> HeadValue:
-    loaded = load_checkpoint(model, settings.dtype, settings.device_map)
+    loaded = load_checkpoint(model, settings.dtype, settings.device_map, merged=True)
     if loaded.head is None:
         raise UserError(f"{model} has no value head: fit the reward model again (treeagent reward fit RUN)")
     generator = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)

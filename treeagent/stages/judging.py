@@ -126,7 +126,7 @@ class Remote(JudgeModel):
 @lru_cache(maxsize=1)
 def local(model: str) -> "Local":
     """The judge's checkpoint, loaded once in each process."""
-    loaded = load_checkpoint(model)
+    loaded = load_checkpoint(model, merged=True)
     return Local(LocalGenerator(loaded.model), ChatFormat(loaded.tokenizer))
 
 
