@@ -15,13 +15,15 @@ Where episodes are long and rarely succeed:
     .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld \\
         --name updates_tireworld --out runs/updates_tireworld
 
-The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. Two controls learn
-from independent episodes of the same tasks under the same limits: "chains-rft" imitates all of their distinct successes
-(RFT, Yuan et al. 2023), and "chains-grpo" is flat GRPO (Shao et al. 2024). Rows already recorded are kept, and
-unfinished runs are resumed. Validation tasks choose which weights each update keeps.
+The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. If the start's own
+run searched with the same settings, its trees are taken. Two controls learn from independent episodes of the same tasks
+under the same limits: "chains-rft" imitates all of their distinct successes (RFT, Yuan et al. 2023), and "chains-grpo"
+is flat GRPO (Shao et al. 2024). Rows already recorded are kept, and unfinished runs are resumed. Validation tasks
+choose which weights each update keeps.
 """
 
 import os
+import shutil
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: each process has one core
 
@@ -35,7 +37,7 @@ from typing import Any
 from benchmarks.command import limits_of, own_tasks, record_of, search_figures, settings_of, start_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import Method, Mode, RunConfig, load_config
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.folder import COLLECTED, Run, changed_settings
 from treeagent.run.progress import QuietProgress
 from treeagent.run.recipes import find_recipe
 from treeagent.stages.evaluate import evaluate
@@ -150,9 +152,23 @@ def run(job: Job) -> list[Row]:
         if chosen:
             config = job.settings(CHAIN_SEARCH if chains else ())
             with Run.create(job.out / f"{CHAINS if chains else ''}seed{job.seed}", config, resume=True) as shared_run:
+                _take_trees(job.start, shared_run)
                 collect(config, shared_run, QuietProgress(), job.start)
                 rows += _rows(job, chosen, shared_run)
     return rows
+
+
+def _take_trees(start: Path, run: Run) -> None:
+    """Copy the trees of the run that made ``start``, unless it searched with other settings."""
+    source = Run.open(start.parents[1])
+    after_search = ("update.", "evaluate.", "warm_start.")
+    other = [key for key in changed_settings(source.config, run.config) if not key.startswith(after_search)]
+    if other or not source.is_done(COLLECTED) or run.is_done(COLLECTED):
+        return
+    run.record_checkpoint(COLLECTED, start)
+    for file in source.trees.glob(f"{COLLECTED}*"):
+        shutil.copy(file, run.trees)
+    run.finish(COLLECTED, source.facts(COLLECTED))
 
 
 def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
