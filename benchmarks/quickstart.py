@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.command import limits_of, own_tasks, parser, record_of, search_figures, settings_of
 from benchmarks.record import Row, digest
 from treeagent.config import load_config
+from treeagent.report.describe import latest_signal
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
 
@@ -60,6 +61,8 @@ def few_shot(folder: Path, config: str, model: str, seed: int) -> Row:
 def rows_of(folder: Path, seed: int) -> list[Row]:
     """A row for each policy and mode of a finished run."""
     finished = Run.open(folder)
+    _, signal = latest_signal(finished.stages())
+    [auc] = [row["auc"] for row in signal if row["depth"] == "all"] or [None]  # in the training trees
     settings, first = digest(settings_of(finished.config)), finished.config.evaluate.first_task
     return [
         Row(
@@ -72,7 +75,8 @@ def rows_of(folder: Path, seed: int) -> list[Row]:
             environment_steps=row["environment_steps"],
             generated_tokens=row["generated_tokens"],
             seconds=row["seconds"],
-            figures={"reward": row["reward"], **search_figures(row)},
+            figures={"reward": row["reward"], **search_figures(row)}
+            | ({} if auc is None or "found" not in row else {"AUC of V": auc}),
         )
         for row in finished.result_rows()
     ]

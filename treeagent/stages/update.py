@@ -321,23 +321,27 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> 
 
 @contextmanager
 def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Iterator[Policy]:
-    """The greedy policy with the model's current weights. An adapter is sampled by the vLLM engine that also searches,
-    if the GPU has room for the engine beside the training; otherwise the model that is trained samples.
+    """The greedy policy with the model's current weights. An adapter is saved, and loaded as search loads it: merged
+    with the base model in ``policy.dtype`` on a CPU, or by the vLLM engine, if the GPU has room for it beside the
+    training. In all other cases the model that is trained samples.
 
     Args:
-        scratch: a folder in which the adapter is saved for the engine.
+        scratch: a folder in which the adapter is saved.
     """
-    serves = config.policy.generator == "vllm" and config.update.processes == 1
-    if not serves or not isinstance(checkpoint.model, PeftModel) or not _has_room(config.vllm):
+    policy = config.policy
+    on_cpu = policy.generator == "local" and policy.device_map in (None, "cpu")
+    by_engine = policy.generator == "vllm" and _has_room(config.vllm)
+    alone = config.update.processes == 1 and isinstance(checkpoint.model, PeftModel)
+    if not alone or not (on_cpu or by_engine):
         yield greedy(make_policy(checkpoint, config), config)
         return
     scratch.mkdir(parents=True, exist_ok=True)
-    # A folder of its own each time, since the engine knows an adapter by its folder.
+    # A folder of its own each time, since a loaded adapter is known by its folder.
     with tempfile.TemporaryDirectory(prefix="validation-", dir=scratch) as folder:
         adapter = save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer), Path(folder) / "policy")
-        actors, policy = load_actors(adapter, config)
+        actors, loaded = load_actors(adapter, config)
         yield actors.greedy
-        policy.forget()
+        loaded.forget()
 
 
 def _has_room(config: VllmConfig) -> bool:
