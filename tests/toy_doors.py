@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from treeagent.envs.base import Env, StepResult, task_to_play
 from treeagent.generators.grammar import ReAct
@@ -66,6 +66,26 @@ class Doors(Env):
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
         self.taken, self.doors = snapshot
+
+
+class ToldDoors(Doors):
+    """Doors that tell the doors that were opened to everyone."""
+
+    opened: ClassVar[list[str]] = []
+
+    def legal_actions(self) -> list[str]:
+        return ["l", "r"]
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.opened.append(str(action))
+        return super().step(action)
+
+
+def opened_while(play: Callable[[], object]) -> str:
+    """The doors of ``ToldDoors`` that a function opens."""
+    ToldDoors.opened.clear()
+    play()
+    return "".join(ToldDoors.opened)
 
 
 @dataclass(frozen=True)

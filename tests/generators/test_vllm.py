@@ -2,16 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import midway
 import peft
 import pytest
 import torch
-from toy_doors import Doors
+from toy_doors import opened_while
 from toy_llama import CONFIG, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
@@ -28,7 +28,6 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpo
 from treeagent.agent.policy import HeadValue
 from treeagent.agent.value_head import LogprobHead
 from treeagent.config import load_config
-from treeagent.envs.base import StepResult
 from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
@@ -38,7 +37,7 @@ from treeagent.run.folder import Run
 from treeagent.run.trees import read_trees
 from treeagent.stages.search import batches, search_batch
 from treeagent.stages.update import greedy_success
-from treeagent.types import Message, State, Task, ToolCall, UserError
+from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns on import
@@ -229,39 +228,20 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         vllm._running.close()
 
 
-class ToldDoors(Doors):
-    """Doors that tell the doors that were opened to everyone."""
-
-    opened: ClassVar[list[str]] = []
-
-    def legal_actions(self) -> list[str]:
-        return ["l", "r"]
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        self.opened.append(str(action))
-        return super().step(action)
-
-
 @pytest.mark.usefixtures("own_engine")
 def test_a_validation_during_an_update_plays_the_current_adapter(folder: Path, tmp_path: Path) -> None:
     """The engine opens the doors that the model in memory opens, also after its weights have changed."""
     tokenizer().save_pretrained(str(folder / "0"))
     base = load_checkpoint(folder / "0")
     checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
-    settings = [f"environment.name={__name__}:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
+    settings = ["environment.name=toy_doors:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
     local = load_config(None, [*settings, "policy.dtype=float32", "workers=1"])
     served = replace(local, policy=replace(local.policy, generator="vllm"))
     here, there = (greedy_success(checkpoint, each, tmp_path / "scratch") for each in (local, served))
-
-    def opened_by(measure: Callable[[], float]) -> str:
-        ToldDoors.opened.clear()
-        measure()
-        return "".join(ToldDoors.opened)
-
     found = set[str]()
     for _ in range(4):
-        played = opened_by(here)
-        assert opened_by(there) == played and len(played) == 16
+        played = opened_while(here)
+        assert opened_while(there) == played and len(played) == 16
         found.add(played)
         with torch.no_grad():
             for weight in checkpoint.model.parameters():
