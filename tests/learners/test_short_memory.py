@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from tiny import HIDDEN, advantage_rows, make_model, pairs, policy_rows, token_rows, weights
@@ -15,7 +16,7 @@ from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTCo
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
-from treeagent.learners.memory import part_bounds
+from treeagent.learners.memory import part_bounds, return_memory
 from treeagent.learners.sft import train_sft
 from treeagent.learners.watch import TrainResult
 from treeagent.types import UserError
@@ -161,3 +162,13 @@ def test_single_rows_that_do_not_fit_are_one_sentence(
 def test_parts_cover_all_rows_once() -> None:
     assert part_bounds(7, 2) == [(0, 3), (3, 7)]
     assert part_bounds(2, 4) == [(0, 1), (1, 2)]
+
+
+def test_free_memory_is_returned_to_the_system() -> None:
+    """Blocks of 100 kB are below the size that glibc takes from the system one by one."""
+    blocks = [bytearray(100_000) for _ in range(3_000)]
+    last = blocks.pop()
+    del blocks
+    held = psutil.Process().memory_info().rss
+    return_memory()
+    assert held - psutil.Process().memory_info().rss > 200e6 and last

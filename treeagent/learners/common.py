@@ -24,7 +24,7 @@ from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
 from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
-from treeagent.learners.memory import Inputs, SavedGradients, sum_losses
+from treeagent.learners.memory import Inputs, SavedGradients, return_memory, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
@@ -137,6 +137,7 @@ def prepared(
                 setattr(module, name, buffer)
         model.zero_grad()
         model.train(training)
+        return_memory()
 
 
 class Learner(Trainer):
