@@ -686,7 +686,8 @@ class RunConfig:
     seed: Seed = 0
     """Seed from which all random choices are derived."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Number of worker processes; results do not depend on it. 0 chooses as many as suit the model and the machine."""
+    """Number of worker processes; results depend on it only by rounding, since it affects the size of batches. 0
+    chooses as many as suit the model and the machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one. For a
     policy of 30 million weights or more that samples on this machine's CPU (``policy.generator`` "local"), it chooses
