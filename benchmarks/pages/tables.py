@@ -64,12 +64,14 @@ def success_table(
     Args:
         arms: by default all that played.
         whole: whether costs are those of the whole run instead of those of a task.
-        more: further columns: their headings, with the names of the figures that they show by seed, in %.
+        more: further columns: their headings, with the names of the figures that they show by seed, in %. Figures that
+            no row has are left out.
     """
+    more = {head: name for head, name in (more or {}).items() if any(name in row.figures for row in result.rows)}
     head = ["", "success, %", "by seed"]
     head += [f"against {control}, points"] if control else []
     head += ["environment steps", "tokens"] if whole else ["environment steps / task", "tokens / task"]
-    head += more or ()
+    head += more
     lines = []
     for arm in arms or played_arms(result):
         rows = list(result.of(arm).values())
@@ -81,7 +83,7 @@ def success_table(
         for cost in ("environment_steps", "generated_tokens"):
             each = [getattr(row, cost) / (1 if whole else row.tasks) for row in rows]
             line.append(short(statistics.fmean(each)) if any(row.generated_tokens for row in rows) else "")
-        for name in (more or {}).values():
+        for name in more.values():
             line.append(" ".join(decimal(100 * row.figures[name], 0) for row in rows if name in row.figures))
         lines.append(line)
     return markdown(head, lines)
