@@ -49,12 +49,11 @@ def fit_to_machine(
         workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
         chosen, said = (config, "") if on_cpu else _with_precision(config, begun)
         return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
-    dtype, training = policy.dtype, config.training
+    dtype, training, fast = policy.dtype, config.training, has_bfloat16()
     if dtype == "auto":
-        dtype = begun.policy.dtype if begun else "bfloat16" if has_bfloat16() else "auto"
+        dtype = begun.policy.dtype if begun else "bfloat16" if fast else "auto"
     if training.precision == "auto":
-        precision = begun.training.precision if begun else "bfloat16" if has_bfloat16() else "auto"
-        training = replace(training, precision=precision)
+        training = replace(training, precision=begun.training.precision if begun else "bfloat16" if fast else "auto")
     size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
     workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
     threads = config.threads or max(min(cores() // workers, torch.get_num_threads(), _MOST_THREADS), 1)
