@@ -416,3 +416,16 @@ def assert_alike(mine: Any, other: Any) -> None:
             assert_alike(each, its)
     else:
         assert mine == (pytest.approx(other, rel=1e-4, abs=1e-6) if isinstance(mine, float) else other)
+
+
+def test_a_resumed_run_keeps_its_batches_with_another_number_of_workers(tmp_path: Path) -> None:
+    config = load_config(None, ["workers=2"])
+
+    def sizes(workers: int) -> list[int]:
+        with Run.create(tmp_path, replace(config, workers=workers), resume=True) as run:
+            found = [len(job.tasks) for job in batches(run.config, run, tmp_path, "collect", range(6))]
+            run.log("collect", {"step": 0})
+        return found
+
+    assert sizes(2) == [3, 3]
+    assert sizes(1) == [3, 3] == sizes(4)
