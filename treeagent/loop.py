@@ -56,12 +56,19 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
 def _quickstart_stages(config: RunConfig) -> list[Stage]:
     """The quickstart's stages, with the seconds they usually take on two cores with the recipe quickstart."""
     return [
-        Stage("demonstrations", 40),
-        Stage("warm start", 160, ("warm_start",)),
+        *_begin_stages(config),
         Stage("search", 55),
         Stage("value head", 5, ("value",)),
         Stage("updates", 90, config.update.methods),
         Stage("evaluation", 60, ("evaluate",)),
+    ]
+
+
+def _begin_stages(config: RunConfig) -> list[Stage]:
+    """The stages of a warm start. A large model makes every later stage slower, but not the demonstrations."""
+    return [
+        Stage("demonstrations", 40 if config.policy.model is None else 5),
+        Stage("warm start", 160, ("warm_start",)),
     ]
 
 
@@ -123,7 +130,7 @@ def _train_stages(config: RunConfig, run: Run, checkpoint: Path | None) -> list[
     """The stages of search-and-adapt, with durations relative to those of the quickstart."""
     adapt, stages = config.adapt, list[Stage]()
     if checkpoint is None and run.recorded_checkpoint("start") is None:
-        stages += [Stage("demonstrations", 40), Stage("warm start", 160, ("warm_start",))]
+        stages += _begin_stages(config)
     if adapt.imagined_in(1):
         stages.append(Stage("first search", 55, ("search-0",)))
     overlapping: tuple[str, ...] = ()
