@@ -33,6 +33,9 @@ def main() -> None:
             signal.signal(number, interrupt)
             # A forked child is not the run: it gets the default handler.
             os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
+    # torch's threads sleep while they wait for each other. By default they spin, which makes a run two to five times
+    # as slow as need be while another program is busy.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from treeagent import cli
 
