@@ -5,7 +5,7 @@
 
 The result file and the folder of the runs are named after the recipe. Finished runs are only read; missing or
 unfinished runs are made or resumed first. For a recipe with a pretrained model, "few-shot" is this model before any
-training, with two demonstrations in its prompt.
+training, with demonstrations in its prompt (``--shots``).
 """
 
 import os
@@ -48,9 +48,9 @@ def run(folder: Path, config: str, seed: int) -> Cost | None:
     return Cost(time.perf_counter() - started, peak.gib) if new else None
 
 
-def few_shot(folder: Path, config: str, model: str, seed: int) -> Row:
-    """The row of a pretrained model that has seen two demonstrations in its prompt, and is not trained."""
-    settings = ["policy.shots=2", 'evaluate.modes=["greedy"]']
+def few_shot(folder: Path, config: str, model: str, seed: int, shots: int) -> Row:
+    """The row of a pretrained model that has seen demonstrations in its prompt, and is not trained."""
+    settings = [f"policy.shots={shots}", 'evaluate.modes=["greedy"]']
     arguments = ["--config", config, "--out", str(folder), "--seed", str(seed), "--resume", *settings]
     own = own_tasks(seed, load_config(find_recipe(config)).evaluate.tasks)
     subprocess.run([sys.executable, "-m", "treeagent", "eval", model, *arguments, own], check=True)
@@ -127,6 +127,7 @@ def _proportional_kib(process: int) -> int:
 def main() -> None:
     options = parser(__doc__, "")
     options.add_argument("--config", default="quickstart", help="a recipe's name or a TOML file")
+    options.add_argument("--shots", type=int, default=2, help="demonstrations in the prompt of the arm few-shot")
     options.add_argument("--out", type=Path, help="folder of the runs seed0, seed1, ...; by default runs/NAME")
     arguments = options.parse_args()
     arguments.name = arguments.name or Path(arguments.config).stem
@@ -136,9 +137,10 @@ def main() -> None:
         for seed in arguments.seeds:
             cost = run(out / f"seed{seed}", arguments.config, seed)
             rows = rows_of(out / f"seed{seed}", seed)
-            model = recipe.policy.model
-            shots = [few_shot(out / f"seed{seed}_few_shot", arguments.config, model, seed)] if model else []
-            for row in rows + shots:
+            if model := recipe.policy.model:
+                folder = out / f"seed{seed}_few_shot"
+                rows.append(few_shot(folder, arguments.config, model, seed, arguments.shots))
+            for row in rows:
                 if not record.has(row.arm, seed, row.settings):
                     record.add(row)
             if cost:
