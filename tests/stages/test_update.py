@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from command import CONFIG, treeagent
+from fail_in_second import fail_in_second
 from hand_trees import hand_tree
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
@@ -35,7 +36,7 @@ from treeagent.stages.rows import TrainJob, read_ends, refuse_foreign, training_
 from treeagent.stages.update import run_update, train_policy, update
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
-from treeagent.workers.launch import _FSDP, check_accelerate_config
+from treeagent.workers.launch import _FSDP, check_accelerate_config, launch
 
 SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
 TASK = Task("shop-train-0", "Buy a red kettle.")
@@ -324,6 +325,15 @@ def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_p
     nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
     with pytest.raises(NothingToLearn, match="0 advantage rows"):
         run_update(nothing, lambda event: None)
+
+
+@pytest.mark.slow
+def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process would wait half an hour for the second."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
+    with pytest.raises(UserError, match="no memory is left"):
+        launch(fail_in_second, "no memory is left", config, tmp_path / "log", lambda event: None)
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Run one job in several processes that train together, started by ``accelerate launch``: on this machine, or wherever
 a Ray cluster has room.
 
-Each process runs ``python -m treeagent.workers.launch FOLDER``. It reads its job from the folder, and the leading one
-writes events and the result there, one JSON object per line. A process ends when the process that started it ends.
+Each process runs ``python -m treeagent.workers.launch FOLDER``. It reads its job from the folder and writes messages
+to a file of its own there, one JSON object per line: the leading process its events and its result, every process an
+error. A process ends when the process that started it ends.
 """
 
 import json
@@ -13,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -39,7 +40,7 @@ Result = TypeVar("Result")
 Work = Callable[[Any, Emit, bool], dict[str, Any]]
 """Function that every process runs: (job, function to send events with, whether it is the leading process) → result."""
 
-_JOB, _MESSAGES = "job.pickle", "messages.jsonl"
+_JOB = "job.pickle"
 _FSDP: Mapping[str, tuple[Any, Any]] = {
     "fsdp_version": (2, 1),  # version 1 cannot gather a weight by itself
     "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "NO_WRAP"),  # weights are gathered one layer at a time
@@ -52,14 +53,15 @@ _FSDP: Mapping[str, tuple[Any, Any]] = {
 _WAIT = timedelta(minutes=30)
 """How long a process waits for the slowest one; the default of transformers."""
 _EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": TrainingDiverged}
-"""Errors that the leading process reports and that the starting process raises again, by name. The first class that
-matches is used."""
+"""Errors that a process reports and that the starting process raises again, by name. The first class that matches is
+used."""
 
 
 def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
     """Run ``work(job, emit, leads)`` in ``update.processes`` processes. Returns the result of the leading one.
 
-    The workers of the run are ended first, because the processes need the GPUs that these hold.
+    The workers of the run are ended first, because the processes need the GPUs that these hold. With ``adapt.lag`` they
+    go on, because they are searching.
 
     Args:
         log: file for the output of the processes. On a Ray cluster, it must be on the disk that all machines share.
@@ -72,8 +74,9 @@ def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) ->
     with tempfile.TemporaryDirectory(prefix="launch-", dir=log.parent) as name:
         folder = Path(name).resolve()
         (folder / _JOB).write_bytes(pickle.dumps((work, job, _on_cpu(config))))
-        (folder / _MESSAGES).touch()
-        with _started(config, folder, log) as ended, (folder / _MESSAGES).open() as written:
+        with _started(config, folder, log) as ended, ExitStack() as files:
+            paths = [_messages_path(folder, rank) for rank in range(config.update.processes)]
+            written = [files.enter_context(path.open("a+")) for path in paths]
             for kind, content in _messages(written, ended):
                 if kind == "result":
                     return dict(content)
@@ -169,14 +172,19 @@ def check_accelerate_config(config: RunConfig) -> None:
         refuse("use_cpu", settings.use_cpu, f"set it to {json.dumps(on_cpu)}, as policy.device_map has it")
 
 
-def _messages(written: IO[str], has_ended: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield the messages that the leading process writes: events, and finally a result or an error."""
-    ended, rest = False, ""
+def _messages_path(folder: Path, rank: int) -> Path:
+    return folder / f"messages-{rank}.jsonl"
+
+
+def _messages(written: Sequence[IO[str]], has_ended: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
+    """Yield the messages in the processes' files: events, and finally a result or an error."""
+    ended, rests = False, [""] * len(written)
     while not ended:
         ended = has_ended()  # checked before reading, so that no message is missed
-        *lines, rest = (rest + written.read()).split("\n")
-        for line in lines:
-            yield from json.loads(line).items()
+        for rank, file in enumerate(written):
+            *lines, rests[rank] = (rests[rank] + file.read()).split("\n")
+            for line in lines:
+                yield from json.loads(line).items()
         time.sleep(0.1)
 
 
@@ -209,24 +217,28 @@ def in_shares(work: Callable[[Share], Result]) -> list[Result]:
 def main() -> None:
     """Main function of each process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # as in every worker
-    folder, leads = Path(sys.argv[1]), os.environ["RANK"] == "0"
+    torch.set_num_threads(1)  # whatever threads says: that is a number for the workers of one machine
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
     # The process group must exist before the processes share the reading of trees, and before one loads the weights for
     # all.
     PartialState(cpu=on_cpu, timeout=_WAIT)
-    with (folder / _MESSAGES).open("a", buffering=1) as messages:
+    with _messages_path(folder, rank).open("a", buffering=1) as messages:
 
         def write(kind: str, content: Any) -> None:
-            if leads:
-                messages.write(json.dumps({kind: content}) + "\n")
+            messages.write(json.dumps({kind: content}) + "\n")
+
+        def emit(event: Event) -> None:
+            if rank == 0:
+                write("event", asdict(event))
 
         try:
-            write("result", work(job, lambda event: write("event", asdict(event)), leads))
+            result = work(job, emit, rank == 0)
+            if rank == 0:
+                write("result", result)
         except tuple(_EXPECTED.values()) as error:
             write(next(kind for kind, expected in _EXPECTED.items() if isinstance(error, expected)), str(error))
-            # The first process to exit with an error ends the others, so it must be the one that writes the reason.
-            sys.exit(1 if leads else 0)
+            sys.exit(1)  # this also ends the other processes, which may be waiting for this one
     if distributed.is_initialized():
         distributed.destroy_process_group()
 

@@ -143,7 +143,7 @@ class _Worker:
 
     def prepare(self, folder: str) -> None:
         """Prepare for jobs: change to ``folder``, which relative paths refer to."""
-        torch.set_num_threads(1)  # as in every worker
+        torch.set_num_threads(1)  # whatever threads says: that is a number for the workers of one machine
         try:
             os.chdir(folder)
         except OSError as error:

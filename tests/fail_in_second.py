@@ -1,0 +1,15 @@
+"""Work of several processes in which the second one fails, while the first waits for it."""
+
+from typing import Any
+
+from torch import distributed
+
+from treeagent.run.metrics import Emit
+from treeagent.types import UserError
+
+
+def fail_in_second(sentence: str, emit: Emit, leads: bool) -> dict[str, Any]:
+    if not leads:
+        raise UserError(sentence)
+    distributed.barrier()
+    return {}
