@@ -801,7 +801,7 @@ class RunConfig:
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
             raise ValueError(
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
-                f"{self.search.method!r} estimates leaves only: set search.estimate_all too"
+                f"{self.search.method!r} does not estimate some: set search.estimate_all too"
             )
         if self.update.advantages.kind == "gae" and self.update.values.target in ("best", "success"):
             raise ValueError(

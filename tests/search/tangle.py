@@ -74,7 +74,6 @@ configs = st.builds(
     discount=st.sampled_from([1.0, 0.9]),
     process_weight=st.sampled_from([0.0, 0.3]),
     critic_weight=st.sampled_from([0.0, 0.5]),
-    root_noise=st.sampled_from([0.0, 0.25, 1.0]),
     leaves=st.integers(1, 6),
     skip_exhausted=st.booleans(),
     prune_invalid=st.booleans(),

@@ -67,17 +67,6 @@ def test_the_first_batches_by_hand() -> None:
     assert [edge.visits for edge in tree.root.edges] == [4, 3, 3]
 
 
-def test_the_root_is_made_ready_once_for_all_who_wait() -> None:
-    """Noise is half of the root's priors. It must not be mixed in a second time."""
-    alone, together = (
-        grow(
-            AllPolicy("a", "b", "c"), ENDLESS, SearchConfig(limits=Limits(simulations=3), leaves=leaves, root_noise=0.5)
-        )
-        for leaves in (1, 3)
-    )
-    assert [edge.prior for edge in together[0].root.edges] == [edge.prior for edge in alone[0].root.edges]
-
-
 def test_no_more_leaves_than_simulations_are_left() -> None:
     for simulations in range(1, 12):
         config = SearchConfig(limits=Limits(simulations=simulations), leaves=8)

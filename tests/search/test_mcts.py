@@ -31,7 +31,6 @@ from toy_search import (
 from treeagent.envs.base import Env, StepResult
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.search.config import SearchConfig
-from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return
@@ -123,25 +122,6 @@ def test_a_tree_depends_on_its_seed_alone(config: SearchConfig, world: Tangle, d
     assert digest(batch[place]) == digest(alone)
 
 
-@given(configs, worlds, seeds)
-def test_a_decided_search_chooses_the_same(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """By visits alone. The tree is that of the whole search at the point from which nothing could change the choice."""
-    [whole] = search(config, world, [task()], [seed])
-    [short] = search(replace(config, stop_when_decided=True), world, [task()], [seed])
-    assert most_visited_path(short)[0].action == most_visited_path(whole)[0].action
-    assert short.budget.simulations <= whole.budget.simulations
-
-
-def test_a_decided_search_stops_early() -> None:
-    """Both ends pay the same in every round, so the likelier word leads, by more than the simulations that are left."""
-    config = SearchConfig(limits=Limits(simulations=40), widening=0, c_init=0.2, stop_when_decided=True)
-    policy = TablePolicy({"a": 0.9, "b": 0.1})
-    [tree] = grow(policy, Maze(0.0, 0.0), config, ConstantValue(0.5), seeds=[1])
-    most, second = sorted((edge.visits for edge in tree.root.edges), reverse=True)
-    assert tree.budget.simulations < 40
-    assert most - second > 40 - tree.budget.simulations
-
-
 @given(configs, worlds, seeds, st.floats(0, 1))
 def test_a_search_stops_at_the_return_it_seeks(config: SearchConfig, world: Tangle, seed: int, enough: float) -> None:
     """It stops at the end of the batch that finds the return, and not before."""
@@ -181,7 +161,7 @@ def test_tasks_of_a_batch_share_no_state() -> None:
 
 def test_no_seed_is_used_twice() -> None:
     policy = TablePolicy(WORDS)
-    trees = grow(policy, Maze(), SearchConfig(limits=Limits(simulations=20), root_noise=0.5), HashValue(), TASKS[:4])
+    trees = grow(policy, Maze(), SearchConfig(limits=Limits(simulations=20)), HashValue(), TASKS[:4])
     assert len(policy.asked) == sum(tree.budget.proposals for tree in trees) > 20
     assert len({seed for _, seed in policy.asked}) == len(policy.asked)
 
@@ -512,21 +492,6 @@ def test_a_reward_that_is_no_number_is_an_error_of_its_tree(reward: float) -> No
     assert f"reward {reward}" in tree.error
     assert tree.root.visits == 0
     assert tree.budget.environment_steps == 1
-
-
-def test_root_noise_mixes_into_the_roots_priors_alone() -> None:
-    policy = TablePolicy({"a": 0.5, "b": 0.25, "c": 0.25}, {})
-    [quiet] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=1), widening=16))
-    [noisy] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=1), widening=16, root_noise=0.25))
-    before, after = ([edge.prior for edge in tree.root.edges] for tree in (quiet, noisy))
-    assert sum(after) == pytest.approx(1.0)
-    assert before != after
-    assert all(new >= 0.75 * old for old, new in zip(before, after, strict=True))
-    [long] = grow(policy, Maze(0.0, 0.0), SearchConfig(limits=Limits(simulations=2), widening=16, root_noise=0.25))
-    [(_, below)] = tried(long.root)[:1]
-    for edge in below.edges:
-        alike = [old.prior for old in quiet.root.edges if old.action.call == edge.action.call]
-        assert alike == pytest.approx([edge.prior])
 
 
 @pytest.mark.parametrize("prune", [True, False])

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from treeagent.search.growth import MIN_UNSEEN_PRIOR, Growth, create_trees, expa
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Proposal, State, derive_seed
+from treeagent.types import Action, Proposal, State
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -210,19 +209,6 @@ def test_a_policy_that_repeats_itself_ends_the_search() -> None:
     assert tree.root.exhausted
     assert tree.budget.environment_steps == 1
     assert tree.budget.simulations < 200
-
-
-def test_the_roots_noise_stays_where_candidates_join() -> None:
-    """A quarter of each prior is Dirichlet noise from the tree's seed. If a third edge joins two, their noise keeps its
-    proportion."""
-    noise = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 3)
-    two = np.random.default_rng(derive_seed(5, "root noise")).dirichlet([0.3] * 2)
-    assert noise[0] / noise[1] == pytest.approx(two[0] / two[1])
-    config = limited(8, root_noise=0.25, c_init=4.0, c_by_depth=False)
-    [tree] = grow(Scripted(["a", "b", "c"]), ENDLESS, config, seeds=[5])
-    assert [edge.action.text for edge in tree.root.edges] == ["a", "b", "c"]
-    expected = [0.75 * share + 0.25 * float(part) for share, part in zip((0.4, 0.3, 0.2), noise, strict=True)]
-    assert [edge.prior for edge in tree.root.edges] == pytest.approx(expected)
 
 
 def test_neighbours_do_not_change_the_draws() -> None:

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.cli.preflight import require
 from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -127,14 +126,6 @@ def test_trees_of_another_stage_of_a_curriculum_are_paid_as_in_the_present_one(t
     data = training_rows(job(config.at_stage(1), tmp_path), own, (0.0, 1.0))
     assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
     assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25, -0.25])
-
-
-def test_distillation_learns_no_noise_of_the_search() -> None:
-    noisy = ["search.root_noise=0.25", 'update.methods=["distil"]']
-    with pytest.raises(UserError, match=r"root_noise is 0.25, .*update.targets.kind is 'improved'"):
-        require(load_config(CONFIG, noisy), ["update"], ["distil"])
-    require(load_config(CONFIG, [*noisy, "update.targets.kind=visits"]), ["update"], ["distil"])
-    require(load_config(CONFIG, noisy), ["update"], ["rft"])
 
 
 SMALL = [

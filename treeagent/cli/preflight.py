@@ -49,7 +49,6 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         for key, device in devices.items():
             require_device(key, device)
     require_whole_vocabulary(config, methods)
-    require_clean_priors(config, methods)
     if methods and config.update.processes > 1 and config.update.accelerate_config:
         check_accelerate_config(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
@@ -108,17 +107,6 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
             f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
             "policy.structured=false, or search with policy.generator=local"
-        )
-
-
-def require_clean_priors(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that distillation does not learn the noise of a search. The target "improved" weights the stored priors,
-    which contain the noise at the root. The target "visits" does not: in AlphaZero the noise only explores."""
-    search, noisy = config.search, config.search.root_noise > 0 and config.search.method == "mcts"
-    if "distil" in methods and noisy and config.update.targets.kind == "improved":
-        raise UserError(
-            f"search.root_noise is {search.root_noise:g}, but update.targets.kind is 'improved', by which distil would "
-            "learn this noise: set update.targets.kind=visits, or search.root_noise=0"
         )
 
 

@@ -102,11 +102,8 @@ class SearchConfig:
     so far (MuZero)."""
     widening: Annotated[int, Field(ge=0, le=10**4)] = 1
     """PUCT and Gumbel selection sample this many candidates at a time, and sample more where that scores better than
-    the actions that a state has. At 0, a state gets ``candidates`` at its first visit and no more, as under UCT and the
-    other methods. AB-MCTS also samples this many at a time, or ``candidates`` if it is 0."""
-    root_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Fraction of Dirichlet noise mixed into the priors at the root. Evaluation adds none. Distillation (``distil``)
-    from such trees needs ``update.targets.kind`` "visits"."""
+    the actions that a state has. At 0, a state gets ``candidates`` when it is expanded and no more, as under UCT and
+    the other methods. AB-MCTS also samples this many at a time, or ``candidates`` if it is 0."""
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Discount factor γ for each step."""
     bootstrap: bool = False
@@ -123,15 +120,14 @@ class SearchConfig:
     rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of rollouts to the end of the episode in V(s); the value head makes up the rest."""
     estimate_all: bool = False
-    """Makes methods other than MCTS estimate V(s) of every state, not only of leaves."""
+    """Makes every method estimate V(s) of every state. Without it, best-of-N and random and entropy expansion estimate
+    only ends, and all methods except MCTS leave out the root."""
     leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
     """Number of simulations that each tree runs in parallel."""
     skip_exhausted: bool = True
     """MCTS does not revisit a subtree that it has fully explored, and stops when the whole tree is explored."""
     prune_invalid: bool = True
     """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
-    stop_when_decided: bool = False
-    """MCTS stops when the remaining simulations cannot change which action at the root has the most visits."""
     stop_at_return: float | None = None
     """The search of a task stops when a finished path has at least this return, in reward units."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None
@@ -157,8 +153,6 @@ class SearchConfig:
                 "limits.simulations is not set, and without skip_exhausted the search might never end: set "
                 "limits.simulations"
             )
-        if self.limits.simulations is None and self.stop_when_decided:
-            raise ValueError("limits.simulations is not set, but stop_when_decided plans by it: set limits.simulations")
         if self.value_range is not None and not -math.inf < self.value_range[0] < self.value_range[1] < math.inf:
             raise ValueError(f"value_range {self.value_range} is no range: give its least value, then its greatest")
         return self

@@ -20,8 +20,6 @@ estimates of all trees are requested together (``batches.py``), so that the lang
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, record_exhausted_returns
 from treeagent.search.gumbel import (
@@ -32,7 +30,7 @@ from treeagent.search.gumbel import (
     root_scores,
     visit_deficits,
 )
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node
 from treeagent.search.puct import (
     exploration_at_depth,
     exploration_rate,
@@ -43,10 +41,6 @@ from treeagent.search.puct import (
     uct_score,
 )
 from treeagent.search.requests import RequestGenerator
-from treeagent.types import derive_seed
-
-ROOT_NOISE_ALPHA = 0.3
-"""Concentration of the Dirichlet noise at the root: AlphaZero's value for chess (Silver et al. 2018)."""
 
 
 class Search(Searcher):
@@ -76,21 +70,12 @@ class Search(Searcher):
         """The paths of the simulations that start now; none if the search is over. No two of them step through the same
         edge."""
         tree, paths = growth.tree, list[Path]()
-        if (tree.root.exhausted and self.config.skip_exhausted) or self._decided(tree):
+        if tree.root.exhausted and self.config.skip_exhausted:
             return paths
         room = self.simulations_allowed(growth)
         while len(paths) < room and self._descend(growth, path := Path()):
             paths.append(path)
         return paths
-
-    def _decided(self, tree: Tree) -> bool:
-        """Whether the most visited action at the root leads by more visits than there are simulations left."""
-        if not self.config.stop_when_decided:
-            return False
-        assert self.config.limits.simulations is not None
-        visits = sorted((edge.visits for edge in tree.root.edges), reverse=True)
-        simulations_left = self.config.limits.simulations - tree.budget.simulations
-        return bool(visits) and visits[0] - sum(visits[1:2]) > simulations_left
 
     def _continue_descent(self, growth: Growth, path: Path) -> bool:
         """Continue the descent from a node that was just expanded. A simulation that then needs further candidates is
@@ -172,19 +157,13 @@ class Search(Searcher):
             if id(node) in growth.samples:
                 keys = {merge_key(action) for action in growth.samples[id(node)][-self.widening :]}
                 growth.latest_edges[id(node)] = [edge for edge in node.edges if merge_key(edge.action) in keys]
-            if node is growth.tree.root and node.edges:
-                self._prepare_root(growth)
+            if node is growth.tree.root and self.config.selection == "gumbel":
+                growth.noise = self._root_noise(growth)
 
-    def _prepare_root(self, growth: Growth) -> None:
-        """Mix noise into the priors of the root, and sample the Gumbel noise of its edges."""
-        edges, config = growth.tree.root.edges, self.config
-        if config.root_noise and self.noise:
-            # The generator starts again from the tree's seed, so old candidates keep their noise when others are added.
-            rng = np.random.default_rng(derive_seed(growth.tree.seed, "root noise"))
-            for edge, share in zip(edges, rng.dirichlet([ROOT_NOISE_ALPHA] * len(edges)), strict=True):
-                edge.prior = (1 - config.root_noise) * edge.prior + config.root_noise * float(share)
-        if config.selection == "gumbel":
-            growth.noise = gumbel_noise(len(edges), growth.tree.seed) if self.noise else [0.0] * len(edges)
+    def _root_noise(self, growth: Growth) -> list[float]:
+        """The Gumbel noise of the edges of the root. An edge keeps its noise when others are added."""
+        count = len(growth.tree.root.edges)
+        return gumbel_noise(count, growth.tree.seed) if self.noise else [0.0] * count
 
     def _best_edge(self, growth: Growth, node: Node, latest: Sequence[Edge] | None = None) -> Edge | None:
         """The edge to follow: one of the ``latest`` ones if candidates were just sampled. None if other simulations of

@@ -1,8 +1,8 @@
 """Generalised advantage estimation (GAE, Schulman et al. 2016, equation 16), the advantages of PPO:
 A_t = Σ_l (γλ)^l δ_{t+l} with δ_t = r_t + γ V(s_{t+1}) - V(s_t).
 
-V is the value function's estimate of each state when the search reached it, and 0 after a known end. Tree search
-estimates every state; independent chains estimate only their ends, unless ``search.estimate_all`` is set.
+V is the value function's estimate of each state when the search reached it, and 0 after a known end. MCTS estimates
+every state; other methods need ``search.estimate_all`` for that.
 """
 
 from collections.abc import Sequence
