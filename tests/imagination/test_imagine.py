@@ -99,7 +99,7 @@ def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) ->
 def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
     real = EnvDynamics(env or Doors(), max_steps=2)
     trees = search(Imagination(real, teller_model(teller)), config)
-    asyncio.run(verify_all(trees, real, steps))
+    asyncio.run(verify_all(trees, real, steps, config))
     return trees[0]
 
 
@@ -136,6 +136,22 @@ def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less(
     chosen = [(pair.chosen.token_ids, pair.context_ids) for pair in preference_pairs(tree, PAIRS)]
     assert chosen == [((101,), (1,)), ((101,), (1, 101, 3))]
     assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
+
+
+class Clocked(Doors):
+    """Cuts the episode off where another house of doors ends it."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, _, ends, _, info = super().step(action)
+        return observation, 0.0, False, ends, info
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_replay_that_is_cut_off_is_an_end_only_if_the_limit_is_the_tasks_own(bootstrap: bool) -> None:
+    tree = imagine(Teller(), Clocked(), config=replace(SEARCH, bootstrap=bootstrap))
+    end = edges(tree)["rr"].child
+    assert end is not None and (end.origin, end.truncated) == ("real", True)
+    assert end.final is not bootstrap
 
 
 def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:

@@ -101,6 +101,8 @@ def test_a_subtree_left_because_nothing_is_left_to_find_competes_with_the_most_v
     grown.root.edges[1].child.exhausted = True  # c is open: if it were as good, search would have come back
     assert names(best_path(grown, "visits")) == "b"
     assert names(most_visited_path(grown)) == "a"
+    grown.root.edges[1].child.unknown = True  # it was left because a request failed
+    assert names(best_path(grown, "visits")) == "a"
 
 
 def test_gumbel_takes_what_its_root_settled_on_and_then_the_improved_policy() -> None:

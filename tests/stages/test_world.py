@@ -296,7 +296,7 @@ def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, mon
             model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
             tasks = Doors().tasks("train", 20, 20)
             imagined = asyncio.run(Search(BothDoors(), model, limits).run(tasks, range(20)))
-            asyncio.run(verify_all(imagined, place, 20))
+            asyncio.run(verify_all(imagined, place, 20, limits))
             write_shard(run.trees, "collect-1-imagined", 0, map(to_record, imagined))
             found = audit_world(config, run, run.checkpoints / "world")
     assert found.wrong_episodes == 0.5 and found.optimism == pytest.approx((1.0 + 0.5) / 4)

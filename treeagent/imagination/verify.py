@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from treeagent.search.growth import Growth, take_step
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import Growth, begin, take_step
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
 from treeagent.types import Dynamics
 from treeagent.world_model.transition import last_answer
@@ -13,17 +14,17 @@ _ROUNDING = 0.0015
 """Largest difference of two returns that count as equal, because a world model writes rewards with three decimals."""
 
 
-async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, seconds: float | None = None) -> None:
+async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, config: SearchConfig) -> None:
     """Mark freshly grown trees as imagined and verify them.
 
     Args:
         environment: the environment in which the tasks were started.
         steps: environment steps per tree after which no further replay starts. 0 verifies nothing.
-        seconds: most wall-clock time of one step.
+        config: the settings under which the trees were grown.
     """
     mark_imagined(trees)
     for tree in trees if steps else ():
-        await verify(tree, environment, steps, seconds)
+        await verify(tree, environment, steps, config)
 
 
 def mark_imagined(trees: Iterable[Tree]) -> None:
@@ -33,7 +34,7 @@ def mark_imagined(trees: Iterable[Tree]) -> None:
             node.origin = "imagined"
 
 
-async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float | None = None) -> None:
+async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchConfig) -> None:
     """Replay the tree's finished paths in the environment, best first, and remove what these replays did not confirm.
 
     Paths are replayed until no imagined return exceeds the best return of a replay. While the environment answers as
@@ -46,14 +47,14 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, seconds: float |
     the best path of the tree have therefore been replayed, and an imagined success that failed is stored as a failure.
     If the environment raises an error, the tree keeps the error and no edges.
     """
-    growth, before, best = Growth(tree), tree.budget.environment_steps, -math.inf
+    growth, before, best = begin(tree, config), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
     while tree.budget.environment_steps - before < steps and (plan := _best_imagined_path(tree)):
         imagined_return = path_return(plan, tree.discount)
         if imagined_return <= best + _ROUNDING:
             break
         claimed = succeeds(plan)
-        replayed_path = await _replay(growth, plan, environment, seconds)
+        replayed_path = await _replay(growth, plan, environment, config.step_seconds)
         if replayed_path is None:  # the values of the replayed steps are unknown
             tree.root.edges = []
             return

@@ -139,7 +139,7 @@ class Searcher(ABC):
         if self.critic is None or not self.config.critic_weight:
             return
         # The score of a single candidate would have no effect, because nothing competes with it.
-        if several := [node for node in nodes if len(node.edges) > 1]:
+        if several := list({id(node): node for node in nodes if len(node.edges) > 1}.values()):
             answers = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in several]
             for node, scores in zip(several, cast("Sequence[Sequence[float]]", answers), strict=True):
                 score(growth, node, scores)
@@ -163,7 +163,7 @@ class Searcher(ABC):
         yield from self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
-        """Estimate V(s) at the end of each path, if ``step`` has not done so."""
+        """Estimate V(s) at the end of each path. Not for states that ``step`` has estimated."""
         # After a step that has no answer, an estimate would have no basis.
         paths = [path for path in paths if not last_node(growth, path).unknown]
         if self.value is None or not paths:

@@ -26,7 +26,8 @@ def best_path(
             "leaf" takes the end with the greatest G + λ log π(path), where V replaces a withheld reward. Ties go to the
             likelier end, then to the nearer one. Ends at a limit count only if no path ended the task. If the tree has
             no end, it works like "visits".
-            "visits" follows the most visited child at every step.
+            "visits" follows at every step the child with the greatest Q among the most visited ones and those beyond
+            which search has seen everything.
             "value" follows the child with the greatest Q.
             "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
             and below the root the action with the greatest probability in the improved policy.

@@ -103,7 +103,7 @@ async def create_trees(
 
 
 def begin(tree: Tree, config: SearchConfig) -> Growth:
-    """Start growing a tree that consists of its root alone, under ``config``."""
+    """Prepare to grow a tree under ``config``."""
     tree.discount = config.discount
     values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
     return Growth(tree, values, bootstrap=config.bootstrap)

@@ -156,6 +156,6 @@ def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
 
 
 def is_explored(edge: Edge) -> bool:
-    """Whether search has seen everything beyond this edge. This is false for a refused call, because search did not
-    look there."""
-    return edge.exhausted and edge.child is not None and not edge.child.invalid
+    """Whether search has seen everything beyond this edge. This is false for a refused call and after a failed request,
+    because search did not look there."""
+    return edge.exhausted and edge.child is not None and not edge.child.invalid and not edge.child.unknown

@@ -22,10 +22,11 @@ class RolloutValue:
     alone.
 
     The random samples of a rollout depend on ``seed``, the task and the texts of the state's messages. Equal states
-    therefore give equal rollouts, in any tree and batch. A rollout may stop before a known end: at a limit, a withheld
-    reward, a prompt that is too long to be read or a failure of the environment. Its value is then the reward so far
-    plus ``value`` of the state where it stopped. If the environment failed, the estimate's ``error`` gives the reason.
-    If a request to the policy or to ``value`` failed, so has the estimate.
+    therefore give equal rollouts, in any tree and batch. A rollout may stop before a known end: after ``max_steps``, at
+    a limit outside the task (``bootstrap``), at a withheld reward, or at a failure of the environment. Its value is
+    then the reward so far plus ``value`` of the state where it stopped. A state on the way whose prompt is too long to
+    be read ends the rollout like a limit of the task. If the environment failed, the estimate's ``error`` gives the
+    reason. If a request to the policy or to ``value`` failed, so has the estimate.
     """
 
     policy: Policy

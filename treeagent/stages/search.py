@@ -292,7 +292,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
 
         trees = asyncio.run(search.run(tasks, seeds, on_batch))
     if job.world is not None:
-        asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search.step_seconds))
+        asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search))
     elif env.origin == "imagined":
         mark_imagined(trees)
     policy.forget()

@@ -68,8 +68,9 @@ def run_jobs(
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
-    With one local worker, jobs run in this process. The value 0 of ``workers`` or ``threads``, which leaves the choice
-    to the machine, counts as 1 here; call ``fit_to_machine`` before to replace it.
+    With one local worker, or with a single job and local workers, jobs run in this process. The value 0 of ``workers``
+    or ``threads``, which leaves the choice to the machine, counts as 1 here; call ``fit_to_machine`` before to replace
+    it.
 
     Args:
         work: a function that can be pickled; it gets a job and a function to send events with.
