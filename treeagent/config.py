@@ -718,7 +718,7 @@ class RunConfig:
     def _fits(self) -> Self:
         if self.update.accelerate_config and self.update.processes == 1:
             raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
-        if self.engine == "ray" and self.policy.device_map not in (None, "cpu") and not self.ray.gpus_per_worker:
+        if self.engine == "ray" and not self.policy.on_cpu and not self.ray.gpus_per_worker:
             raise ValueError(
                 f"policy.device_map is {self.policy.device_map!r}, but ray.gpus_per_worker is 0, which hides the GPUs "
                 "from a worker: set it, to 0.5 for two workers on one"

@@ -16,7 +16,7 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.puct import (
     ValueRange,
-    edges_from,
+    candidate_edges,
     exploration_at_depth,
     exploration_rate,
     first_play_value,
@@ -257,7 +257,7 @@ def test_nothing_follows_a_known_end_only(reward: float | None, terminated: bool
 
 
 def merged(*actions: Action) -> list[Edge]:
-    return edges_from(actions)
+    return candidate_edges(actions)
 
 
 def test_priors_by_hand() -> None:

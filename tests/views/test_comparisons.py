@@ -13,7 +13,7 @@ WON, LOST = (1, 2, 10, 11, 20, 21, 30, 40), (1, 2, 13, 23)
 
 
 def test_ends_and_siblings_by_hand() -> None:
-    found = {end.token_ids: (end.paid, end.success, end.turns, end.source) for end in ends(hand_tree())}
+    found = {end.token_ids: (end.paid, end.success, end.tokens, end.source) for end in ends(hand_tree())}
     assert found == {WON: (1.0, True, 6, "rule"), LOST: (0.0, False, 2, "rule")}
     assert list(compared([hand_tree()], PairConfig())) == [
         Comparison("hand-1", WON, LOST, 1.0, "ends"),

@@ -119,10 +119,6 @@ class EnvDynamics:
         """Environment steps made so far to return to earlier states by replay."""
         return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
 
-    @property
-    def restored_snapshots(self) -> int:
-        return sum(fork.restored_snapshots for fork in tuple(self._forks.values()))
-
     def move_to(self, state: State) -> int:
         """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
         in environment steps. Not available with a pool."""

@@ -107,6 +107,11 @@ class ModelConfig:
     scratch: ScratchSizes = Field(default_factory=ScratchSizes)
     """Sizes of the model that is trained from scratch if ``model`` is unset."""
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the weights of this model are on the CPU in processes that load it."""
+        return self.device_map in (None, "cpu")
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RequestConfig:

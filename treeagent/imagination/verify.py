@@ -151,7 +151,7 @@ def _keep_verified(node: Node, discount: float) -> None:
             _keep_verified(_end([edge]), discount)
         elif edge.child is not None and edge.child.edges:
             # The subtree is removed, but the value that its visits found is kept.
-            edge.child.value = (edge.value - (edge.reward or 0.0)) / (1.0 if edge.thought else discount)
+            edge.child.value = (edge.value - (edge.reward or 0.0)) / edge.discount(discount)
             edge.child.edges = []
 
 

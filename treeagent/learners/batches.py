@@ -116,3 +116,8 @@ def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -
     id, because padding is never attended to."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=dtype)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """``input_ids`` and ``attention_mask`` of rows of token ids, (rows, longest)."""
+    return {"input_ids": pad(rows, torch.long), "attention_mask": pad([[1] * len(row) for row in rows], torch.long)}

@@ -13,7 +13,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
-from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
+from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DistilConfig
 from treeagent.learners.memory import Inputs, part_bounds
@@ -109,12 +109,11 @@ def _collate(rows: Sequence[PolicyRow]) -> Inputs:
         [*[False] * len(prompt), *(at not in each.forced for at in range(len(each.token_ids)))]
         for prompt, each in candidates
     ]
-    mask, ids = pad(scored, torch.bool), pad(sequences, torch.long)
+    mask, inputs = pad(scored, torch.bool), padded(sequences)
     targets = torch.tensor([[each.target] for _, each in candidates])
     return {
-        "input_ids": ids,
-        "attention_mask": pad([[1] * len(sequence) for sequence in sequences], torch.long),
-        "sampled_ids": ids.where(mask, -100),
+        **inputs,
+        "sampled_ids": inputs["input_ids"].where(mask, -100),
         "targets": targets.where(mask, 0.0),
         "rows": rows,
         "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),

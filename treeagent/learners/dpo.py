@@ -16,7 +16,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
-from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import DPOConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
@@ -105,8 +105,7 @@ def _collate(pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
     rows = [(*context, *side.token_ids) for context, side in sides]
     completion = [[*[False] * len(context), *side.mask] for context, side in sides]
     return {
-        "input_ids": pad(rows, torch.long),
-        "attention_mask": pad([[1] * len(row) for row in rows], torch.long),
+        **padded(rows),
         "completion_mask": pad(completion, torch.long),
         "ref_chosen_logps": torch.tensor([pair.chosen.logprob for pair in pairs]),
         "ref_rejected_logps": torch.tensor([pair.rejected.logprob for pair in pairs]),

@@ -18,7 +18,7 @@ from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers, tasks_of
+from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers, tasks_of
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
@@ -127,14 +127,14 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
         return pad([[*front, *getattr(row, name)] for front, row in zip(fronts, rows, strict=True)], dtype)
 
     mask = aligned("mask", torch.bool)
-    prompts = torch.tensor([row.prompt_ids[:shared] for row in rows])
+    prompts, completed = torch.tensor([row.prompt_ids[:shared] for row in rows]), padded(completions)
     # Values at untrained tokens must not reach the loss, because 0 * NaN is NaN.
     behaviour = aligned("logprobs", torch.float).where(mask, 0.0)
     return {
         "prompt_ids": prompts,
         "prompt_mask": torch.ones_like(prompts),
-        "completion_ids": pad(completions, torch.long),
-        "completion_mask": pad([[1] * len(ids) for ids in completions], torch.long),
+        "completion_ids": completed["input_ids"],
+        "completion_mask": completed["attention_mask"],
         "tool_mask": mask.long(),
         "advantages": aligned("advantages", torch.float).where(mask, 0.0),
         "old_per_token_logps": behaviour,

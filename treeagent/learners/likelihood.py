@@ -8,7 +8,7 @@ from itertools import compress
 import torch
 
 from treeagent.generators.attention import logit_columns
-from treeagent.learners.batches import pad
+from treeagent.learners.batches import padded
 from treeagent.learners.common import Model
 from treeagent.views.tokens import TokenRow
 
@@ -28,8 +28,8 @@ def token_logprobs(
     for start in range(0, len(order), _BATCH):
         indices = order[start : start + _BATCH]
         batch = [pairs[index] for index in indices]
-        ids = pad([(*prompt, *completion) for prompt, completion in batch], torch.long).to(model.device)
-        mask = pad([[1] * (len(prompt) + len(completion)) for prompt, completion in batch], torch.long).to(model.device)
+        rows = [(*prompt, *completion) for prompt, completion in batch]
+        ids, mask = (each.to(model.device) for each in padded(rows).values())
         # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
         first = min(len(prompt) for prompt, _ in batch)
         columns = logit_columns(model, first - 1, ids.shape[1] - 1)

@@ -22,7 +22,7 @@ from trl.trainer.reward_trainer import RewardTrainer
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states, logit_columns
-from treeagent.learners.batches import Batches, pad, row_numbers
+from treeagent.learners.batches import Batches, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import RewardModelConfig
 from treeagent.learners.memory import Inputs, part_bounds
@@ -83,8 +83,7 @@ def _collate(pairs: Sequence[Comparison], span: float) -> dict[str, Tensor]:
     """Collate pairs into (2 * pairs, longest) tensors, chosen rows first as TRL expects, and (pairs,) margins."""
     rows = [pair.chosen_ids for pair in pairs] + [pair.rejected_ids for pair in pairs]
     return {
-        "input_ids": pad(rows, torch.long),
-        "attention_mask": pad([[1] * len(row) for row in rows], torch.long),
+        **padded(rows),
         "margin": torch.tensor([pair.margin / span for pair in pairs]),
     }
 
@@ -138,8 +137,7 @@ def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_s
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
         batch = [rows[index] for index in indices]
-        ids = pad(batch, torch.long).to(device)
-        mask = pad([[1] * len(row) for row in batch], torch.long).to(device)
+        ids, mask = (each.to(device) for each in padded(batch).values())
         found |= zip(indices, _logits(model, model, head, ids, mask).float().tolist(), strict=True)
     model.train(training)
     return [found[index] for index in range(len(rows))]

@@ -12,7 +12,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import last_hidden_states
-from treeagent.learners.batches import Batches, lengths_of, pad, row_numbers
+from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
@@ -91,8 +91,7 @@ def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
     labels = [[i if m else _IGNORED for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
     indices = [(number, position) for number, row in enumerate(rows) for position in row.value_positions]
     return {
-        "input_ids": pad([row.token_ids for row in rows], torch.long),
-        "attention_mask": pad([[1] * len(row.token_ids) for row in rows], torch.long),
+        **padded([row.token_ids for row in rows]),
         "labels": pad(labels, torch.long, _IGNORED),
         "value_indices": torch.tensor(indices, dtype=torch.long).reshape(-1, 2),
         "value_targets": torch.tensor([target for row in rows for target in row.value_targets]),

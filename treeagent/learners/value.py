@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
 from treeagent.generators.attention import last_hidden_states, logit_columns
-from treeagent.learners.batches import pad
+from treeagent.learners.batches import padded
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import pack, packed_inputs, states_at, why_unpackable
@@ -227,9 +227,9 @@ def _packed(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tens
 
 def _padded(model: Model, rows: Sequence[Sequence[int]]) -> tuple[dict[str, Tensor], Tensor]:
     """As ``_packed``, for a model that cannot be packed."""
-    ids = pad(rows, torch.long).to(model.device)
-    mask = pad([[1] * len(row) for row in rows], torch.long).to(model.device)
-    return {"input_ids": ids, "attention_mask": mask}, torch.arange(ids.numel(), device=ids.device).view_as(ids)
+    inputs = {name: each.to(model.device) for name, each in padded(rows).items()}
+    ids = inputs["input_ids"]
+    return inputs, torch.arange(ids.numel(), device=ids.device).view_as(ids)
 
 
 @torch.no_grad()

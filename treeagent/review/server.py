@@ -152,9 +152,7 @@ class Review:
         else:
             edges = steps(tree)
             if choice is not None and 0 <= choice < len(edges):  # one step, marked at the state before it
-                parents = [tree.root, *(edge.child for edge in edges)]
-                before = parents[choice]
-                assert before is not None
+                before = tree.states(edges)[choice]
                 fields = {"state": state_hash(item.task_id, before.state.messages), "choice": 0}
                 edges = [edges[choice]]
         try:

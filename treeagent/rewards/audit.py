@@ -39,7 +39,7 @@ class ScoredEnd:
     paid: float
     """The true return, in reward units."""
     success: bool
-    turns: int
+    tokens: int
     """Number of tokens after the task's prompt."""
 
 
@@ -113,7 +113,7 @@ def audit(
         for first, second in combinations(ends, 2)
         if abs(first.paid - second.paid) > _SAME
     ]
-    longer = [(better, worse) for better, worse in pairs if worse.turns > better.turns]
+    longer = [(better, worse) for better, worse in pairs if worse.tokens > better.tokens]
     mixed = [ends for ends in tasks if max(end.paid for end in ends) - min(end.paid for end in ends) > _SAME]
     most = max((len(ends) for ends in mixed), default=1)
     numbers = [2**power for power in range(_MOST.bit_length()) if 2**power < 2 * most]
@@ -129,8 +129,8 @@ def audit(
         siblings=len(siblings),
         sibling_auc=_ordered(siblings),
         calibration_error=calibration_error(found, returns),
-        length_correlation=_correlation([end.score for end in found], [end.turns for end in found]),
-        paid_length_correlation=_correlation([end.paid for end in found], [end.turns for end in found]),
+        length_correlation=_correlation([end.score for end in found], [end.tokens for end in found]),
+        paid_length_correlation=_correlation([end.paid for end in found], [end.tokens for end in found]),
         mixed_tasks=len(mixed),
         best_of=curve,
         cap=cap(curve, len(mixed)),

@@ -173,5 +173,5 @@ def _change(edge: Edge, reward: float | None, below: Sequence[float], new_reward
     if counted:
         leaf = 0.0 if new_rewards.blank else child.leaf_value(reward) - (1 - weight) * child.leaf_value(edge.reward)
         beyond = ended * leaf + sum(number * each for number, each in zip(visits, below, strict=True))
-        change += (1.0 if edge.thought else new_rewards.discount) * beyond / counted
+        change += edge.discount(new_rewards.discount) * beyond / counted
     return change

@@ -455,7 +455,7 @@ def memory_needs(
     Args:
         device_bytes: as for ``search_memory``.
     """
-    on_cpu = config.policy.device_map in (None, "cpu") and config.engine == "local"
+    on_cpu = config.policy.on_cpu and config.engine == "local"
     searching = search_memory(config, size, device_bytes)
     found = [(searching, config.workers if on_cpu else 1)] if searching.parts else []  # empty if a server holds it all
     accumulation = config.training.accumulation

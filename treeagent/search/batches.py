@@ -263,7 +263,7 @@ class Searcher(ABC):
         value = (1 - weight) * last.child.leaf_value(last.reward)
         for edge in reversed(path):
             reward = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
-            value = reward + (1.0 if edge.thought else config.discount) * value
+            value = reward + edge.discount(config.discount) * value
             if edge is last:
                 value = edge.with_critic(value, config.critic_weight)
         return value, math.prod(edge.prior for edge in path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import Halving
 from treeagent.search.node import Edge, Node, Spent, Tree, cancelling_reward
-from treeagent.search.puct import ValueRange, edges_from, given_edges, merge_key, sampled_edges
+from treeagent.search.puct import ValueRange, candidate_edges, given_edges, merge_key, sampled_edges
 from treeagent.types import (
     Action,
     Dynamics,
@@ -139,7 +139,7 @@ def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_wi
         node.edges = given_edges(proposal.actions, proposal.priors, None if may_widen else count)
         return
     if not may_widen:
-        node.edges = edges_from(proposal.actions)
+        node.edges = candidate_edges(proposal.actions)
         return
     actions = growth.samples.setdefault(id(node), [])
     actions += proposal.actions
@@ -323,7 +323,7 @@ def backup(growth: Growth, path: Sequence[Edge], process_weight: float = 0.0) ->
         value *= 1 - process_weight
     for index in range(len(path) - 1, -1, -1):
         edge = path[index]
-        value = _step_reward(edge, process_weight) + _discount(growth, edge) * value
+        value = _step_reward(edge, process_weight) + edge.discount(growth.tree.discount) * value
         _add_visit(growth, edge, value)
         if growth.exhausted_returns:
             node = last_node(growth, path[:index])
@@ -347,11 +347,6 @@ def _step_reward(edge: Edge, process_weight: float) -> float:
     return (1 - process_weight) * reward + process_weight * edge.process if process_weight else reward
 
 
-def _discount(growth: Growth, edge: Edge) -> float:
-    """γ of a step. A thought is half a turn and is not discounted."""
-    return 1.0 if edge.thought else growth.tree.discount
-
-
 def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
     """Mark the exhausted nodes of ``path``, from the leaf up to the first node that is not exhausted.
 
@@ -359,8 +354,7 @@ def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
     be sampled. In a deterministic environment a further visit would find nothing new, so search spends its simulations
     elsewhere.
     """
-    nodes = [growth.tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
-    for node in reversed(nodes):
+    for node in reversed(growth.tree.states(path[:-1])):
         if may_sample_new(growth, node) or not all(edge.exhausted for edge in node.edges):
             return
         node.exhausted = True
@@ -388,7 +382,8 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
             value = max(below)
         else:
             continue
-        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + _discount(growth, edge) * value
+        beyond = edge.discount(growth.tree.discount) * value
+        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + beyond
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:

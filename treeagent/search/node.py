@@ -118,6 +118,10 @@ class Edge:
         """Whether this is a thought alone; its action is an edge further down (granularity "split")."""
         return not (self.action.call or self.action.error)
 
+    def discount(self, gamma: float) -> float:
+        """γ of this step. A thought alone is half a turn and is not discounted."""
+        return 1.0 if self.thought else gamma
+
     @property
     def exhausted(self) -> bool:
         """Whether nothing new can be found beyond this edge."""
@@ -215,6 +219,10 @@ class Tree:
             yield path, node
             stack.extend(((*path, edge), edge.child) for edge in reversed(node.edges) if edge.child is not None)
 
+    def states(self, path: Sequence[Edge]) -> list[Node]:
+        """The nodes along a path: the root, and the node below each expanded edge."""
+        return [self.root, *(edge.child for edge in path if edge.child is not None)]
+
     @property
     def text_only(self) -> bool:
         """Whether some action has no token ids, because its server returns none. Such a tree cannot be trained on."""
@@ -257,7 +265,7 @@ class Tree:
         yield start, edges
 
 
-def edges_from(edge: Edge) -> list[Edge]:
+def edges_below(edge: Edge) -> list[Edge]:
     """``edge`` and all edges below it, each before those below it. This does not recurse, because paths may be long."""
     found = [edge]
     for each in found:  # grows on the way
@@ -281,7 +289,7 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
     last = path[-1].child
     total = last.leaf_value(path[-1].reward) if last is not None else 0.0
     for edge in reversed(path):
-        total = (edge.reward or 0.0) + (1.0 if edge.thought else discount) * total
+        total = (edge.reward or 0.0) + edge.discount(discount) * total
     return total
 
 
@@ -302,7 +310,7 @@ def cancelling_reward(path: Sequence[Edge], amount: Callable[[Edge], float], dis
     owed, scale = 0.0, 1.0
     for edge in path[:-1]:
         owed += scale * amount(edge)
-        scale *= 1.0 if edge.thought else discount
+        scale *= edge.discount(discount)
     return -owed / scale if owed else 0.0
 
 

@@ -106,7 +106,7 @@ def merge_key(action: Action) -> Key:
     return True, json.dumps([action.call.name, dict(action.call.arguments)], sort_keys=True)
 
 
-def edges_from(actions: Sequence[Action]) -> list[Edge]:
+def candidate_edges(actions: Sequence[Action]) -> list[Edge]:
     """Sampled candidates as edges with priors that sum to 1: ``sampled_edges`` with P(new) = 0."""
     return _Pool.of(actions).edges(0.0)
 

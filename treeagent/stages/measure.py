@@ -387,7 +387,7 @@ def model_size(config: RunConfig, checkpoint: str | Path | None = None) -> Model
 
 def this_device(config: RunConfig) -> Device:
     """The device of the policy's weights. If the settings ask for a GPU and this machine has none, an H100."""
-    if config.policy.device_map in (None, "cpu") and config.policy.generator != "vllm":
+    if config.policy.on_cpu and config.policy.generator != "vllm":
         count = max(config.threads, 1)
         memory = psutil.virtual_memory().total
         return Device(f"CPU, {cores()} cores", count * _CORE_FLOPS, count * _CORE_BANDWIDTH, memory)

@@ -135,7 +135,7 @@ def _audit(checkpoint: Checkpoint, head: ValueHead, held_out: _Part) -> RewardAu
     low, high = head.reward_range
     estimates = [low + (high - low) * _share(score) for score in _scores(checkpoint, head, held_out.ends)]
     scored = [
-        ScoredEnd(end.task_id, score, end.paid, end.success, end.turns)
+        ScoredEnd(end.task_id, score, end.paid, end.success, end.tokens)
         for end, score in zip(held_out.ends, estimates, strict=True)
     ]
     pairs = [pair for pair in held_out.pairs if pair.kind == "siblings"]

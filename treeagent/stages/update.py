@@ -111,7 +111,7 @@ def update(
         run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
     names, process_weight = source.collections(), source.config.search.process_weight
-    multipliers = constrain(config, run, "constraints", source.trees, names, {}, process_weight)
+    multipliers = constrain(config, run, "constraints", source.trees, names, {})
     return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
 
 
@@ -122,7 +122,6 @@ def constrain(
     trees: Path,
     names: Sequence[str],
     before: Mapping[str, float],
-    process_weight: float = 0.0,
 ) -> dict[str, float]:
     """Take one step of dual ascent on the Lagrange multipliers ``before`` of the budgets d:
     λ <- max(0, λ + η (mean cost - d)), with the mean over the finished paths of the trees. Returns the new multipliers
@@ -133,7 +132,7 @@ def constrain(
     if not run.is_done(stage):
         rules = read_rules(rewards)
         rescored_trees = chain.from_iterable(
-            rescored(of_task, rewards, rules, process_weight) for _, of_task in trees_by_task(trees, names)
+            rescored(of_task, rewards, rules) for _, of_task in trees_by_task(trees, names)
         )
         costs = mean_costs(rescored_trees, list(rewards.budgets))
         # A round with imagined trees only has no costs of its own, so it leaves the multipliers as they are.
@@ -287,7 +286,7 @@ def _device_map(config: RunConfig) -> str | None:
     """The device on which the weights of an update are loaded. Processes that train together have one GPU each. With
     FSDP the weights are first loaded off the GPU, since one GPU may not hold them."""
     device_map = config.policy.device_map
-    if device_map in (None, "cpu") or config.update.processes == 1:
+    if config.policy.on_cpu or config.update.processes == 1:
         return device_map
     return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
@@ -329,7 +328,7 @@ def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) ->
         scratch: a folder in which the adapter is saved.
     """
     policy = config.policy
-    on_cpu = policy.generator == "local" and policy.device_map in (None, "cpu")
+    on_cpu = policy.generator == "local" and policy.on_cpu
     by_engine = policy.generator == "vllm" and _has_room(config.vllm)
     alone = config.update.processes == 1 and isinstance(checkpoint.model, PeftModel)
     if not alone or not (on_cpu or by_engine):

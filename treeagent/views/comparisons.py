@@ -26,7 +26,7 @@ class End:
     task_id: str
     token_ids: tuple[int, ...]
     """The whole conversation."""
-    turns: int
+    tokens: int
     """Number of tokens in the conversation after the task's prompt."""
     paid: float
     """The environment's own return, in reward units; 1 or 0 where reviewers judged the end."""
@@ -61,7 +61,7 @@ def ends(tree: Tree) -> Iterator[End]:
         yield End(
             task_id=tree.task.id,
             token_ids=token_ids,
-            turns=sum(_tokens_added(edge) for edge in path),
+            tokens=sum(_tokens_added(edge) for edge in path),
             paid=outcome(path),
             success=succeeds(path),
             source="rule" if judgement is None else judgement[1],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treeagent.generators.grammar import Grammar
-from treeagent.search.node import Edge, Node, Tree, edges_from, reaches
+from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
 from treeagent.views.tokens import TokenRow, turn_tokens
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
@@ -126,7 +126,7 @@ def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar)
 def _outcome(edge: Edge, discount: float) -> Outcome | None:
     """The best outcome below an action; None if no real end was reached there."""
     found: dict[int, Outcome] = {}
-    for each in reversed(edges_from(edge)):
+    for each in reversed(edges_below(edge)):
         node = each.child
         if node is None or node.origin != "real" or node.unknown or each.reward is None:
             continue

@@ -58,6 +58,6 @@ def _relabel(path: Sequence[Edge], target: float, discount: float, process_weigh
         last.components = {**last.components, "outcome": last.components["outcome"] + missing}
     change = (1 - process_weight) * (path_return([last], discount) - before)
     for edge in reversed(path):
-        if edge is not last and not edge.thought:
-            change *= discount
+        if edge is not last:
+            change *= edge.discount(discount)
         edge.value_sum += last.visits * change

@@ -69,7 +69,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     """
     ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
-    taught = {id(state) for path in good for state in (tree.root, *(edge.child for edge in path[:-1]))}
+    taught = {id(state) for path in good for state in tree.states(path[:-1])}
     for path, node in tree.walk():
         if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
             continue

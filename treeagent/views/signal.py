@@ -87,8 +87,8 @@ def _success_below(tree: Tree) -> dict[int, bool]:
     for path, node in tree.walk():
         if path and node.final and path_origin(path) == "real":
             success = succeeds(path)
-            for each in (tree.root, *(edge.child for edge in path)):
-                if each is not None and each.origin == "real":
+            for each in tree.states(path):
+                if each.origin == "real":
                     found[id(each)] = found.get(id(each), False) or success
     return found
 
@@ -198,7 +198,7 @@ def estimated_states(tree: Tree) -> list[Estimated]:
         total = 0.0
         for index in range(len(path) - 1, -1, -1):
             edge = path[index]
-            total = (edge.reward or 0.0) + (1.0 if edge.thought else tree.discount) * total
+            total = (edge.reward or 0.0) + edge.discount(tree.discount) * total
             node = path[index - 1].child if index else tree.root
             if node is not None and node.origin == "real":
                 below.setdefault(id(node), (node, []))[1].append(total)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Node, Tree, edges_from, finished_paths, succeeds
+from treeagent.search.node import Edge, Node, Tree, edges_below, finished_paths, succeeds
 from treeagent.views.tokens import TokenRow, path_rows
 
 
@@ -44,7 +44,7 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     for path, node in tree.walk():
         if any(edge.child is not None for edge in node.edges):
             continue
-        nodes = [tree.root, *(edge.child for edge in path if edge.child is not None)]
+        nodes = tree.states(path)
         targets = [
             None if id(visited) in targeted or not is_read(visited) else target(visited, path[:depth])
             for depth, visited in enumerate(nodes)
@@ -60,7 +60,7 @@ def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
         return set()
     success = target == "success"
     paths = (path for path in finished_paths(tree) if (path[-1].outcome if success else path[-1].reward) is None)
-    return {id(node) for path in paths for node in (tree.root, *(edge.child for edge in path))}
+    return {id(node) for path in paths for node in tree.states(path)}
 
 
 def is_read(node: Node) -> bool:
@@ -73,7 +73,7 @@ def found_success(tree: Tree) -> dict[int, bool]:
     out."""
     found: dict[int, bool] = {}
     for path in finished_paths(tree):
-        for each in (tree.root, *(edge.child for edge in path)):
+        for each in tree.states(path):
             found[id(each)] = found.get(id(each), False) or succeeds(path)
     return found
 
@@ -117,7 +117,7 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
     """The highest return of any path from this edge on, in reward units. A leaf that is not an end adds V(s)."""
 
     def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
-        return _discount(each, discount) * (max(found) if found else node.leaf_value(each.reward))
+        return each.discount(discount) * (max(found) if found else node.leaf_value(each.reward))
 
     return _return(edge, step)
 
@@ -133,7 +133,7 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
         after = node.leaf_value(each.reward)
         if tried:
             after = (1 - lambda_) * after + lambda_ * _visit_mean(tried, found)
-        return _discount(each, discount) * after
+        return each.discount(discount) * after
 
     return _return(edge, step)
 
@@ -142,7 +142,7 @@ def _return(edge: Edge, step: Callable[[Edge, Node, Sequence[Edge], Sequence[flo
     """r + ``step(edge, s', tried, returns)``, where ``tried`` are the edges tried at s', the state that the edge leads
     to, and ``returns`` are what this formula gives for them. It is r alone if the edge was never expanded."""
     returns: dict[int, float] = {}
-    for each in reversed(edges_from(edge)):
+    for each in reversed(edges_below(edge)):
         returns[id(each)] = each.reward or 0.0
         if each.child is not None:
             tried = _tried_edges(each.child)
@@ -163,8 +163,3 @@ def _leads_back(child: Node | None) -> bool:
 def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:
     total = sum(edge.visits * value for edge, value in zip(edges, values, strict=True))
     return total / sum(edge.visits for edge in edges)
-
-
-def _discount(edge: Edge, discount: float) -> float:
-    """γ of a step. A thought is half a turn and is not discounted."""
-    return 1.0 if edge.thought else discount

@@ -73,7 +73,7 @@ def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) ->
     end_shared_workers()
     with tempfile.TemporaryDirectory(prefix="launch-", dir=log.parent) as name:
         folder = Path(name).resolve()
-        (folder / _JOB).write_bytes(pickle.dumps((work, job, _on_cpu(config))))
+        (folder / _JOB).write_bytes(pickle.dumps((work, job, config.policy.on_cpu)))
         with _started(config, folder, log) as ended, ExitStack() as files:
             paths = [_messages_path(folder, rank) for rank in range(config.update.processes)]
             written = [files.enter_context(path.open("a+")) for path in paths]
@@ -104,10 +104,6 @@ def _started(config: RunConfig, folder: Path, log: Path) -> Iterator[Callable[[]
             yield lambda: process.poll() is not None
         finally:
             process.terminate()
-
-
-def _on_cpu(config: RunConfig) -> bool:
-    return config.policy.device_map in (None, "cpu")
 
 
 def _accelerate_config(config: RunConfig) -> Path:
@@ -152,7 +148,7 @@ def check_accelerate_config(config: RunConfig) -> None:
     def refuse(name: str, value: object, fix: str) -> NoReturn:
         raise UserError(f"{setting} has {name}: {value}, with which an update cannot train: {fix}")
 
-    kind, on_cpu = settings.distributed_type, _on_cpu(config)
+    kind, on_cpu = settings.distributed_type, config.policy.on_cpu
     if kind in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
         refuse("distributed_type", kind.value, "choose FSDP (fsdp_version: 2), which shards weights too")
     if settings.mixed_precision not in (

@@ -41,13 +41,12 @@ def fit_to_machine(
     """
     policy, local = config.policy, config.engine == "local"
     name = config.policy.model if checkpoint is None else checkpoint
-    on_cpu = policy.device_map in (None, "cpu")
-    counted = local and on_cpu and policy.generator == "local" and name is not None
+    counted = local and policy.on_cpu and policy.generator == "local" and name is not None
     weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
     if weights < LARGE:
-        one = local and (not on_cpu or "vllm" in (policy.generator, config.world.generator))
+        one = local and (not policy.on_cpu or "vllm" in (policy.generator, config.world.generator))
         workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
-        chosen, said = (config, "") if on_cpu else _with_precision(config, begun)
+        chosen, said = (config, "") if policy.on_cpu else _with_precision(config, begun)
         return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
     dtype, training, fast = policy.dtype, config.training, has_bfloat16()
     if dtype == "auto":
@@ -80,8 +79,8 @@ def training_threads(config: RunConfig, checkpoint: Path) -> int:
     """Return the number of threads of the only update of a stage: those of all workers, because they are idle then, for
     a large model on this machine's CPU; else those of one worker."""
     threads = max(config.threads, 1)
-    on_cpu = config.engine == "local" and config.policy.device_map in (None, "cpu")
-    if config.workers < 2 or not on_cpu or count_weights(checkpoint)[0] < LARGE:
+    here = config.engine == "local" and config.policy.on_cpu
+    if config.workers < 2 or not here or count_weights(checkpoint)[0] < LARGE:
         return threads
     return min(config.workers * threads, max(threads, _MOST_THREADS))
 

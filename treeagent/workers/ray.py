@@ -172,7 +172,7 @@ def started_on_cluster(
     """
     _connect(config)
     count = config.update.processes
-    needed = {"CPU": 1.0} | ({} if config.policy.device_map in (None, "cpu") else {"GPU": 1.0})
+    needed = {"CPU": 1.0} | ({} if config.policy.on_cpu else {"GPU": 1.0})
     found = ray.cluster_resources()
     for kind in needed:
         if found.get(kind, 0) < count:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Literal
 
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Edge, Tree, path_return
 
 Path = tuple[Edge, ...]
 Scale = Literal["std", "none"]
@@ -27,11 +27,6 @@ def trajectory_returns(trees: Sequence[Tree]) -> tuple[list[Path], list[float]]:
     """Every trajectory of the trees, and its return R(τ) in reward units, with V(s) added unless its end is known."""
     paths = [(tree, path) for tree in trees for path in trajectories(tree)]
     return [path for _, path in paths], [path_return(path, tree.discount) for tree, path in paths]
-
-
-def states(tree: Tree, path: Path) -> list[Node]:
-    """The state at which each step of a path was taken."""
-    return [tree.root, *(edge.child for edge in path[:-1] if edge.child is not None)]
 
 
 def relative(returns: Sequence[float], scale: Scale = "std") -> list[float]:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree
-from treeagent.views.advantages.common import Path, average, states, trajectories
+from treeagent.views.advantages.common import Path, average, trajectories
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -34,9 +34,9 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
         for path in trajectories(tree):
             advantage = 0.0
             along: list[float] = []
-            for edge, node in zip(reversed(path), reversed(states(tree, path)), strict=True):
+            for edge, node in zip(reversed(path), reversed(tree.states(path[:-1])), strict=True):
                 assert edge.child is not None
-                discount = 1.0 if edge.thought else tree.discount
+                discount = edge.discount(tree.discount)
                 delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
                 advantage = delta + discount * config.lambda_ * advantage
                 along.append(advantage)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from treeagent.search.node import Tree, path_return
-from treeagent.views.advantages.common import average, relative, states, trajectories, trajectory_returns
+from treeagent.views.advantages.common import average, relative, trajectories, trajectory_returns
 
 
 def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
@@ -22,7 +22,7 @@ def gigpo_advantages(trees: Sequence[Tree]) -> dict[int, float]:
     anchors: defaultdict[str | int, list[tuple[int, int, float]]] = defaultdict(list)
     episodes = ((tree, path) for tree in trees for path in trajectories(tree))
     for number, (tree, path) in enumerate(episodes):
-        for index, node in enumerate(states(tree, path)):
+        for index, node in enumerate(tree.states(path[:-1])):
             key = id(node) if node.state.key is None else node.state.key
             anchors[key].append((number, index, path_return(path[index:], tree.discount)))
     for steps in anchors.values():
