@@ -91,6 +91,30 @@ def test_a_refusal_names_an_option_that_the_command_has(
     assert "planted:Env" in said and "--trust" in said and "--config" not in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["traces", "--out=t"],
+        ["plan"],
+        ["reward", "fit"],
+        ["export", "--view=criticality", "--out=d", "--hindsight"],
+        ["world", "fit"],
+    ],
+)
+def test_a_run_whose_environment_is_another_runs_world_model_is_no_way_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    downloaded(tmp_path / "theirs", "environment.name", "imagined")
+    with (tmp_path / "theirs" / "config.toml").open("a") as file:
+        file.write('environment.options = { run = "theirs/inner" }\n')
+    write_trees(tmp_path / "theirs" / "trees", "collect", 0, [hand_tree()])
+    downloaded(tmp_path / "theirs" / "inner", "environment.name", "planted:Env")
+    (tmp_path / "planted.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    assert "planted:Env" in refused(*command, "theirs")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:
     checkpoint = downloaded(tmp_path / "mine", "environment.name", "gone:Env")
     hosted = ("policy.generator=remote", "policy.text_only=true")  # reads no tokenizer

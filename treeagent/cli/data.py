@@ -14,7 +14,7 @@ from treeagent.cli.options import (
     Trust,
     find_checkpoint,
     measured_in_hindsight,
-    require_trust,
+    trusted_settings,
 )
 from treeagent.run.terminal import Terminal
 
@@ -107,7 +107,7 @@ def rescore(
     Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
     """
     from treeagent.cli.options import require_trees
-    from treeagent.config import config_difference, load_config
+    from treeagent.config import config_difference
     from treeagent.run.folder import COLLECTED, Run
     from treeagent.run.progress import RichProgress
     from treeagent.stages.rescore import rescore as write
@@ -115,8 +115,7 @@ def rescore(
 
     require_trees(run_folder, COLLECTED)
     source = Run.open(run_folder)
-    require_trust(run_folder / "config.toml", overrides or (), trust)
-    config = load_config(run_folder / "config.toml", overrides or ())
+    config = trusted_settings(run_folder, overrides, trust)
     for key in config_difference(source.config, config):
         if not key.startswith(("rewards.", "search.process_weight")):
             raise UserError(f"a view changes rewards.KEY settings alone, not {key}: leave it out")
@@ -154,8 +153,8 @@ def traces(
     from treeagent.run.folder import Run
 
     run = Run.open(run_folder)
-    require_trust(run_folder / "config.toml", (), trust)
-    with closing(make_env(run.config.environment.name, run.config.environment.options)) as env:
+    environment = trusted_settings(run_folder, (), trust).environment
+    with closing(make_env(environment.name, environment.options)) as env:
         tools = env.tools()
     count = write_traces(run, out, format, source, tools)
     Terminal().print(f"{count:,} traces in {out}")

@@ -210,6 +210,21 @@ def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
                 require_trust(file, (), trust)
 
 
+def trusted_settings(run_folder: Path, overrides: Sequence[str] | None, trust: bool) -> "RunConfig":
+    """The settings of a run that was found on disk, with overrides from the command line.
+
+    Raises:
+        UserError: as ``require_trust``, for the run or for the one whose world model it uses.
+    """
+    from treeagent.config import load_config
+
+    file = run_folder / "config.toml"
+    require_trust(file, overrides or (), trust)
+    config = load_config(file, overrides or ())
+    require_trusted_worlds(config, trust)
+    return config
+
+
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
     """Separate an optional CHECKPOINT from the KEY=VALUE arguments after it."""
     settings = list(overrides or ())
@@ -274,12 +289,10 @@ def measured_in_hindsight(
         trust: the option ``--trust``.
         overrides: settings on the command line.
     """
-    require_trust(run_folder / "config.toml", overrides, trust)
+    config = trusted_settings(run_folder, overrides, trust)
 
-    from treeagent.config import load_config
     from treeagent.run.folder import Run, checkpoint_name
     from treeagent.stages.hindsight import hindsight, searching_policy
 
     checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder), "--model")
-    config = load_config(run_folder / "config.toml", overrides)
     return checkpoint_name(checkpoint, run_folder), hindsight(checkpoint, config)

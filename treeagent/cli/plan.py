@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import Overrides, Trust, find_checkpoint, require_trust, require_trusted_worlds
+from treeagent.cli.options import Overrides, Trust, find_checkpoint, require_trusted_worlds, trusted_settings
 from treeagent.run.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
@@ -53,9 +53,10 @@ def plan(
     run_folder = path if (path / "config.toml").is_file() else None
     file = find_recipe(target) if run_folder is None else run_folder / "config.toml"
     if run_folder is not None:
-        require_trust(file, overrides or (), trust)
-    config = load_config(file, overrides or ())
-    require_trusted_worlds(config, trust)
+        config = trusted_settings(run_folder, overrides, trust)
+    else:
+        config = load_config(file, overrides or ())
+        require_trusted_worlds(config, trust)
 
     from treeagent.cli.preflight import require
     from treeagent.report.plan import print_memory, print_plan

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treeagent.cli.options import Overrides, RunFolder, Trust, find_checkpoint, require_trees, require_trust
+from treeagent.cli.options import Overrides, RunFolder, Trust, find_checkpoint, require_trees, trusted_settings
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer(help="Fit a reward model to a run's trees, and audit it on held-out tasks.", no_args_is_help=True)
@@ -34,7 +34,6 @@ def fit(
 
     Example: treeagent reward fit runs/shop
     """
-    from treeagent.config import load_config
     from treeagent.report.reward import reward_table
     from treeagent.run.folder import COLLECTED, Run
     from treeagent.run.progress import RichProgress
@@ -43,8 +42,7 @@ def fit(
 
     own = Run.open(run_folder)
     require_trees(run_folder, COLLECTED)
-    require_trust(own.path / "config.toml", overrides or (), trust)
-    settings = load_config(own.path / "config.toml", overrides or ())
+    settings = trusted_settings(run_folder, overrides, trust)
     start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own, "--checkpoint")
     with Run.create(run_folder, own.config, resume=True) as run:
         progress = RichProgress(run=run.path)
