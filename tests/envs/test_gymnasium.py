@@ -55,6 +55,20 @@ class Rebuilt(gymnasium.utils.EzPickle, Corridor):  # type: ignore[name-defined,
     """Is pickled as its constructor arguments, so a copy is back at the start."""
 
 
+class Unstarted(Rebuilt):
+    """Refuses a step before the first reset, as Gymnasium's LunarLander does."""
+
+    started = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        self.started = True
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        assert self.started, "You forgot to call reset()"
+        return super().step(action)
+
+
 class Closing(Corridor):
     """A game that ends with its first step and does not start again after it was closed."""
 
@@ -234,7 +248,7 @@ def test_an_environment_of_ones_own_is_wrapped_as_it_is() -> None:
     assert pickle.loads(pickle.dumps(env.snapshot())) == env.snapshot()
 
 
-@pytest.mark.parametrize("game", [Rebuilt, Unpicklable])
+@pytest.mark.parametrize("game", [Rebuilt, Unstarted, Unpicklable])
 def test_a_game_whose_copies_lie_is_replayed(game: type[Corridor]) -> None:
     env = corridor(game())
     assert env.snapshot_kind == "replay"

@@ -28,6 +28,25 @@ from treeagent.envs import make_env
 from treeagent.envs.adapters.openenv import to_openenv
 app = to_openenv(lambda: make_env("shop", {"products": 200}))
 """
+UNVERIFIED = """
+from treeagent.envs import Env
+from treeagent.envs.adapters.openenv import to_openenv
+from treeagent.types import Task
+
+class Walk(Env):
+    def tasks(self, split, count, start=0):
+        return [Task(f"walk-{split}-{n}", "walk", split, n) for n in range(start, start + count)]
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return "start", {}
+
+    def step(self, action):
+        self.steps += 1
+        return "on", 0.25, self.steps == 2, False, {}
+
+app = to_openenv(Walk)
+"""
 COUNTER = """
 import os, time
 from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -109,7 +128,9 @@ def test_one_of_ours_is_the_same_over_the_wire(shop_server: str) -> None:
     boots = ToolCall("search", {"query": "boot"})
     calls: list[str | ToolCall] = ["search[lamp]", "click[no such thing]", boots, "click[back to search]"]
     for task in there.tasks("train", 2):
-        assert there.reset(options={"task": task})[0] == here.reset(seed=task.seed)[0]
+        (asked,) = here.tasks("train", 1, task.seed)
+        first, _ = here.reset(options={"task": asked})
+        assert there.reset(options={"task": task})[0] == f"{asked.prompt}\n{first}"
         for call in calls:
             observation, reward, terminated, truncated, info = here.step(call)
             answer = there.step(call)
@@ -121,6 +142,19 @@ def test_one_of_ours_is_the_same_over_the_wire(shop_server: str) -> None:
             there.restore(place)
             assert there.state_key() == here.state_key()
     there.close()
+
+
+def test_rewards_of_steps_count_where_the_served_environment_has_no_verifier() -> None:
+    process, address = started(UNVERIFIED)
+    there = from_openenv(address, name="walk", prompt="Walk.")
+    try:
+        assert there.reset(seed=0)[0] == "walk\nstart" and there.verify() is None
+        assert [there.step("on")[1:3] for _ in range(2)] == [(0.25, False), (0.25, True)]
+        assert there.verify() is None
+    finally:
+        there.close()
+        process.kill()
+        process.wait()
 
 
 def test_the_conformance_check_passes_with_snapshots_over_the_wire(shop_server: str) -> None:

@@ -136,6 +136,26 @@ def test_the_conformance_check_reports_what_hangs(stairs: WorkerEnv) -> None:
     assert any("forks broke off with EnvTimeout" in violation for violation in report.violations), report.violations
 
 
+def test_a_call_that_is_interrupted_ends_with_its_process(stairs: WorkerEnv) -> None:
+    start(stairs, stairs_task(1, "sleep"))
+    stairs.step("up")
+    timer = threading.Timer(0.2, stairs.interrupt)
+    timer.start()
+    with pytest.raises(EnvCrashed, match=r"step\('up'\): the process was killed by signal 9"):
+        stairs.step("up")
+    timer.join()
+
+
+def test_output_is_forgotten_when_it_grows_too_large(stairs: WorkerEnv) -> None:
+    start(stairs, stairs_task(1, "chatter"))
+    stairs.step("up")
+    stairs.step("up")
+    start(stairs, stairs_task(1, "exit"))
+    stairs.step("up")
+    with pytest.raises(EnvCrashed, match=r"it last wrote: out of \| stairs$"):
+        stairs.step("up")
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [

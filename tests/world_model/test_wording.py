@@ -103,6 +103,9 @@ def test_what_an_action_names() -> None:
     assert target_line(PAGE, 'choose {"option":"pink"}') == "color: Red/Pink"
     assert target_line(RESULTS, "click[3]") == target_line(RESULTS, "back") == target_line("", "click[1]") == ""
     assert argument("take red lamp") == "red lamp"
+    assert argument("find-item[red lamp]") == "red lamp"
+    kinds = [Experience("t", (), action, "").kind for action in ("get-user[7]", "db.find(x)", "go north.", "click[a]")]
+    assert kinds == ["get-user", "db.find", "go", "click"]
 
 
 def test_traces_by_hand() -> None:

@@ -195,6 +195,11 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     return task
 
 
+def opening(task: Task, observation: str) -> str:
+    """The first message that the agent reads: the first observation, after the task's prompt unless it contains it."""
+    return observation if task.prompt in observation else f"{task.prompt}\n{observation}"
+
+
 def probability(noise: float) -> float:
     """Check that ``noise``, a demonstrator's rate of errors, is a probability, and return it.
 

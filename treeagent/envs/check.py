@@ -5,6 +5,7 @@ import random
 import re
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -176,19 +177,21 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
 
 
 def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-    """Return tasks as ``Env.tasks`` does. If the split has fewer, halve ``count`` until it has enough.
+    """Return tasks as ``Env.tasks`` does, or all from ``start`` on if there are fewer than ``count``.
 
     Raises:
         UserError: ``tasks`` returns no sequence.
     """
-    while count:
-        try:
-            found = env.tasks(split, count, start)
-        except ValueError:
-            count //= 2
-            continue
-        return checked_tasks(found, split)
-    return ()
+
+    def are_missing(number: int) -> bool:
+        with suppress(ValueError):
+            env.tasks(split, number, start)
+            return False
+        return True
+
+    if count and are_missing(count):
+        count = bisect_left(range(1, count + 1), True, key=are_missing)
+    return checked_tasks(env.tasks(split, count, start), split) if count else ()
 
 
 def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> Mapping[str, Latency]:
@@ -313,7 +316,9 @@ class _Check:
         """Check that an answer is not rewarded twice, and that rewards do not depend on the time of day or on how long
         the agent thinks."""
         if self.env.snapshot_kind == "none":
-            self.skipped.append("rewards at another time: the environment declares snapshot_kind 'none'")
+            self.skipped.append(
+                "rewards at another time, of a second answer and above 1: the environment declares snapshot_kind 'none'"
+            )
             return
         self.reset()
         player = self.env.demonstrator(0.0)
@@ -421,7 +426,10 @@ class _Check:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
 
     def instances(self) -> None:
-        if self.other is None or self.env.snapshot_kind == "none":
+        if self.env.snapshot_kind == "none":
+            self.skipped.append("shared state: the environment declares snapshot_kind 'none'")
+            return
+        if self.other is None:
             self.skipped.append("shared state: pass a second instance as other")
             return
         self.reset()

@@ -15,7 +15,7 @@ from treeagent.envs.answers import (
     checked_task,
     checked_verdict,
 )
-from treeagent.envs.base import Env
+from treeagent.envs.base import Env, opening
 from treeagent.envs.forks import Forkable, Mark, Snapshots
 from treeagent.envs.pool import EnvPool
 from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
@@ -170,10 +170,9 @@ class EnvDynamics:
         with _forget_state_on_error(fork, episode):
             env, (observation, _) = fork.env, fork.reset(checked_task(task))
             episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
-            opening = observation if task.prompt in observation else f"{task.prompt}\n{observation}"
             key, episode.last = _key(env.state_key(), 0), fork.mark()
             position, legal = _Position(episode.last, episode), self._legal_actions(env)
-            return State(task, (Message("user", opening),), key, position, legal_actions=legal)
+            return State(task, (Message("user", opening(task, observation)),), key, position, legal_actions=legal)
 
     def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
         used = _steps_used(state)

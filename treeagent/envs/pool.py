@@ -133,11 +133,10 @@ class _Instance:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.done():
-                env = self._thread.env
-                self.close()
-                if env is not None:
+                if (env := self._thread.env) is not None:
                     with contextlib.suppress(Exception):  # a user's environment may raise anything
-                        env.interrupt()
+                        env.interrupt()  # before ``close`` begins, which it must not interrupt
+                self.close()
             raise
 
     def close(self) -> Sequence[Future[None]]:

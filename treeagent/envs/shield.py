@@ -12,7 +12,7 @@ from typing import Annotated
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
+from treeagent.envs.answers import checked_key, checked_reset, checked_step, checked_verdict
 from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, read_call
@@ -207,7 +207,8 @@ class ShieldedEnv(Env):
         if not any(pattern.search(text) for pattern in self._needs_approval for text in texts):
             return None
         episode = self._episode
-        state_key = self._env.state_key() or history_key(episode.calls)
+        key = checked_key(self._env.state_key())
+        state_key = history_key(episode.calls) if key is None else key
         task = ("", "") if episode.task is None else (episode.task.id, episode.task.prompt)
         request = Request(*task, state_key, episode.observation, format_call(call))
         return ask(Path(self._approve.folder), request, self._approve.seconds)

@@ -7,6 +7,7 @@ starts a new one.
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import pickle
 import random
@@ -63,9 +64,10 @@ class WorkerEnv(Env):
     All methods of ``Env`` work; arguments and results are pickled. The parent keeps the snapshots as bytes, so they
     outlive the environment's process. If the environment's snapshots are not portable, ``snapshot_kind`` is "replay".
 
-    An exception of the environment is raised again in the parent, with the worker's traceback in its notes. The
-    environment may be in any state then, so its process is killed. The process is kept only after ``Unanswered``, which
-    says that there is no answer to an action.
+    An exception of the environment is raised again in the parent, with the worker's traceback in its notes. After an
+    exception of a call of an episode the environment may be in any state, so its process is killed. The process is kept
+    after ``Unanswered``, which says that there is no answer to an action, and after an exception of a call that touches
+    no episode, such as ``tasks``.
 
     The limits protect against mistakes, not against malicious code. POSIX only.
 
@@ -149,6 +151,11 @@ class WorkerEnv(Env):
         """Return the environment's demonstrator. It acts in the environment's process, but uses the caller's random
         generator."""
         return _RemoteDemonstrator(self, noise) if self._call("demonstrator", noise) else None
+
+    def interrupt(self) -> None:
+        """Kill the process, whose call in another thread then raises ``EnvCrashed``."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """Close the environment if it does so in time, then end the process. A later call starts a new process."""
@@ -250,8 +257,9 @@ class _Process:
         self._answers = self._channel.makefile("rb")
         lifeline, ours = os.pipe()
         self._lifeline = os.fdopen(ours, "wb")
-        # A file never blocks the writer, as a full pipe would. Append mode allows truncation while it is written.
-        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the process
+        # A file never blocks the writer, as a full pipe would. With O_APPEND it can be truncated while it is written.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        fcntl.fcntl(self._stderr, fcntl.F_SETFL, os.O_APPEND)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
@@ -281,8 +289,13 @@ class _Process:
         answer: bytes = pickle.load(self._answers)
         return answer
 
+    def kill(self) -> None:
+        """Kill the process and all processes that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def ended(self) -> bool:
-        """Whether the process has ended by itself."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def end(self, grace_seconds: float = 0.0) -> str:
@@ -293,8 +306,7 @@ class _Process:
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         code = self._process.wait()
         self._answers.close()
         self._channel.close()

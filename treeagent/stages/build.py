@@ -93,7 +93,7 @@ def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
 
 
 def environment(config: RunConfig) -> Env:
-    """The run's environment, built once in each process."""
+    """The run's environment, which the process keeps."""
     return _environment(_SETTINGS.dump_json(config.environment))
 
 
@@ -128,9 +128,9 @@ _pool: tuple[bytes, EnvPool] | None = None
 """The last pool, with the settings of its environment in JSON."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _environment(written: bytes) -> Env:
-    """``_made``, cached for the last settings."""
+    """``_made``, cached for the last settings: those of the run, and those of a stage of its curriculum."""
     return _made(written)
 
 

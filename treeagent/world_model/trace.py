@@ -59,7 +59,7 @@ def argument(action: str) -> str:
             return " ".join(map(str, orjson.loads(rest).values()))
         except (orjson.JSONDecodeError, AttributeError):
             return rest
-    bracketed = re.match(r"\w+\s*[\[(](.*)[\])]$", action.strip(), re.DOTALL)
+    bracketed = re.match(r"[\w.-]+\s*[\[(](.*)[\])]$", action.strip(), re.DOTALL)
     return bracketed[1] if bracketed else rest
 
 

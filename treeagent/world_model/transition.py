@@ -39,7 +39,7 @@ class Experience:
     @property
     def kind(self) -> str:
         """The action's first word, such as ``search``."""
-        word = re.match(r"\W*(\w+)", self.action)
+        word = re.match(r"\W*(\w+(?:[.-]\w+)*)", self.action)
         return word[1].lower() if word else ""
 
     @property

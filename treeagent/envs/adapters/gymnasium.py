@@ -166,8 +166,11 @@ class GymnasiumEnv(Env):
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
             results = [self.step(name) for name in names]
-            self.restore(snapshot)
-            if [self.step(name) for name in names] != results:
+            try:
+                self.restore(snapshot)
+                if [self.step(name) for name in names] != results:
+                    return False
+            except Exception:  # a copy that was built anew may raise anything before its first reset
                 return False
             if not self.legal_actions():
                 self.reset(options={"task": task})

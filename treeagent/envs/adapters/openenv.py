@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Literal, NamedTuple
 
 from treeagent.envs.adapters import required, seeded_tasks
-from treeagent.envs.base import Env, SnapshotKind, SnapshotLost, StepResult, ToolSpec, task_to_play
+from treeagent.envs.base import Env, SnapshotKind, SnapshotLost, StepResult, ToolSpec, opening, task_to_play
 from treeagent.envs.calls import as_call
 from treeagent.envs.worker import EnvCrashed, EnvTimeout
 from treeagent.types import Split, Task, ToolCall, UserError
@@ -107,10 +107,12 @@ class OpenEnvEnv(Env):
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return seeded_tasks(self._name, self._prompt, split, count, start)
 
-    def verify(self) -> float:
-        """Return the verdict that a server of ``to_openenv`` sends. For other servers, return 1 if the episode has
-        ended in success, otherwise 0."""
+    def verify(self) -> float | None:
+        """Return the verdict that a server of ``to_openenv`` sends, or None if its environment has no verifier. For
+        other servers, return 1 if the episode has ended in success, otherwise 0."""
         observation, reward, done = self._last_answer()
+        if observation.get("verifies") is False:
+            return None
         verdict = observation.get("verdict")
         return float(verdict) if verdict is not None else float(done and self._success(observation, reward))
 
@@ -204,7 +206,8 @@ from_openenv = OpenEnvEnv
 def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
     """Return a FastAPI application that serves environments over OpenEnv; run it with uvicorn.
 
-    ``reset(seed)`` starts training task number ``seed``; ``split`` and ``index`` choose another task. An action is
+    ``reset(seed)`` starts training task number ``seed``; ``split`` and ``index`` choose another task. The first
+    observation contains the task's prompt. An action is
     ``{"call": text}`` or ``{"tool": name, "arguments": {…}}``. Snapshots, which OpenEnv lacks, are actions with a verb.
     ``{"verb": "snapshot"}`` returns a number. ``{"verb": "restore", "snapshot": number, "reseed": seed}`` returns to
     that snapshot, or returns a ``tool_error`` if there is no such snapshot. A session keeps its snapshots, also across
@@ -232,6 +235,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
         truncated: bool = False
         tool_error: str | None = None
         verdict: float | None = None
+        verifies: bool = True
         state_key: str | None = None
         snapshot: int | None = None
 
@@ -242,14 +246,18 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.env, self.steps = make(), 0
+            self.verifies = False
             self.snapshots: dict[int, object] = {}
             self.numbers = count()
 
         def reset(self, seed: int | None = None, split: Split | None = None, index: int = 0, **_: Any) -> Any:
             options = {"task": self.env.tasks(split, 1, index)[0]} if split is not None else None
-            observation, _ = self.env.reset(seed=seed, options=options)
-            self.steps = 0
-            return EnvObservation(text=observation, state_key=self.env.state_key())
+            task = task_to_play(self.env, seed, options)
+            observation, _ = self.env.reset(seed=task.seed, options={"task": task})
+            self.steps, self.verifies = 0, self.env.verify() is not None
+            return EnvObservation(
+                text=opening(task, observation), verifies=self.verifies, state_key=self.env.state_key()
+            )
 
         def step(self, action: Any, **_: Any) -> Any:
             if action.verb == "snapshot":
@@ -273,6 +281,7 @@ def to_openenv(make: Callable[[], Env], *, sessions: int = 16) -> Any:
                 truncated=truncated,
                 tool_error=str(info["tool_error"]) if "tool_error" in info else None,
                 verdict=self.env.verify() if terminated else None,
+                verifies=self.verifies,
                 state_key=self.env.state_key(),
             )
 
