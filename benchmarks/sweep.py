@@ -9,8 +9,9 @@ the final "finish". Every search method has the same limit of generated tokens p
 
 The figures of a row explain its success. ``p`` is the share of sampled episodes that succeed, and q = p^(1/H). In rows
 that keep trees, "at 100 steps" is the success after the first 100 environment steps, and "at 10 s" that after the first
-10 seconds if each step took 0.1 s. What was spent later is cut off, and nothing else is changed. ``value_siblings`` is
-the chance that V prefers the sibling that leads to a success.
+10 seconds if each step took 0.1 s. What was spent later is cut off. A search without an end by then counts as failed,
+while an evaluation continues its plan greedily. ``value_siblings`` is the chance that V prefers the sibling that leads
+to a success.
 """
 
 import random
@@ -162,7 +163,7 @@ def measure_arm(
     if found:
         figures["taken"] = statistics.fmean(found)
     if trees:
-        figures |= of_trees(trees)
+        figures |= of_trees(trees, config.evaluate.likelihood_weight)
     if mode == "best_of_n":
         figures["p"] = statistics.fmean(map(sampled, trees))
     return replace(outcome_row(*row_key, task_range.start, outcomes), seconds=seconds, figures=figures)
@@ -189,9 +190,9 @@ def sampled(tree: Tree) -> float:
     return statistics.fmean(paid is not None and reaches(paid, 1.0) for paid in ends)
 
 
-def of_trees(trees: Sequence[Tree]) -> dict[str, float]:
-    """Success at other limits, and the signal of V."""
-    searches = [moments(tree) for tree in trees]
+def of_trees(trees: Sequence[Tree], likelihood_weight: float) -> dict[str, float]:
+    """Success at other limits, and the signal of V. ``likelihood_weight`` is that of the evaluation."""
+    searches = [moments(tree, likelihood_weight) for tree in trees]
 
     def success(budget: float, cost: Callable[[Spent], float]) -> float:
         ends = [[moment.taken for moment in search if cost(moment.spent) <= budget] for search in searches]

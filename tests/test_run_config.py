@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,14 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
 )
 def test_settings_that_do_not_go_together_and_overrides_without_a_key_are_named(override: str, said: str) -> None:
     assert sentence(None, override).startswith(said)
+
+
+@pytest.mark.parametrize(("value", "is_read"), [("0.0", True), ("0.25", False)])
+def test_a_removed_setting_is_ignored_only_if_it_did_nothing(tmp_path: Path, value: str, is_read: bool) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[search]\nroot_noise = {value}\n")
+    with nullcontext() if is_read else pytest.raises(ConfigError, match="root_noise is no setting"):
+        assert load_config(file) == RunConfig()
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ class Doors(Env):
         self.taken, self.doors = snapshot
 
 
+class StuckDoors(Doors):
+    """Cannot begin the first two tasks of a split."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if (task_to_play(self, seed, options).seed or 0) < 2:
+            raise RuntimeError("the house is locked")
+        return super().reset(seed=seed, options=options)
+
+
 class ToldDoors(Doors):
     """Doors that tell the doors that were opened to everyone."""
 

@@ -49,7 +49,7 @@ def test_the_share_of_sampled_episodes_that_succeed() -> None:
 def test_success_at_fewer_steps_is_that_of_the_episodes_within_them() -> None:
     trees = climbed(20)
     within = sum(any(won(tree, 25)) for tree in trees) / 20
-    figures = of_trees(trees)
+    figures = of_trees(trees, 0.0)
     assert figures["at 50 steps"] == within < figures["at 400 steps"] == sum(any(won(tree, 50)) for tree in trees) / 20
     assert figures["at 5 s"] == pytest.approx(within, abs=0.1)  # 49 steps of 0.1 s, and little time for the search
     assert figures["value_auc_ends"] > 0.99

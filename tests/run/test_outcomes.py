@@ -217,4 +217,16 @@ def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) ->
         assert told.startswith(f"all 3 episodes of small in mode {mode} failed before their first step")
         assert "the model's context holds 8" in told and told.endswith("continue with --resume")
         assert Run.open(out).stages() == {}
-        assert not any((out / name).exists() for name in ("results.json", "outcomes", "episodes"))
+        assert not any((out / name).exists() for name in ("results.json", "outcomes"))
+
+
+def test_a_batch_of_which_no_episode_began_belongs_to_the_finished_row(toy: Path, tmp_path: Path) -> None:
+    doors = ["environment.name=toy_doors:StuckDoors", "environment.options={}", 'evaluate.modes=["greedy"]']
+    config = load_config(None, [*SETTINGS, *doors])
+    for batches in (WAVES, 0):
+        watcher = Watcher()
+        measured(tmp_path / "run", toy, watcher, config)
+        assert len(watcher.played) == batches
+    run = Run.open(tmp_path / "run")
+    assert [row["errors"] for row in run.result_rows()] == [2]
+    assert len(list(read_as(from_record, run.episodes))) == 7

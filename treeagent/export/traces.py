@@ -38,9 +38,9 @@ class TraceFacts:
     """The environment's tools. Actions that are texts are parsed as calls of these; if empty, they stay texts."""
     model: str
     stage: str
-    """Name of the tree's shard."""
+    """Name of the tree's shards."""
     began: int
-    """Time at which the shard was written, in nanoseconds since 1970."""
+    """Time at which the first shard of this name was written, in nanoseconds since 1970."""
     advantages: AdvantageConfig
 
 

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treeagent.run.folder import COLLECTED
+from treeagent.run.folder import SEARCHED
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
 """The results of one policy in one mode. The keys are those of ``RESULT_COLUMNS``, ``success_low`` and ``success_high``
-(95 % interval), ``error`` (the text of the first error), and others that docs/files.md lists."""
+(95 % interval), ``error`` (the text of the first error), and those that ``run.outcomes.summarise`` and
+``run.reviewed.reviewed_rows`` add."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
@@ -46,13 +47,14 @@ SIGNAL_NOTE = (
 
 
 def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
-    """The name and the ``value_signal`` of the last stage of searched training tasks in which an AUC is known.
+    """The name and the ``value_signal`` of the last stage of training tasks, searched in the environment, in which an
+    AUC is known.
 
     An AUC needs both states from which a success was found and others. Without such a stage, the result is ("", ()).
     """
     for name in reversed(list(stages)):
         rows = stages[name].get("value_signal", ())
-        if (name == COLLECTED or name.startswith(f"{COLLECTED}-")) and any(row["auc"] is not None for row in rows):
+        if SEARCHED.fullmatch(name) and any(row["auc"] is not None for row in rows):
             return name, rows
     return "", ()
 

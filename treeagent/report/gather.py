@@ -13,9 +13,9 @@ from treeagent.report.describe import Row, latest_signal
 from treeagent.report.reviews import Reviews, reviews
 from treeagent.rewards.constraint import path_costs, within_budgets
 from treeagent.run.alarms import first_cause
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.folder import SEARCHED, Run
 from treeagent.run.reviewed import reviewed_rows
-from treeagent.search.node import Edge, Tree
+from treeagent.search.node import Edge, Tree, solved
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_names
 from treeagent.views.advantages import advantages
@@ -33,8 +33,6 @@ MOST_TREES = 1000
 _MOST_CURVES = 5
 """How many rounds of collecting one figure shows: evenly spaced, with the first and the last."""
 _BARS = 20
-_COLLECTION = re.compile(rf"{COLLECTED}(-\d+)?")
-"""Names of collections that were searched in the environment, not in a world model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
     rows, stages = reviewed_rows(run), run.stages()
     learned = _Collected()
     for name in run.collections():
-        if _COLLECTION.fullmatch(name):
+        if SEARCHED.fullmatch(name):
             learned.read(run, name)
     signal = latest_signal(stages)
     value, value_notes = _value_charts(signal[1], learned, planned_ends(run, rows))
@@ -214,7 +212,7 @@ class _Collected:
                 self.first.append(tree)
             if found := moments(tree):
                 searches.append(found)
-                self.solved |= found[-1].found
+            self.solved = self.solved or solved(tree)
             self.states += estimated_states(tree)
             self.ends += estimated_ends(tree)
             if update.pairs.rule == "trajectory":

@@ -216,8 +216,9 @@ def _alarm_threshold(share: float, least: float) -> float:
     return max(least, min(2 * share, (1 + share) / 2))
 
 
-def _has_fallen(first: Figures, last: Figures, name: str, share: float = 0.3) -> bool:
-    return last[name] < (1 - share) * first[name]
+def _has_fallen(first: Figures, last: Figures, name: str) -> bool:
+    """Whether a figure has fallen by more than 30 %."""
+    return last[name] < 0.7 * first[name]
 
 
 def short_of_memory(name: str, table: str, parts: int, recomputes: bool) -> str:

@@ -3,6 +3,7 @@ writer."""
 
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ REWARD = "reward"
 """Name of a reward model's folder among the checkpoints, and of the stage that fits it."""
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
+SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
+"""Names of training trees that were searched in the environment. Those with a suffix grew in a world model, or are
+variations of tasks."""
 
 _NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "engine", "mirror", "ray.", "trackers", "policy.cache_bytes", "remote."),

@@ -244,7 +244,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
         emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
-    if job.episodes is not None and not all_failed_at_start(outcomes):
+    if job.episodes is not None:
         job.episodes.mkdir(exist_ok=True)
         job.write(job.episodes, episodes)
     return outcomes, seconds

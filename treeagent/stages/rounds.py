@@ -21,6 +21,7 @@ from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
 from treeagent.search.limits import Limits
 from treeagent.search.node import accuracy
+from treeagent.search.record import from_record
 from treeagent.stages.audit import audit_world
 from treeagent.stages.build import environment, variations
 from treeagent.stages.curriculum import choose_stage, curriculum_figures, round_stage
@@ -28,7 +29,7 @@ from treeagent.stages.search import BatchJob, batches, search_batches
 from treeagent.stages.update import constrain, learn
 from treeagent.stages.warm_start import warm_start
 from treeagent.stages.world import claims_kept, fit, imagined_trees
-from treeagent.store import shards, write_atomic
+from treeagent.store import read_as, shards, write_atomic
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
@@ -384,7 +385,7 @@ def _search_variations(
     search_batches(config, run, progress, jobs)
     kept = [
         (place, tree)
-        for (place, _), tree in zip(varied, read_trees(run.trees, [all_name]), strict=True)
+        for (place, _), tree in zip(varied, read_as(from_record, run.trees, all_name), strict=True)
         if is_worth_learning(searched[place].accuracy, accuracy(tree))
     ]
     append(run.trees, kept_name, write_trees(run.trees, kept_name, 0, (tree for _, tree in kept)))
