@@ -63,9 +63,9 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
-_REMOVED: Mapping[str, object] = {"search.root_noise": 0.0, "search.stop_when_decided": False}
-"""Settings of older versions, with the value at which they did nothing. RUN/config.toml holds every setting, so with
-this value they are ignored."""
+_REMOVED: Mapping[tuple[str, str], object] = {("search", "root_noise"): 0.0, ("search", "stop_when_decided"): False}
+"""Settings of older versions, by table and name, with the value at which they did nothing. RUN/config.toml holds every
+setting, so with this value they are ignored."""
 _OPEN_TABLES = (
     "environment.options.",
     "adapt.stages[].options.",
@@ -990,8 +990,7 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
         json.dumps(settings, default=str)  # fails on values nested too deeply
     except (OSError, ValueError, RecursionError) as error:  # missing, not UTF-8, not TOML, or nested too deeply
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
-    for key, unused in _REMOVED.items():
-        table, _, name = key.rpartition(".")
+    for (table, name), unused in _REMOVED.items():
         if isinstance(section := settings.get(table), dict) and section.get(name) == unused:
             del section[name]
     parent = settings.pop("extends", None)

@@ -96,8 +96,8 @@ def sizes_where(result: Result, tokens: str, verdict: str) -> list[str]:
 
 
 def crossing_words(result: Result, tokens: str) -> str:
-    """Sentences that say at which horizons tree search solves more, less or as much, and what q at the shortest horizon
-    predicts."""
+    """Sentences that say at which horizons tree search solves more, less or as much, and from which horizon on it
+    should by ``predicted_crossing`` at the shortest horizon."""
 
     def solved(sizes: Sequence[str]) -> str:
         arms = {size: (f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
@@ -116,8 +116,10 @@ def crossing_words(result: Result, tokens: str) -> str:
         sentences.append(f"For tasks of {horizons} decisions, the 95 % interval of their difference includes 0.")
     sizes = sweep_sizes(result)
     predicted = decimal(predicted_crossing(result, tokens, sizes[0]))
+    measured = f", measured from {horizon(result, more[0]):g}" if more else ""
     sentences.append(
-        f"The chance of a right decision at the shortest tasks predicts that search wins from {predicted} decisions on."
+        f"Search should win where the limit pays for less than one success of best-of-N. By the chance of a right "
+        f"decision at the shortest tasks, that is from {predicted} decisions on{measured}."
     )
     return " ".join(sentences)
 

@@ -32,9 +32,9 @@ def short(value: float) -> str:
 
 
 def spread(found: Estimate, sign: str = "", digits: int = 1) -> str:
-    """A mean ± half of its 95 % interval."""
+    """A mean ± half of its 95 % interval. Two seeds are too few for an interval."""
     text = f"{found.mean:{sign},.{digits}f}".replace("-", "−")
-    return text if found.half is None else f"{text} ± {decimal(found.half, digits)}"
+    return text if found.half is None or found.seeds < 3 else f"{text} ± {decimal(found.half, digits)}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -139,19 +139,24 @@ def _rounds(row: Row) -> list[tuple[int, float]]:
     return sorted((int(words[1]), 100 * figure) for words, figure in round_figures)
 
 
-def gains(result: Result, arm: str, control: str, before: str = "before") -> str:
-    """How many points an arm and a control gain over ``before``, as the end of a sentence about the arm.
+def gains(result: Result, arm: str, control: str) -> str:
+    """How many points an arm and a control gain over the arm "before", as the end of a sentence about the arm."""
+    gain, other = (spread(difference(result, each, "before"), "+") for each in (arm, control))
+    return f"gains {gain} points over the policy before, where `{control}` gains {other}"
 
-    Gains are means over the seeds that both have.
-    """
-    seeds = result.of(arm).keys() & result.of(control).keys()
-    gain, other = (
-        statistics.fmean(percent(result.of(each)[seed]) - percent(result.of(before)[seed]) for seed in seeds)
-        for each in (arm, control)
-    )
-    if other <= 0:
-        return f"gains {gain:.1f} points, where `{control}` gains none"
-    return f"gains {gain:.1f} points, {short(gain / other)} times as many as `{control}`"
+
+def kept_none(result: Result) -> str:
+    """A sentence that names the updates of which validation kept no step: their policy solves the same tasks as the one
+    before them. Empty if there are none. An arm such as "rft-dpo" continues from the arm "rft"."""
+    parts = list[str]()
+    for arm in (each for each in played_arms(result) if each != "before"):
+        for start in {"before", arm.partition("-")[0]} & set(result.arms) - {arm}:
+            pairs = paired(result.of(arm), result.of(start))
+            if same := sum(one.solved == other.solved for one, other in pairs):
+                parts.append(f"`{arm}` (as `{start}`, {same} of {len(pairs)} seeds)")
+    if not parts:
+        return ""
+    return f"In some runs no step did better on validation tasks than the policy before it: {', '.join(parts)}."
 
 
 def budgets(result: Result) -> Grid:
@@ -323,8 +328,10 @@ def caption(result: Result) -> str:
         parts.append(f"{count} seed{'s' * (count != 1)}, {each}{', own ones for each' * (own and count > 1)}")
     else:
         parts.append(f"{count} repetition{'s' * (count != 1)}")
-    if count > 1:
+    if count > 2 or (count == 2 and not tasks):
         parts.append("mean ± half of the 95 % t-interval over them")
+    elif count == 2:
+        parts.append("mean of both, too few for an interval")
     limits = [f"{decimal(value, 0)} {name.replace('_', ' ')}" for name, value in result.budgets.items()]
     if limits:
         parts.append(f"limit of a task: {', '.join(limits)}")

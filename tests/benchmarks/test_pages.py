@@ -8,7 +8,17 @@ import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.sweeps import crossing_words, horizon, predicted_crossing, sizes_where, step_chance, sweep_sizes
-from benchmarks.pages.tables import crossing, decimal, gains, horizons, measured, rounds_table, sampled, short
+from benchmarks.pages.tables import (
+    crossing,
+    decimal,
+    gains,
+    horizons,
+    kept_none,
+    measured,
+    rounds_table,
+    sampled,
+    short,
+)
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
 
@@ -118,11 +128,11 @@ def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
 
 
 def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:
-    store(tmp_path, "methods", {"mcts": (6, 7), "best_of_n": (5, 6)}, generated_tokens=800.0)
+    store(tmp_path, "methods", {"mcts": (6, 7, 8), "best_of_n": (5, 6, 7)}, generated_tokens=800.0)
     files = made(tmp_path)
-    # 12.706 · 7.07 / √2 = 63.5 for both arms. Each seed gains ten points, so the paired interval has no width.
-    assert "| mcts | 65.0 ± 63.5 | 60.0 70.0 | +10.0 ± 0.0 | 5 | 800 |" in page(files, "search")
-    assert "2 seeds, 10 held-out tasks a seed, own ones for each" in page(files, "search")
+    # 4.303 · 10 / √3 = 24.8 for both arms. Each seed gains ten points, so the paired interval has no width.
+    assert "| mcts | 70.0 ± 24.8 | 60.0 70.0 80.0 | +10.0 ± 0.0 | 5 | 800 |" in page(files, "search")
+    assert "3 seeds, 10 held-out tasks a seed, own ones for each" in page(files, "search")
     assert "commit 0123456" in page(files, "search")
     assert b"mcts" in files["results/search-methods.svg"]
 
@@ -157,7 +167,7 @@ def test_readme_gets_the_block_between_its_marks(tmp_path: Path) -> None:
     store(tmp_path, "quickstart", {"base, greedy": (4, 5), "base, mcts": (8, 9)})
     block = with_block(README, tmp_path)
     assert block.startswith("Before.\n<!-- results:begin -->\n| ") and block.endswith("<!-- results:end -->\nAfter.\n")
-    assert "| base, mcts | 85.0 ± 63.5 | 80.0 90.0 | +40.0 ± 0.0 |" in block and "old" not in block
+    assert "| base, mcts | 85.0 | 80.0 90.0 | +40.0 |" in block and "old" not in block  # two seeds have no interval
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
@@ -266,7 +276,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
     assert "For tasks of 2 decisions" in page(files, "search")
-    assert "search wins from 3.2 decisions on" in page(files, "search")
+    assert "from 3.2 decisions on, measured from 4." in page(files, "search")
     assert "| 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
     assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
@@ -303,9 +313,16 @@ def test_what_rounds_add_by_hand(tmp_path: Path) -> None:
         for seed, each in enumerate(seeds)
     )  # fmt: skip
     found = Result("learning", "Which?", {}, (SESSION,), rows)
-    assert gains(found, "adapt", "rft").startswith(f"gains 60.0 points, {short(3.0)} times")
-    assert "none" in gains(found, "rft", "before")
+    assert "+60.0 points" in gains(found, "adapt", "rft") and gains(found, "adapt", "rft").endswith("+20.0")
     head, _, adapt, rft = rounds_table(found).splitlines()
     assert head.endswith("| round 1 | round 2 |")
-    assert adapt.startswith("| adapt | +40.0 ± 0.0 | +20.0 ± ") and rft.startswith("| rft | +30.0 ± ")
-    assert "−10.0 ± " in rft
+    assert adapt == "| adapt | +40.0 | +20.0 |" and rft == "| rft | +30.0 | −10.0 |"
+
+
+def test_updates_that_validation_undid_are_named(tmp_path: Path) -> None:
+    store(tmp_path, "updates", {"before": (3, 4), "rft": (5, 6), "rft-dpo": (5, 7), "grpo": (3, 4), "dpo": (4, 5)})
+    found = read(tmp_path / "updates.json")
+    assert found is not None
+    told = kept_none(found)
+    assert "`rft-dpo` (as `rft`, 1 of 2 seeds)" in told and "`grpo` (as `before`, 2 of 2 seeds)" in told
+    assert "`dpo`" not in told
