@@ -8,7 +8,6 @@ from typing import Any, cast
 import orjson
 import pytest
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -80,23 +79,27 @@ def test_help_comes_fast_and_loads_nothing_heavy() -> None:
     assert all(command in result.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_by_an_example(command: str) -> None:
-    result = treeagent(command, "--help")
-    assert result.exit_code == 0
-    assert f"Example: treeagent {command} " in result.stdout
+def all_commands() -> dict[tuple[str, ...], Any]:
+    """Every command and every group, by the words that call it."""
+    found, waiting = dict[tuple[str, ...], Any](), [((), cast(Any, get_command(app)))]
+    while waiting:
+        path, command = waiting.pop()
+        found[path] = command
+        waiting += [((*path, name), each) for name, each in getattr(command, "commands", {}).items()]
+    return found
 
 
-def test_help_loses_no_word_to_markup() -> None:
+@pytest.mark.parametrize(("path", "command"), all_commands().items(), ids=str)
+def test_every_command_explains_itself_by_an_example_and_loses_no_word_to_markup(
+    path: tuple[str, ...], command: Any
+) -> None:
     """Rich treats a word in brackets as markup and drops it without a warning."""
-    group = cast(TyperGroup, get_command(app))
-    commands: dict[tuple[str, ...], Any] = {(name,): command for name, command in group.commands.items()}
-    world = cast(TyperGroup, group.commands["world"])
-    commands |= {("world", name): command for name, command in world.commands.items()}
-    for path, command in commands.items():
-        shown = treeagent(*path, "--help").stdout.replace("│", " ").split()
-        for text in [command.help, *(getattr(option, "help", None) for option in command.params)]:
-            assert set((text or "").split()) <= set(shown), path
+    result = treeagent(*path, "--help")
+    assert result.exit_code == 0
+    assert hasattr(command, "commands") or f"Example: treeagent {' '.join(path)} " in result.stdout
+    shown = result.stdout.replace("│", " ").split()
+    for text in [command.help, *(getattr(option, "help", None) for option in command.params)]:
+        assert set((text or "").split()) <= set(shown), path
 
 
 def test_a_bad_setting_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -16,6 +16,15 @@ def test_a_difference_is_paired_by_task() -> None:
     assert mean == -50 and half == pytest.approx(56.58, abs=0.01)
 
 
+def test_only_the_chosen_disturbances_are_played(finished_run: Path, tmp_path: Path) -> None:
+    few = ["evaluate.tasks=2", 'evaluate.modes=["greedy"]', "workers=1", 'evaluate.suite=["noise"]']
+    base = finished_run / "checkpoints" / "base"
+    done = treeagent("eval", base, "--config", CONFIG, "--out", tmp_path / "run", *few)
+    assert done.returncode == 0, done.stderr
+    rows = orjson.loads((tmp_path / "run" / "suite.json").read_bytes())
+    assert [row.get("under") for row in rows] == [None, "noise"]
+
+
 def test_eval_plays_the_same_tasks_under_each_disturbance(finished_run: Path, tmp_path: Path) -> None:
     few = ["evaluate.tasks=2", 'evaluate.modes=["greedy"]', "workers=1"]
     base = finished_run / "checkpoints" / "base"

@@ -51,8 +51,9 @@ def test_the_queue_of_a_run(tmp_path: Path) -> None:
         ("episode", "e0", 0),
         ("episode", "e1", 0),
         ("episode", "e0", 1),
-        *[("pair", item.task_id, 1) for item in items[5:7]],
+        *[("pair", task, 1) for task in [item.task_id for item in items[5:7]]],
     ]
+    assert sorted(item.task_id for item in items[5:7]) == ["t0", "t1"]
     assert [(item.doubt, item.texts[-1].split()[-1]) for item in items[2:5]] == [(0.5, "0"), (0.0, "1"), (0.5, "1")]
     assert [load(run, item).task.id for item in items] == [item.task_id for item in items]
 

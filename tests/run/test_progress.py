@@ -1,6 +1,8 @@
 import io
 from contextlib import ExitStack
 
+import pytest
+
 from treeagent.run.progress import LockedProgress, Progress, QuietProgress, RichProgress, RunPosition, Stage
 from treeagent.run.terminal import Terminal
 
@@ -38,8 +40,9 @@ def test_bars_are_drawn_until_the_last_of_two_side_by_side_ends() -> None:
     assert "6/7" in stream.getvalue()[before:]
 
 
-def test_it_can_be_quiet() -> None:
+def test_it_can_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     work(QuietProgress())
+    assert capsys.readouterr() == ("", "")
 
 
 STAGES = [Stage("demonstrations", 10), Stage("search", 20), Stage("updates", 30, ("rft", "dpo"))]

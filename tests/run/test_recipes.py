@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("recipe", recipes(), ids=lambda recipe: str(recipe.name))
 def test_every_recipe_is_valid_and_described(recipe: object) -> None:
     path, sentence = recipe.path, recipe.sentence  # type: ignore[attr-defined]
-    load_config(path)
+    assert load_config(path) != load_config(None)
     assert sentence.endswith(".") and 5 <= len(sentence.split()) <= 30
 
 

@@ -9,7 +9,6 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from tangle import DEPTH, PlaceValue, Tangle, configs, search, seeds, worlds
 from toy_search import (
     AllPolicy,
@@ -294,11 +293,6 @@ def test_without_a_value_only_rewards_count() -> None:
     assert tree.budget.estimates == 0
 
 
-def test_no_simulations_are_refused() -> None:
-    with pytest.raises(ValidationError, match="simulations"):
-        SearchConfig(limits=Limits(simulations=0))
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=f"task toy was estimated as {value}"):
@@ -420,19 +414,6 @@ def test_a_failing_environment_costs_its_own_tree_only() -> None:
     assert plain(failed)["error"] == "RuntimeError: the page did not load"
 
 
-def test_a_task_that_is_over_at_its_reset_is_an_error_of_its_tree() -> None:
-    """The protocol has no ended root: the environment raises when the root is stepped."""
-
-    class Over(Maze):
-        async def step(self, state: State, action: Action) -> Transition:
-            raise ValueError("task is over: a terminal state has no next step")
-
-    [tree] = grow(AllPolicy("a", "b"), Over(), SearchConfig(), HashValue())
-    assert tree.error == "ValueError: task is over: a terminal state has no next step"
-    assert tree.root.visits == tree.budget.simulations == 0
-    assert [edge.child for edge in tree.root.edges] == [None, None]
-
-
 def test_a_step_that_takes_too_long_is_an_error_of_its_tree() -> None:
     class Stuck(Maze):
         async def step(self, state: State, action: Action) -> Transition:
@@ -502,18 +483,3 @@ def test_nothing_grows_beyond_a_refused_call(prune: bool) -> None:
     refused = [node for node in tree.nodes() if node.invalid and not node.ended]
     assert refused
     assert any(node.edges for node in refused) != prune
-
-
-def test_an_environment_that_fails_to_reset_costs_its_own_tree_only() -> None:
-    class Fragile(Corridor):
-        async def reset(self, task: Task) -> State:
-            if task.id == "broken":
-                raise ConnectionError("no server")
-            return await super().reset(task)
-
-    config = SearchConfig(limits=Limits(simulations=4))
-    broken, sound = grow(AllPolicy("left", "right"), Fragile(), config, HashValue(), [task("broken"), task("sound")])
-    (alone,) = grow(AllPolicy("left", "right"), Corridor(), config, HashValue(), [task("sound")])
-    assert broken.error == "ConnectionError: no server"
-    assert broken.budget.simulations == 0 and not broken.root.edges
-    assert digest(sound) == digest(alone)

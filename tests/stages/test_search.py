@@ -80,12 +80,15 @@ def bought(task: Task, reward: float) -> Tree:
     return Tree(task, 0, root)
 
 
-def updated(folder: Path, trees: list[Tree], *settings: str) -> tuple[dict[str, Any], list[float]]:
-    """Update a policy without a head. Returns the result and the losses that the training reported."""
+def updated(
+    folder: Path, trees: list[Tree], *settings: str, told: list[float] | None = None
+) -> tuple[dict[str, Any], list[float]]:
+    """Update a policy without a head. Returns the result and the losses that the training reported, which are added to
+    ``told`` at once."""
+    told = [] if told is None else told
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), folder / "base")
     (folder / "trees").mkdir()
     write_shard(folder / "trees", "collect", 0, map(to_record, trees))
-    told = list[float]()
     config = load_config(
         None,
         [
@@ -115,7 +118,7 @@ def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_tr
     trees = [bought(replace(TASK, id=f"t{place}"), reward) for place, reward in enumerate(rewards)]
     told = list[float]()
     with pytest.raises(UserError, match=reason):
-        _, told = updated(tmp_path, trees)
+        updated(tmp_path, trees, told=told)
     assert told == []
     assert not (tmp_path / "rft").exists()
 

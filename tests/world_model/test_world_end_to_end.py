@@ -23,7 +23,6 @@ from treeagent.world_model.wording import Wording
 
 WORDING = Wording(instructions="")
 SHAPE = ScratchConfig(vocabulary=600, layers=2, width=64, heads=2, context=512)
-QUICK = SFTConfig(optimiser="muon", learning_rate=4e-3, warmup_steps=5, batch_size=8, max_steps=60)
 
 
 def tiny_chat(steps: list[Experience]) -> ChatFormat:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds, trusted_settings
+from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds
 from treeagent.run.terminal import Terminal
 
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
@@ -33,11 +33,11 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     from treeagent.run.recipes import find_recipe
     from treeagent.stages.world import fit_world
 
-    own = Run.open(run_folder)
-    trusted_settings(run_folder, overrides, trust)
-    world = None if config is None else find_recipe(config)
-    settings = load_config(own.path / "config.toml", overrides or (), world=world)
-    with Run.create(run_folder, own.config, resume=True) as run:
+    own = Run.open(run_folder).path / "config.toml"
+    require_trust(own, overrides or (), trust)
+    settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
+    require_trusted_worlds(settings, trust)
+    with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
         progress = RichProgress(run=run.path)
         written = fit_world(settings, run, progress)
         progress.finish()
