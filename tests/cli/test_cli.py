@@ -3,7 +3,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
@@ -81,7 +81,8 @@ def test_help_comes_fast_and_loads_nothing_heavy() -> None:
 
 def all_commands() -> dict[tuple[str, ...], Any]:
     """Every command and every group, by the words that call it."""
-    found, waiting = dict[tuple[str, ...], Any](), [((), cast(Any, get_command(app)))]
+    found = dict[tuple[str, ...], Any]()
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), get_command(app))]
     while waiting:
         path, command = waiting.pop()
         found[path] = command

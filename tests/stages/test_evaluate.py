@@ -43,7 +43,7 @@ from treeagent.world_model.wording import Answer
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
-EVALUATE = EvaluateConfig(best_of=6)
+EVALUATE = EvaluateConfig(best_of=6, likelihood_weight=0.3)
 MODES: tuple[Mode, ...] = get_args(Mode)
 SEARCHES = tuple(mode for mode in MODES if mode != "greedy")
 
@@ -222,7 +222,7 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
     assert [tree.task for tree in trees] == list(tasks)
     for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
         decision = "visits" if mode == "lookahead" else EVALUATE.decision
-        plan = [edge.action.text for edge in best_path(tree, decision, EVALUATE.likelihood_weight)]
+        plan = [edge.action.text for edge in best_path(tree, decision, likelihood_weight=EVALUATE.likelihood_weight)]
         assert plan and actions[task.id][: len(plan)] == plan
         assert outcome.steps == len(actions[task.id])
         assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
