@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import zstandard
 from command import forget
 from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, next_logprobs, plain_logprobs, shared_model, tokenizer
@@ -29,6 +30,7 @@ from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.progress import QuietProgress
 from treeagent.run.trees import read_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -36,7 +38,7 @@ from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, finished_paths
 from treeagent.stages.build import load_actors
 from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, search_batch
+from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.types import Action, Message, State, Task, Transition, UserError
 from treeagent.world_model.remote import RemoteWriter
 
@@ -464,6 +466,24 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(
         assert [path for path, _ in map(spelt, one.walk())] == [path for path, _ in map(spelt, two.walk())]
         values = [[value for _, value in map(spelt, tree.walk())] for tree in (one, two)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+def test_a_servers_key_is_in_no_file_of_a_run(
+    shop: tuple[OpenAIServer, Path, RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a request fails, whose reason is stored."""
+    server, checkpoint, config = shop
+    monkeypatch.setenv("OPENAI_API_KEY", "the-key-of-this-server")
+    server.fault = lambda body: 400 if len(body["prompt"]) % 2 else None
+    few = replace(config, collect=replace(config.collect, tasks=2), workers=1)
+    with Run.create(checkpoint.parent / "run", few, resume=False) as run:
+        collect(few, run, QuietProgress(), checkpoint)
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".zst" for path in files)
+    for path in files:
+        with path.open("rb") as file:
+            content = zstandard.ZstdDecompressor().stream_reader(file).read() if path.suffix == ".zst" else file.read()
+        assert b"the-key" not in content, path
 
 
 def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
