@@ -3,13 +3,14 @@
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import CONFIG, treeagent
 from toy_doors import BothDoors, Doors
 
-from treeagent.config import load_config
+from treeagent.config import RunConfig, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.loop import train
 from treeagent.run.folder import Run, RunError
@@ -29,6 +30,7 @@ from treeagent.stages.rounds import (
     choose_variants,
     finish_round,
     is_worth_learning,
+    names_to_learn_from,
     part,
     scale_limits,
     search_round,
@@ -180,11 +182,24 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
             assert (run / "checkpoints" / f"round-{number}-{method}" / "config.json").is_file()
 
 
-def test_a_task_searched_again_is_chosen_by_what_the_first_round_found(run: Path) -> None:
+def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
+    opened = Run.open(run)
+    new, again, hard = choose_tasks(_searched_tasks(opened, 2)[1], 8, opened.config.adapt.curriculum)
     first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
-    assert first == set(range(8))
-    assert len(second) == 8
-    assert 4 <= len(second - first) <= 8  # at most half of them are old
+    assert first == set(range(8)) and second == {*new, *again, *hard}
+
+
+def test_a_round_learns_from_its_own_trees_and_from_those_of_earlier_rounds_by_replay(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        for name in ("collect-1", "collect-2", "collect-2-imagined", "collect-3", "collect-4"):
+            run.finish(name, {})
+        for replay, names in (
+            (0, ["collect-3"]),
+            (1, ["collect-3", "collect-2", "collect-2-imagined"]),
+            (9, ["collect-3", "collect-2", "collect-2-imagined", "collect-1"]),
+        ):
+            config = replace(run.config, adapt=replace(run.config.adapt, replay=replay))
+            assert names_to_learn_from(config, run, 3) == names
 
 
 def test_the_first_and_the_best_policy_are_compared_in_every_mode(run: Path) -> None:
