@@ -52,7 +52,7 @@ def test_long_records_come_back_equal(tmp_path: Path) -> None:
     assert list(read_as(dict, tmp_path)) == records
 
 
-def test_zstd_and_jq_read_a_shard(tmp_path: Path) -> None:
+def test_zstd_reads_a_shard_as_lines_of_json(tmp_path: Path) -> None:
     path = write_shard(tmp_path, "collect", 3, [{"seed": 1}, {"seed": 2}])
     assert path.name == "collect-00003.jsonl.zst"
     try:

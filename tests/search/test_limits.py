@@ -98,6 +98,7 @@ def test_a_search_of_seconds_stops_soon() -> None:
     started = time.perf_counter()
     trees = grow(TablePolicy(WORDS), Slow(0.0, 0.0), SearchConfig(limits=Limits(seconds=0.1)), tasks=TASKS[:2])
     elapsed = time.perf_counter() - started
+    assert all(tree.budget.environment_steps <= 150 for tree in trees)
     for tree in trees:
         assert tree.budget.seconds >= 0.1
         assert tree.budget.simulations > 0
