@@ -77,6 +77,23 @@ def write_atomic(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def append_line(path: Path, value: object) -> None:
+    """Add a value as a line of JSON at the end of a file, which is made if there is none. A last line that a kill has
+    cut off stays a line of its own. Only one process may write the file.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        with regular(path).open("ab+") as file:
+            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+                line = b"\n" + line
+            file.write(line)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
+
+
 def regular(path: Path) -> Path:
     """Check that ``path`` is a regular file or does not exist, and return it.
 

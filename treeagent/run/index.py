@@ -15,7 +15,7 @@ import orjson
 
 from treeagent.search.node import Budget, Tree, accuracy, finished_paths, path_return, return_spread, sees_rewards
 from treeagent.search.record import Record, from_record, storable_trees
-from treeagent.store import StoreError, read_as, regular, shard_place, shard_seal, shards, write_shard
+from treeagent.store import append_line, read_as, regular, shard_place, shard_seal, shards, write_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,7 @@ def append(folder: Path, name: str, rows: ShardRows) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    path = index_path(folder, name)
-    line = orjson.dumps(rows, option=orjson.OPT_APPEND_NEWLINE)
-    try:
-        with regular(path).open("ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                line = line if file.read(1) == b"\n" else b"\n" + line  # the last line was cut off by a kill
-            file.write(line)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
+    append_line(index_path(folder, name), rows)
 
 
 def shard_rows(folder: Path, name: str, *, keep: bool = False) -> Iterator[ShardRows]:

@@ -14,7 +14,7 @@ from treeagent.config import Method
 from treeagent.run.cost import STAGES, StageCost
 from treeagent.run.folder import Run
 from treeagent.run.progress import Advance, Progress, Stage
-from treeagent.store import regular
+from treeagent.store import append_line, regular
 
 TIMES = "times.jsonl"
 """Name of the file in a run's folder."""
@@ -82,10 +82,7 @@ class TimedProgress:
         now = self._clock()
         line = {"stage": self._stage, "seconds": round(now - self._last_write, 3)}
         self._last_write = now
-        with regular(self._path).open("ab+") as file:
-            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":  # the last line was cut off by a kill
-                file.write(b"\n")
-            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        append_line(self._path, line)
 
 
 def stage_seconds(path: Path) -> dict[str, float]:
