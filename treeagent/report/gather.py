@@ -14,6 +14,7 @@ from treeagent.report.reviews import Reviews, reviews
 from treeagent.rewards.constraint import path_costs, within_budgets
 from treeagent.run.alarms import first_cause
 from treeagent.run.folder import SEARCHED, Run
+from treeagent.run.outcomes import stage_of_row
 from treeagent.run.reviewed import reviewed_rows
 from treeagent.search.node import Edge, Tree, solved
 from treeagent.search.record import from_record
@@ -137,7 +138,7 @@ def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progres
     groups: list[Progress] = []
     settings, allowed, names = run.config.evaluate, within_run_budgets(run), shard_names(run.trees)
     for row in rows:
-        stage = f"evaluate-{row['policy']}-{row['mode']}"
+        stage = stage_of_row(row)
         if stage in names:
             trees = _trees(run, stage)
             searches = [found for tree in trees if (found := moments(tree, settings.likelihood_weight, allowed))]
@@ -177,7 +178,7 @@ def planned_ends(run: Run, rows: Sequence[Row]) -> dict[str, list[Estimated]]:
     found: dict[str, list[Estimated]] = {}
     names = shard_names(run.trees)
     for row in rows:
-        if (stage := f"evaluate-{row['policy']}-{row['mode']}") in names:
+        if (stage := stage_of_row(row)) in names:
             for tree in _trees(run, stage):
                 found.setdefault(row["policy"], []).extend(estimated_ends(tree))
     return {policy: ends for policy, ends in found.items() if ends}

@@ -18,6 +18,7 @@ from treeagent.report.table import narrow_table
 from treeagent.rewards.judge import Judge
 from treeagent.rewards.ratings import Array, Rating, rate
 from treeagent.run.folder import Run
+from treeagent.run.outcomes import stage_of_row
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.types import Message, Task
@@ -90,7 +91,7 @@ class Ratings:
 
 def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
     """The stored episodes of a results row, by task id; empty if the run stores no episodes that match the row."""
-    stage = f"evaluate-{row['policy']}-{row['mode']}"
+    stage = stage_of_row(row)
     trees = list(read_as(from_record, run.episodes, stage))
     solved = str(row.get("solved", ""))
     if len(trees) != len(solved):

@@ -3,7 +3,7 @@ resumed evaluation plays none of them twice.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,16 @@ from treeagent.world_model.fidelity import wilson_interval
 
 Row = dict[str, Any]
 """One row of results, as ``summarise`` makes it."""
+
+
+def stage_of_row(row: Mapping[str, Any]) -> str:
+    """Name of the stage that made a row of results, and of its shards of episodes and trees."""
+    return evaluation_stage(str(row["policy"]), str(row["mode"]))
+
+
+def evaluation_stage(policy: str, mode: str) -> str:
+    """Name of the stage that plays a policy in a mode, such as "evaluate-base-mcts"."""
+    return f"evaluate-{policy}-{mode}"
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from treeagent.marks import Mark, deciding, label, state_hash
 from treeagent.run.folder import Run
-from treeagent.run.outcomes import Row
+from treeagent.run.outcomes import Row, stage_of_row
 from treeagent.run.trees import run_marks
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record
@@ -27,7 +27,7 @@ def reviewed_rows(run: Run) -> list[Row]:
 
 
 def _reviewed(run: Run, row: Row, states: Mapping[str, Sequence[Mark]]) -> Row:
-    stage = f"evaluate-{row['policy']}-{row['mode']}"
+    stage = stage_of_row(row)
     verdicts = [_review_verdict(tree, states) for tree in read_as(from_record, run.episodes, stage)]
     before = str(row["solved"])
     # The episodes are from an earlier evaluation, or were not judged.

@@ -24,6 +24,7 @@ from treeagent.run.outcomes import (
     Row,
     all_failed_at_start,
     delete_batches,
+    evaluation_stage,
     load_batch,
     save_batch,
     summarise,
@@ -58,7 +59,7 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
     """
     jobs_by_stage: dict[str, list[BatchJob]] = {}
     for checkpoint, mode in evaluations:
-        stage = f"evaluate-{checkpoint.name}-{mode}"
+        stage = evaluation_stage(checkpoint.name, mode)
         run.record_checkpoint(stage, checkpoint)
         jobs_by_stage[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
     rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
@@ -84,7 +85,7 @@ def evaluate_disturbed(
         env_config = config.environment
         harder = replace(config, environment=replace(env_config, disturbances=(*env_config.disturbances, kind)))
         for checkpoint, mode in evaluations:
-            stage = f"evaluate-{checkpoint.name}-{mode}-{kind.replace(' ', '-')}"
+            stage = f"{evaluation_stage(checkpoint.name, mode)}-{kind.replace(' ', '-')}"
             run.record_checkpoint(stage, checkpoint)
             jobs_by_stage[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
     harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
