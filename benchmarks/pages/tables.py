@@ -150,7 +150,9 @@ def kept_none(result: Result) -> str:
     before them. Empty if there are none. An arm such as "rft-dpo" continues from the arm "rft"."""
     parts = list[str]()
     for arm in (each for each in played_arms(result) if each != "before"):
-        for start in {"before", arm.partition("-")[0]} & set(result.arms) - {arm}:
+        for start in ("before", arm.partition("-")[0]):
+            if start == arm or not has(result, start):
+                continue
             pairs = paired(result.of(arm), result.of(start))
             if same := sum(one.solved == other.solved for one, other in pairs):
                 parts.append(f"`{arm}` (as `{start}`, {same} of {len(pairs)} seeds)")
