@@ -95,14 +95,14 @@ def pull(url: Url, run_folder: RunFolder) -> None:
 @app.command()
 def rescore(
     run_folder: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="VIEW", help="The view's folder, a run of its own.")],
+    out: Annotated[Path, typer.Option("--out", metavar="RESCORED", help="The folder of the new trees, itself a run.")],
     overrides: Overrides = None,
     trust: Trust = False,
 ) -> None:
     """Compute the rewards of a run's trees again with other weights, rules or budgets, without a model.
 
-    Reads RUN/trees, writes VIEW/trees, does not change RUN. The same command continues after it was killed.
-    Updates and exports accept VIEW like a run: treeagent update dpo CHECKPOINT --trees VIEW --out NEW.
+    Reads RUN/trees, writes RESCORED/trees, does not change RUN. The same command continues after it was killed.
+    Updates and exports accept RESCORED like a run: treeagent update dpo CHECKPOINT --trees RESCORED --out NEW.
 
     Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
     """
@@ -118,7 +118,7 @@ def rescore(
     config = trusted_settings(run_folder, overrides, trust)
     for key in config_difference(source.config, config):
         if not key.startswith(("rewards.", "search.process_weight")):
-            raise UserError(f"a view changes rewards.KEY settings alone, not {key}: leave it out")
+            raise UserError(f"rescore changes rewards.KEY settings alone, not {key}: leave it out")
     if out.resolve() == run_folder.resolve():
         raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")
     with Run.create(out, config, resume=True) as view:
