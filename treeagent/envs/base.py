@@ -172,7 +172,7 @@ class Env(Protocol):
         return None
 
     def close(self) -> None:
-        """Free the processes, files and connections that the environment holds."""
+        """Free the processes, files and connections that the environment holds. Called when a process of a run ends."""
         return None
 
     def interrupt(self) -> None:

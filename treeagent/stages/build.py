@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from itertools import groupby
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -130,8 +131,16 @@ _pool: tuple[bytes, EnvPool] | None = None
 
 @lru_cache(maxsize=2)
 def _environment(written: bytes) -> Env:
-    """``_made``, cached for the last settings: those of the run, and those of a stage of its curriculum."""
-    return _made(written)
+    """``_made``, cached for the last settings: those of the run, and those of a stage of its curriculum. The
+    environment is closed when the process ends."""
+    env = _made(written)
+    Finalize(None, _close, (env,), exitpriority=0)  # unlike atexit, it also works in a worker process
+    return env
+
+
+def _close(env: Env) -> None:
+    with suppress(Exception):  # the results are stored, and nothing depends on this environment any more
+        env.close()
 
 
 def _made(written: bytes) -> Env:
