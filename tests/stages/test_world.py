@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,23 +63,26 @@ WORLD = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def larger_share(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def larger_share() -> Iterator[None]:
     """Hold out more steps, because the runs are small."""
-    monkeypatch.setattr(world, "HELD_OUT", 0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "HELD_OUT", 0.3)
+        yield
 
 
 @pytest.fixture(scope="module")
-def run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the finished run, because world models are fitted in it."""
-    return shutil.copytree(finished_run, tmp_path_factory.mktemp("world") / "run")
-
-
-def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
-    before = treeagent("world", "eval", run)
-    assert before.returncode == 2 and "has no world model: fit one with treeagent world fit" in before.stderr
-    fitted = treeagent("world", "fit", run, *WORLD)
+def run(larger_share: None, finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run, with a world model."""
+    copied = shutil.copytree(finished_run, tmp_path_factory.mktemp("world") / "run")
+    fitted = treeagent("world", "fit", copied, *WORLD)
     assert fitted.returncode == 0, fitted.stderr
+    return copied
+
+
+def test_a_world_model_is_fitted_and_audited(finished_run: Path, run: Path) -> None:
+    before = treeagent("world", "eval", finished_run)
+    assert before.returncode == 2 and "has no world model: fit one with treeagent world fit" in before.stderr
     facts = Run.open(run).facts("world")
     assert facts["learnt"] >= facts["rows"] > 0 and facts["held_out"] > 0
     assert (facts["update"]["steps"], facts["hard"]["steps"]) == (200, 10)
@@ -95,7 +98,6 @@ def test_a_world_model_is_fitted_and_audited(run: Path) -> None:
 
 @pytest.mark.slow
 def test_an_audit_is_a_table(run: Path) -> None:
-    assert treeagent("world", "fit", run, *WORLD).returncode == 0
     table = treeagent("world", "eval", run)
     assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
 
