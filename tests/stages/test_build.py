@@ -8,9 +8,10 @@ from toy_doors import Doors
 
 from treeagent.config import EnvironmentConfig, RunConfig
 from treeagent.envs.example import Example
+from treeagent.run.metrics import Emit
 from treeagent.stages.build import environment, tasks_at
 from treeagent.types import Split, Task, UserError
-from treeagent.workers.processes import Emit, run_jobs
+from treeagent.workers.processes import run_jobs
 
 
 class Short(Doors):
