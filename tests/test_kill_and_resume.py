@@ -18,7 +18,7 @@ from treeagent.store import digest, read_as
 KILLS = 20
 # Save a checkpoint at every step, so that a kill during training has something to resume from.
 SETTINGS = ["training.save_every=1", "workers=2"]
-ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "adapt.effort=2.0", "collect.resample=1"]
+ROUNDS = ["adapt.rounds=3", "adapt.replay=1", "collect.resample=1"]
 COMMANDS = {"quickstart": [], "train": ROUNDS, "train with a lag": [*ROUNDS, "adapt.lag=1"]}
 
 

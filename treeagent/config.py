@@ -63,7 +63,11 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
-_REMOVED: Mapping[tuple[str, str], object] = {("search", "root_noise"): 0.0, ("search", "stop_when_decided"): False}
+_REMOVED: Mapping[tuple[str, str], object] = {
+    ("search", "root_noise"): 0.0,
+    ("search", "stop_when_decided"): False,
+    ("adapt", "effort"): 1.0,
+}
 """Settings of older versions, by table and name, with the value at which they did nothing. RUN/config.toml holds every
 setting, so with this value they are ignored."""
 _OPEN_TABLES = (
@@ -554,8 +558,6 @@ class AdaptConfig:
     curriculum: Share = 0.5
     """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
     last search."""
-    effort: Annotated[float, Field(ge=1)] = 1.0
-    """Factor that multiplies ``search.limits`` for tasks that were searched before without a success."""
     imagined: Share | tuple[Share, ...] = 0.0
     """Maximum fraction of a round's trees that grow in the world model: one number for all rounds, or one for each. The
     audit before each round may allow less."""

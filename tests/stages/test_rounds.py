@@ -32,7 +32,6 @@ from treeagent.stages.rounds import (
     is_worth_learning,
     names_to_learn_from,
     part,
-    scale_limits,
     search_round,
     update_round,
 )
@@ -49,20 +48,20 @@ SMALL = [
 
 
 def test_the_first_round_takes_the_first_tasks() -> None:
-    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [], [])
+    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [])
 
 
-def test_tasks_of_widest_spread_are_searched_again_and_unsolved_ones_told_apart() -> None:
+def test_tasks_of_widest_spread_are_searched_again() -> None:
     searched = {
         0: Searched(0.1, 0.9),
         1: Searched(0.5, 0.5),
         2: Searched(0.0, 0.0),  # all paths had the same return: nothing to learn
         3: Searched(0.4, 0.0),
     }
-    assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1], [3])
-    assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1], [])
-    assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [], [])
-    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1], [3])  # at most the tasks with a spread
+    assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1, 3])
+    assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1])
+    assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [])
+    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1, 3])  # at most the tasks with a spread
 
 
 def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
@@ -158,14 +157,10 @@ def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path
         assert logged == [0.25, 0.75, None, 0.5]
 
 
-def test_limits_are_scaled() -> None:
-    assert scale_limits(Limits(simulations=8, seconds=1.5), 2.5) == Limits(simulations=20, seconds=3.75)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("adapt") / "run"
-    settings = [*SMALL, "workers=1", "adapt.rounds=2", "adapt.effort=2.0", "update.keep_trees=0.75"]
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", "update.keep_trees=0.75"]
     done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
     assert done.returncode == 0, done.stderr
     return out
@@ -184,9 +179,9 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
 
 def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
     opened = Run.open(run)
-    new, again, hard = choose_tasks(_searched_tasks(opened, 2)[1], 8, opened.config.adapt.curriculum)
+    new, again = choose_tasks(_searched_tasks(opened, 2)[1], 8, opened.config.adapt.curriculum)
     first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
-    assert first == set(range(8)) and second == {*new, *again, *hard}
+    assert first == set(range(8)) and second == {*new, *again}
 
 
 def test_a_round_learns_from_its_own_trees_and_from_those_of_earlier_rounds_by_replay(tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def stage_costs(config: RunConfig, kind: Kind, rates: Rates) -> list[StageCost]:
     """Estimate the cost of the stages of a run, in order. Their seconds add up to those of the run.
 
     With ``adapt.lag``, an update counts only the seconds by which it outlasts the search that runs at the same time,
-    as if neither slowed the other. Rounds with imagined trees, variations of tasks, larger limits for unsolved tasks
-    and resampled trees are counted as plain searches of ``collect.tasks`` tasks. The validations that choose the stages
-    of a curriculum are left out. A training that stops early is counted with all of its steps.
+    as if neither slowed the other. Rounds with imagined trees, variations of tasks and resampled trees are counted as
+    plain searches of ``collect.tasks`` tasks. The validations that choose the stages of a curriculum are left out. A
+    training that stops early is counted with all of its steps.
     """
     found = list[StageCost]()
     if rates.warm is not None:

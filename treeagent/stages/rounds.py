@@ -8,7 +8,7 @@ import math
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from treeagent.run.folder import COLLECTED, Run, RunError, checkpoint_name
 from treeagent.run.index import append, tree_rows, write_trees
 from treeagent.run.progress import Progress
 from treeagent.run.trees import read_trees
-from treeagent.search.limits import Limits
 from treeagent.search.node import accuracy
 from treeagent.search.record import from_record
 from treeagent.stages.audit import audit_world
@@ -183,22 +182,17 @@ def finish_round(
     run.finish(f"alarms-{number}", {"alarms": raised})
 
 
-def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tuple[list[int], list[int], list[int]]:
-    """Choose the tasks of the next round. Returns their indices in the training split: (new, again, hard). The tasks in
-    ``again`` were solved before, those in ``hard`` were not; both are searched once more.
+def choose_tasks(searched: dict[int, Searched], count: int, share: float) -> tuple[list[int], list[int]]:
+    """Choose the tasks of the next round. Returns their indices in the training split: (new, again). The tasks in
+    ``again`` are searched once more.
 
     The more the returns of a task differ, the more another search of it can teach (DreamGym measures a task's value by
     the variance of its rollouts). So the tasks of the largest spread are repeated, at most ``share`` of ``count``.
     """
     varying = [place for place in sorted(searched, key=lambda each: -searched[each].spread) if searched[place].spread]
-    again = varying[: part(share, count)]
+    again = sorted(varying[: part(share, count)])
     first = 1 + max(searched, default=-1)
-    new = list(range(first, first + count - len(again)))
-    return (
-        new,
-        sorted(place for place in again if searched[place].accuracy),
-        sorted(place for place in again if not searched[place].accuracy),
-    )
+    return list(range(first, first + count - len(again))), again
 
 
 def choose_variants(
@@ -225,12 +219,6 @@ def part(share: float, count: int) -> int:
     """``share`` of ``count``, rounded down. The product is first rounded to six decimals, because 0.29 * 100 is less
     than 29 in floating point."""
     return math.floor(round(share * count, 6))
-
-
-def scale_limits(limits: Limits, factor: float) -> Limits:
-    """All limits times ``factor``."""
-    set_limits = {name: value for name, value in asdict(limits).items() if value is not None}
-    return Limits(**{name: type(value)(factor * value) for name, value in set_limits.items()})
 
 
 def scheduled_config(config: RunConfig, run: Run, number: int) -> RunConfig:
@@ -289,28 +277,24 @@ def search_round(
     newest = run.newest if config.adapt.refresh else None
     searched, all_searched = _searched_tasks(run, number)
     varied = _chosen_variants(config, searched, number)
-    new, again, hard = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
-    places = [*again, *new, *hard]
+    new, again = choose_tasks(all_searched, config.collect.tasks - len(varied), config.adapt.curriculum)
+    places = [*again, *new]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(audit.get("imagined", 0.0), len(places))))
-    raised_limits = scale_limits(config.search.limits, config.adapt.effort)
-    hard_config = replace(config, search=replace(config.search, limits=raised_limits))
 
-    def jobs(name: str, selected: Collection[int]) -> list[BatchJob]:
-        """Batches of the ``selected`` tasks. Those that are in ``hard`` get ``adapt.effort`` times the search
-        limits."""
-        usual_tasks = [place for place in (*again, *new) if place in selected]
-        hard_tasks = [place for place in hard if place in selected]
-        usual = batches(config, run, checkpoint, name, usual_tasks)
-        both = usual + batches(hard_config, run, checkpoint, name, hard_tasks, first=len(usual))
-        return [replace(job, tasks_of=tasks_of, newest=newest) for job in both]
+    def jobs(name: str, selected: Sequence[int]) -> list[BatchJob]:
+        made = batches(config, run, checkpoint, name, selected)
+        return [replace(job, tasks_of=tasks_of, newest=newest) for job in made]
 
-    real_jobs = jobs(_round_name(number), set(places) - imagined)
+    real_jobs = jobs(_round_name(number), [place for place in places if place not in imagined])
     later = (config.adapt.rounds - number) * config.collect.tasks
     search_batches(config, run, progress, real_jobs, free=1 + max([*places, *all_searched]), reserved=later)
     # Verification leaves many imagined trees with a single path, so equal returns there do not call for more tasks.
     once = replace(config, collect=replace(config.collect, resample=0))
-    imagined_jobs = [replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined)]
+    imagined_places = [place for place in places if place in imagined]
+    imagined_jobs = [
+        replace(job, world=_world_folder(run, number)) for job in jobs(imagined_trees(number), imagined_places)
+    ]
     search_batches(once, run, progress, imagined_jobs)
     _search_variations(once, run, progress, checkpoint, number, varied, searched)
 
