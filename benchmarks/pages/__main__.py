@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks import estimates
-from benchmarks.pages import sweeps, tables
+from benchmarks.pages import lengths, sweeps, tables
 from benchmarks.pages.figures import curves, dots
 from benchmarks.record import RESULTS, ROOT, Result, read
 from treeagent.store import write_atomic
@@ -70,7 +70,7 @@ def _render(template: str, results: Path, files: dict[str, bytes], **values: obj
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for module in (tables, sweeps):
+    for module in (tables, sweeps, lengths):
         environment.globals |= {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
     environment.globals |= {
         "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
+from benchmarks.pages.lengths import length_table
 from benchmarks.pages.sweeps import crossing_words, horizon, predicted_crossing, sizes_where, step_chance, sweep_sizes
 from benchmarks.pages.tables import (
     crossing,
@@ -326,3 +327,14 @@ def test_updates_that_validation_undid_are_named(tmp_path: Path) -> None:
     told = kept_none(found)
     assert "`rft-dpo` (as `rft`, 1 of 2 seeds)" in told and "`grpo` (as `before`, 2 of 2 seeds)" in told
     assert "`dpo`" not in told
+
+
+def test_success_is_told_by_the_length_of_the_tasks(tmp_path: Path) -> None:
+    """Of the first ten test tasks, the demonstrator takes six steps in those at 0, 5 and 8, and four in the others."""
+    rows = [Row("rft", 0, "", first_task=0, solved="1000011000"), Row("rft", 1, "", first_task=0, solved="1111111111")]
+    table = length_table([(Result("toy", "Which?", {}, (SESSION,), tuple(rows)), "rft", "greedy")])
+    assert [line.replace(" ", "").split("|")[1:-1] for line in table.splitlines()[2:5]] == [
+        ["4steps", "70", "57"],
+        ["5", "0", ""],
+        ["6", "30", "83"],
+    ]
