@@ -4,8 +4,8 @@
 
 The policy of a recipe imitates demonstrations with errors, and then learns from trees. Here it imitates as many
 demonstrations of the same tasks without errors, and plays the same test tasks greedily. What it fails then is beyond a
-model of its size that has seen so many tasks. "larger" has about eight times as many weights in its layers. Rows already recorded are
-kept, and unfinished runs are resumed.
+model of its size that has seen so many tasks. "larger" has about eight times as many weights in its layers. Rows
+already recorded are kept, and unfinished runs are resumed.
 """
 
 import os

@@ -44,6 +44,16 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
         sentences = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
         parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
         parts.append(" ".join([swept.question, *sentences, tables.caption(swept)]))
+    pretrained = read(results / "tireworld_llm.json")
+    if pretrained and tables.has(pretrained, *(f"base, {mode}" for mode in ("greedy", "best_of_n", "mcts"))):
+        greedy, sampled, searched = (
+            tables.spread(estimates.mean(pretrained, f"base, {mode}")) for mode in ("greedy", "best_of_n", "mcts")
+        )
+        parts.append(
+            "With a pretrained model of 135 million parameters (SmolLM2) and plans of 10 to 12 actions, tree search "
+            f"solves {searched} % of the tasks, best-of-N {sampled} % and greedy play {greedy} %. "
+            f"{tables.caption(pretrained)}"
+        )
     return "\n\n".join([before + begin + parts[0], *parts[1:]]) + f"\n{end}{after}"
 
 

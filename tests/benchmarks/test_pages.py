@@ -169,6 +169,8 @@ def test_readme_gets_the_block_between_its_marks(tmp_path: Path) -> None:
     block = with_block(README, tmp_path)
     assert block.startswith("Before.\n<!-- results:begin -->\n| ") and block.endswith("<!-- results:end -->\nAfter.\n")
     assert "| base, mcts | 85.0 | 80.0 90.0 | +40.0 |" in block and "old" not in block  # two seeds have no interval
+    store(tmp_path, "tireworld_llm", {"base, greedy": (0, 1), "base, best_of_n": (3, 4), "base, mcts": (6, 7)})
+    assert "65.0 % of the tasks, best-of-N 35.0 % and greedy play 5.0 %." in with_block(README, tmp_path)
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
