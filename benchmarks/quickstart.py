@@ -5,7 +5,11 @@
 
 The result file and the folder of the runs are named after the recipe. Finished runs are only read; missing or
 unfinished runs are made or resumed first. For a recipe with a pretrained model, "few-shot" is this model before any
-training, with demonstrations in its prompt (``--shots``).
+training, with demonstrations in its prompt (``--shots``; 0 leaves it out).
+
+A model whose updates take hours can be measured with one of them:
+
+    .venv/bin/python -m benchmarks.quickstart --config envs/tireworld_llm --seeds 0 1 --set 'update.methods=["distil"]'
 """
 
 import os
@@ -13,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,14 +39,14 @@ class Cost:
     peak_gib: float
 
 
-def run(folder: Path, config: str, seed: int) -> Cost | None:
+def run(folder: Path, config: str, seed: int, overrides: Sequence[str]) -> Cost | None:
     """Make or finish one seed's run. Returns its cost, or None if the run had been started before."""
     if (folder / "report.html").exists():
         return None
     new, started = not folder.exists(), time.perf_counter()
     arguments = ["--config", config, "--out", str(folder), "--seed", str(seed), "--resume"]
-    own = own_tasks(seed, load_config(find_recipe(config)).evaluate.tasks)
-    process = subprocess.Popen([sys.executable, "-m", "treeagent", "quickstart", *arguments, own])
+    own = own_tasks(seed, load_config(find_recipe(config), overrides).evaluate.tasks)
+    process = subprocess.Popen([sys.executable, "-m", "treeagent", "quickstart", *arguments, own, *overrides])
     peak = _PeakMemory(process.pid)
     if code := process.wait():
         raise SystemExit(code)
@@ -128,16 +133,17 @@ def main() -> None:
     options = parser(__doc__, "")
     options.add_argument("--config", default="quickstart", help="a recipe's name or a TOML file")
     options.add_argument("--shots", type=int, default=2, help="demonstrations in the prompt of the arm few-shot")
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
     options.add_argument("--out", type=Path, help="folder of the runs seed0, seed1, ...; by default runs/NAME")
     arguments = options.parse_args()
     arguments.name = arguments.name or Path(arguments.config).stem
     out = arguments.out or Path("runs") / arguments.name
-    recipe = load_config(find_recipe(arguments.config))
+    recipe = load_config(find_recipe(arguments.config), arguments.set)
     with record_of(arguments, QUESTION, **limits_of(recipe)) as record:
         for seed in arguments.seeds:
-            cost = run(out / f"seed{seed}", arguments.config, seed)
+            cost = run(out / f"seed{seed}", arguments.config, seed, arguments.set)
             rows = rows_of(out / f"seed{seed}", seed)
-            if model := recipe.policy.model:
+            if arguments.shots and (model := recipe.policy.model):
                 folder = out / f"seed{seed}_few_shot"
                 rows.append(few_shot(folder, arguments.config, model, seed, arguments.shots))
             for row in rows:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from treeagent.cli.app import app
+from treeagent.stages.build import close_environments
 
 CONFIG = Path(__file__).parents[1] / "configs" / "debug.toml"
 """The recipe that runs all stages in the least time."""
@@ -55,6 +56,7 @@ def treeagent(*arguments: str | Path, cwd: Path | None = None, given: str | None
 
 def forget() -> None:
     """Empty the caches of models and environments. They are keyed by path, and a test may replace what a path holds."""
+    close_environments()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the end of a process would close these files
         for name, module in list(sys.modules.items()):

@@ -152,6 +152,12 @@ def test_a_removed_setting_is_ignored_only_if_it_did_nothing(tmp_path: Path, val
         assert load_config(file) == RunConfig()
 
 
+def test_a_config_that_holds_all_removed_settings_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[search]\nroot_noise = 0.0\nstop_when_decided = false\n\n[adapt]\neffort = 1.0\n")
+    assert load_config(file) == RunConfig()
+
+
 @pytest.mark.parametrize(
     ("key", "near"),
     [

@@ -45,10 +45,9 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
         parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
         parts.append(" ".join([swept.question, *sentences, tables.caption(swept)]))
     pretrained = read(results / "tireworld_llm.json")
-    if pretrained and tables.has(pretrained, *(f"base, {mode}" for mode in ("greedy", "best_of_n", "mcts"))):
-        greedy, sampled, searched = (
-            tables.spread(estimates.mean(pretrained, f"base, {mode}")) for mode in ("greedy", "best_of_n", "mcts")
-        )
+    arms = [f"base, {mode}" for mode in ("greedy", "best_of_n", "mcts")]
+    if pretrained and len(pretrained.seeds) > 1 and tables.has(pretrained, *arms):
+        greedy, sampled, searched = (tables.spread(estimates.mean(pretrained, arm)) for arm in arms)
         parts.append(
             "With a pretrained model of 135 million parameters (SmolLM2) and plans of 10 to 12 actions, tree search "
             f"solves {searched} % of the tasks, best-of-N {sampled} % and greedy play {greedy} %. "

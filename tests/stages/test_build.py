@@ -1,5 +1,7 @@
 """Environments close with their process; the tasks at the indices that a job names."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,10 +9,12 @@ import pytest
 from toy_doors import Doors
 
 from treeagent.config import EnvironmentConfig, RunConfig
+from treeagent.envs import EnvPool
 from treeagent.envs.example import Example
 from treeagent.run.metrics import Emit
-from treeagent.stages.build import environment, tasks_at
+from treeagent.stages.build import close_environments, environment, instances, tasks_at
 from treeagent.types import Split, Task, UserError
+from treeagent.workers import processes
 from treeagent.workers.processes import run_jobs
 
 
@@ -48,13 +52,36 @@ class Closed(Doors):
         raise RuntimeError("closing fails")
 
 
-def build(config: RunConfig, emit: Emit) -> str:
-    return environment(config).tasks("train", 1)[0].id
+def build(config: RunConfig, emit: Emit) -> None:
+    pool = instances(config)
+    if isinstance(pool, EnvPool):
+        asyncio.run(pool.call(None, lambda env: env.tasks("train", 1)))
 
 
-def test_a_worker_closes_its_environment_when_it_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    settings = EnvironmentConfig(name=f"{__name__}:Closed", options={"file": str(tmp_path / "said")})
+@pytest.mark.parametrize(("parallel", "environments"), [(1, 1), (2, 2)])
+def test_a_worker_closes_its_environments_when_it_ends(tmp_path: Path, parallel: int, environments: int) -> None:
+    """In a pool, the environment that lists tasks is one more."""
+    file = tmp_path / "said"
+    settings = EnvironmentConfig(name=f"{__name__}:Closed", options={"file": str(file)}, parallel=parallel)
     config = RunConfig(workers=2, environment=settings)
-    assert [answer for _, answer in run_jobs(build, [config, config], config)] == ["doors-train-0"] * 2
-    assert set((tmp_path / "said").read_text().split()) == {"closed"}
-    assert "closing fails" not in capfd.readouterr().err
+    list(run_jobs(build, [config, config], config))
+    assert len(file.read_text().split()) in (environments, 2 * environments)  # one worker may have done both jobs
+
+
+def test_environments_are_closed_once_and_their_errors_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    environment(RunConfig(environment=EnvironmentConfig(name=f"{__name__}:Closed", options={"file": str(file)})))
+    for _ in range(2):
+        close_environments()
+    assert file.read_text() == "closed\n"
+
+
+def test_an_environment_that_hangs_while_it_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_CLOSE_SECONDS", 0.5)
+    config = RunConfig(workers=2, environment=EnvironmentConfig(name=f"{__name__}:Hanging"))
+    list(run_jobs(build, [config, config], config))
+
+
+class Hanging(Doors):
+    def close(self) -> None:
+        time.sleep(600)

@@ -172,7 +172,8 @@ class Env(Protocol):
         return None
 
     def close(self) -> None:
-        """Free the processes, files and connections that the environment holds. Called when a process of a run ends."""
+        """Free the processes, files and connections that the environment holds. Called when its process ends by
+        itself."""
         return None
 
     def interrupt(self) -> None:

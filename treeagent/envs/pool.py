@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
+from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
@@ -48,6 +49,7 @@ class EnvPool:
         self._numbers = count()
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(self.close)
+        self._finalizer = Finalize(None, self.close, exitpriority=1)  # in a worker process, where atexit does nothing
 
     def assign_instance(self) -> int | None:
         """Return the number of the instance for the next episode; None if any instance can play it."""
@@ -77,6 +79,7 @@ class EnvPool:
     def close(self) -> None:
         """Close all instances. The call does not wait longer than ``_CLOSE_SECONDS`` for them."""
         atexit.unregister(self.close)
+        self._finalizer.cancel()
         deadline = time.monotonic() + _CLOSE_SECONDS
         closing = [each for instance in self._instances for each in instance.close()]
         for each in closing:

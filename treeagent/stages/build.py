@@ -3,13 +3,14 @@
 Environments and policies are built once in each process and reused by later jobs with the same settings.
 """
 
+import atexit
 import json
 import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -129,18 +130,35 @@ _pool: tuple[bytes, EnvPool] | None = None
 """The last pool, with the settings of its environment in JSON."""
 
 
-@lru_cache(maxsize=2)
+_environments: dict[bytes, Env] = {}
+"""The environments of the last two settings in JSON, those of the run and those of a stage of its curriculum. The one
+used last comes last."""
+
+
 def _environment(written: bytes) -> Env:
-    """``_made``, cached for the last settings: those of the run, and those of a stage of its curriculum. The
-    environment is closed when the process ends."""
-    env = _made(written)
-    Finalize(None, _close, (env,), exitpriority=0)  # unlike atexit, it also works in a worker process
+    """``_made``, or the environment that this process made from the same settings. It is closed when the process ends
+    by itself."""
+    env = _environments.pop(written) if written in _environments else _made(written)
+    if len(_environments) > 1:
+        del _environments[next(iter(_environments))]
+    _environments[written] = env
+    _close_at_exit()
     return env
 
 
-def _close(env: Env) -> None:
-    with suppress(Exception):  # the results are stored, and nothing depends on this environment any more
-        env.close()
+@cache
+def _close_at_exit() -> None:
+    """Have this process close its environments when it ends. Call it after an environment was made: what is registered
+    last runs first, and ``WorkerEnv`` registers the end of its process."""
+    atexit.register(close_environments)
+    Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
+
+
+def close_environments() -> None:
+    """Close the environments that this process keeps. Their errors are ignored, because the results are stored."""
+    while _environments:
+        with suppress(Exception):
+            _environments.popitem()[1].close()
 
 
 def _made(written: bytes) -> Env:

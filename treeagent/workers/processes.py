@@ -35,6 +35,8 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """Signals that end a run."""
+_CLOSE_SECONDS = 10.0
+"""Seconds that workers, all together, may take to end."""
 _SIGNAL_SECONDS = 0.2
 """Seconds to wait after a signal has ended a worker, so that the same signal reaches this process, too, if it was sent
 to both."""
@@ -123,7 +125,7 @@ def end_shared_workers() -> None:
     """End the workers of ``shared_workers``, so that other processes can use what they hold, such as the memory of a
     GPU. The next ``run_jobs`` starts new ones. No job may be running."""
     if _shared is not None:
-        _shared.kill()
+        _shared.close()
 
 
 @contextmanager
@@ -264,9 +266,14 @@ class Processes:
                 worker.process.kill()
 
     def close(self) -> None:
-        """End the workers. No job may be running."""
-        for pipe, worker in self._workers.items():
+        """End the workers. No job may be running. A worker that has not closed its environments after
+        ``_CLOSE_SECONDS`` is killed."""
+        for pipe in self._workers:
             pipe.close()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for worker in self._workers.values():
+            worker.process.join(max(deadline - time.monotonic(), 0.0))
+            worker.process.kill()
             worker.process.join()
             worker.lifeline.close()
         self._workers = {}
