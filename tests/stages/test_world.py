@@ -381,10 +381,14 @@ def test_a_common_call_is_a_kind_of_its_own() -> None:
     assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # a call that occurs once is not common
 
 
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run without its world model."""
+    return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+
+
 def refit(run: Path, *settings: str) -> list[Experience]:
     """The experiences that a new world model remembers."""
-    shutil.rmtree(run / "checkpoints" / "world")
-    (run / "world.toml").unlink()
     fitted = treeagent("world", "fit", run, *WORLD, "world.training.max_steps=1", *settings)
     assert fitted.returncode == 0, fitted.stderr
     memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
@@ -394,10 +398,13 @@ def refit(run: Path, *settings: str) -> list[Experience]:
 
 
 @pytest.mark.slow
-def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise steps that are held out now would be among its examples."""
+    refit(copied)
+    (copied / "world.toml").unlink()
+    shutil.rmtree(copied / "checkpoints" / "world")
     monkeypatch.setattr(world, "HELD_OUT", 0.6)
-    assert len(refit(run)) == Run.open(run).facts("world")["learnt"]
+    assert len(refit(copied)) == Run.open(copied).facts("world")["learnt"]
 
 
 @pytest.mark.slow
@@ -517,17 +524,17 @@ def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(run: Path) -> None:
-    known = {one.task_id for one in refit(run, "world.demonstrations=60")}
-    learnt, held_out = split(experiences(Run.open(run)))
+def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(copied: Path) -> None:
+    known = {one.task_id for one in refit(copied, "world.demonstrations=60")}
+    learnt, held_out = split(experiences(Run.open(copied)))
     assert known > {one.task_id for one in learnt}
     assert not known & {one.task_id for one in held_out}
-    assert Run.open(run).facts("world")["demonstrated_steps"] > 60
+    assert Run.open(copied).facts("world")["demonstrated_steps"] > 60
 
 
 @pytest.mark.slow
-def test_held_out_demonstrations_fill_up_a_small_audit(run: Path) -> None:
-    refit(run, "world.demonstrations=60")
-    own = [one for one in split(experiences(Run.open(run)))[1] if not one.opens]
-    audited = json.loads(treeagent("world", "eval", run, "--json").stdout)
+def test_held_out_demonstrations_fill_up_a_small_audit(copied: Path) -> None:
+    refit(copied, "world.demonstrations=60")
+    own = [one for one in split(experiences(Run.open(copied)))[1] if not one.opens]
+    audited = json.loads(treeagent("world", "eval", copied, "--json").stdout)
     assert len(own) < audited["steps"] <= AUDIT_STEPS
