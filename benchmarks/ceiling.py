@@ -3,9 +3,8 @@
     .venv/bin/python -m benchmarks.ceiling --seeds 0 1 2
 
 The policy of a recipe imitates demonstrations with errors, and then learns from trees. Here it imitates as many
-demonstrations of the same tasks without errors, and plays the same test tasks greedily. What it fails then is beyond a
-model of its size that has seen so many tasks. "larger" has about eight times as many weights in its layers. Rows
-already recorded are kept, and unfinished runs are resumed.
+demonstrations of the same tasks without errors, of any length, and plays the same test tasks greedily. "larger" has
+about eight times as many weights in its layers. Rows already recorded are kept, and unfinished runs are resumed.
 """
 
 import os
@@ -35,7 +34,7 @@ ARMS: Mapping[str, Sequence[str]] = {
 
 def config_of(arm: str, seed: int) -> RunConfig:
     """The settings of a run, which plays its seed's own test tasks greedily."""
-    chosen = ["warm_start.noise=0.0", 'evaluate.modes=["greedy"]', "workers=1", *ARMS[arm]]
+    chosen = ["warm_start.noise=0.0", "warm_start.max_tokens=500", 'evaluate.modes=["greedy"]', "workers=1", *ARMS[arm]]
     recipe = find_recipe("quickstart")
     return load_config(recipe, [*chosen, own_tasks(seed, load_config(recipe).evaluate.tasks)], seed=seed)
 
@@ -45,6 +44,7 @@ def run(arm: str, seed: int, out: Path) -> Row:
     config, progress = config_of(arm, seed), QuietProgress()
     with Run.create(out / arm.replace(" ", "_") / f"seed{seed}", config, resume=True) as begun:
         checkpoint = warm_start(config, begun, progress)
+        assert begun.facts("warm_start")["left_out"] == 0, "raise warm_start.max_tokens"
         [row] = evaluate(config, begun, progress, [(checkpoint, "greedy")])
         [accuracy] = [each["mean_token_accuracy"] for each in begun.metrics() if each["stage"] == "warm_start"][-1:]
     return Row(
