@@ -49,8 +49,8 @@ def with_block(readme: str, results: Path = RESULTS) -> str:
     if pretrained and len(pretrained.seeds) > 1 and tables.has(pretrained, *arms):
         greedy, sampled, searched = (tables.spread(estimates.mean(pretrained, arm)) for arm in arms)
         parts.append(
-            "With a pretrained model of 135 million parameters (SmolLM2) and plans of 10 to 12 actions, tree search "
-            f"solves {searched} % of the tasks, best-of-N {sampled} % and greedy play {greedy} %. "
+            "Plans of 10 to 12 actions, by a pretrained model of 135 million parameters (SmolLM2) after a short warm "
+            f"start: tree search solves {searched} % of the tasks, best-of-N {sampled} % and greedy play {greedy} %. "
             f"{tables.caption(pretrained)}"
         )
     return "\n\n".join([before + begin + parts[0], *parts[1:]]) + f"\n{end}{after}"
