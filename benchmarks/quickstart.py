@@ -10,6 +10,8 @@ training, with demonstrations in its prompt (``--shots``; 0 leaves it out).
 A model whose updates take hours can be measured with one of them:
 
     .venv/bin/python -m benchmarks.quickstart --config envs/tireworld_llm --seeds 0 1 --set 'update.methods=["distil"]'
+
+``--searched rft`` evaluates the policy of that update with search as well.
 """
 
 import os
@@ -23,10 +25,13 @@ from pathlib import Path
 
 from benchmarks.command import limits_of, own_tasks, parser, record_of, search_figures, settings_of
 from benchmarks.record import Row, digest
-from treeagent.config import load_config
+from treeagent.config import Mode, load_config
 from treeagent.report.describe import latest_signal
 from treeagent.run.folder import Run
+from treeagent.run.progress import RichProgress
 from treeagent.run.recipes import find_recipe
+from treeagent.stages.evaluate import evaluate
+from treeagent.workers.machine import fit_to_machine
 
 QUESTION = "What does search add to a policy, and what does learning from the trees add?"
 
@@ -61,6 +66,15 @@ def few_shot(folder: Path, config: str, model: str, seed: int, shots: int) -> Ro
     subprocess.run([sys.executable, "-m", "treeagent", "eval", model, *arguments, own], check=True)
     [row] = rows_of(folder, seed)
     return replace(row, arm="few-shot, greedy")
+
+
+def search_with(folder: Path, updates: Sequence[str]) -> None:
+    """Evaluate the policies of updates of a finished run with search too, and add the rows to the run's results."""
+    with Run.create(folder, Run.open(folder).config, resume=True) as finished:
+        evaluated: list[tuple[str, Mode]] = [(row["policy"], row["mode"]) for row in finished.result_rows()]
+        wanted = dict.fromkeys([*evaluated, *((update, "mcts") for update in updates)])
+        config = fit_to_machine(finished.config, finished.checkpoints / evaluated[0][0], finished.config)[0]
+        evaluate(config, finished, RichProgress(), [(finished.checkpoints / name, mode) for name, mode in wanted])
 
 
 def rows_of(folder: Path, seed: int) -> list[Row]:
@@ -134,6 +148,7 @@ def main() -> None:
     options.add_argument("--config", default="quickstart", help="a recipe's name or a TOML file")
     options.add_argument("--shots", type=int, default=2, help="demonstrations in the prompt of the arm few-shot")
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every run")
+    options.add_argument("--searched", nargs="+", default=[], metavar="UPDATE", help="updates to evaluate with search")
     options.add_argument("--out", type=Path, help="folder of the runs seed0, seed1, ...; by default runs/NAME")
     arguments = options.parse_args()
     arguments.name = arguments.name or Path(arguments.config).stem
@@ -142,6 +157,8 @@ def main() -> None:
     with record_of(arguments, QUESTION, **limits_of(recipe)) as record:
         for seed in arguments.seeds:
             cost = run(out / f"seed{seed}", arguments.config, seed, arguments.set)
+            if arguments.searched:
+                search_with(out / f"seed{seed}", arguments.searched)
             rows = rows_of(out / f"seed{seed}", seed)
             if arguments.shots and (model := recipe.policy.model):
                 folder = out / f"seed{seed}_few_shot"
