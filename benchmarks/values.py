@@ -143,8 +143,8 @@ class States:
 class LinearHead(ValueHead):
     """A value head without a hidden layer."""
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden_states)
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.output((features - self.mean) / self.deviation)
         return logits.squeeze(-1)
 
 
@@ -223,6 +223,7 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
     random.Random(seed).shuffle(numbers)
     held_out = torch.isin(trees, torch.tensor(numbers[: math.ceil(_FIT.held_out * len(numbers))]))
     states, train_targets = features[~held_out], targets[~held_out]
+    head.standardise(states)
     optimiser = torch.optim.AdamW(head.parameters(), lr=_FIT.learning_rate)
     shuffler = torch.Generator().manual_seed(seed)
     best, best_state, since = math.inf, copy.deepcopy(head.state_dict()), 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from toy_llama import CONFIG, head, next_logprobs, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, head, make_read, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -39,8 +39,7 @@ class Echo:
 def logprob_head() -> LogprobHead:
     """A head whose tokens are chosen by the toy model's log-probabilities after single tokens."""
     made = LogprobHead(16)
-    vocabulary = range(len(tokenizer()))
-    made.choose(next_logprobs(LocalGenerator(shared_model()), [(token,) for token in range(3, 60)], vocabulary))
+    make_read(made, LocalGenerator(shared_model()), range(3, 60))
     torch.manual_seed(1)
     torch.nn.init.normal_(made.output.weight)
     return made

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.types import UserError
@@ -65,17 +66,39 @@ def test_a_head_on_log_probabilities_chooses_tokens_that_tell_different_things()
     assert not head.chosen
     head.choose(logprobs)
     assert head.chosen and head.token_ids == (2, 3)
+
+
+def test_a_new_head_reads_standardised_features() -> None:
+    """The features of three states are (6, 4, 2) and (1, 0, 1), so their variances are 8/3 and 2/9."""
+    head, plain = ValueHead(2), ValueHead(2)
+    head.standardise(features := torch.tensor([[6.0, 1.0], [4.0, 0.0], [2.0, 1.0]]))
+    for each in (head, plain):
+        torch.nn.init.ones_(each.output.weight)
+    scaled = torch.tensor([2 / (8 / 3) ** 0.5, 1 / 3 / (2 / 9) ** 0.5])
+    assert head(features[0]).item() == pytest.approx(plain(scaled).item(), abs=1e-5)
+
+
+def test_standardising_anew_keeps_the_values_of_a_head_that_has_learnt() -> None:
+    torch.manual_seed(0)
+    head, states = ValueHead(6, (-1.0, 3.0)), 30 * torch.randn(50, 6) + 7
     torch.nn.init.normal_(head.output.weight)
-    plain = ValueHead(2)
-    plain.load_state_dict(head.state_dict(), strict=False)
-    deviations = [(8 / 3) ** 0.5, (2 / 9) ** 0.5]  # of (2, 0, -2) and (1/3, -2/3, 1/3)
-    scaled = torch.tensor([[2 / deviations[0], 1 / 3 / deviations[1]]])
-    assert head(logprobs[:1, [2, 3]]).item() == pytest.approx(plain(scaled).item(), abs=1e-5)
+    for spread in (1.0, 100.0):
+        before = head.value(states)
+        head.standardise(spread * torch.randn(20, 6) - 3)
+        assert head.value(states).tolist() == pytest.approx(before.tolist(), abs=1e-4)
+
+
+def test_a_feature_that_never_varies_does_not_blow_up() -> None:
+    head = ValueHead(2)
+    head.standardise(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
+    torch.nn.init.normal_(head.output.weight)
+    assert head(torch.tensor([1.0, 5.0])).isfinite()
 
 
 def test_a_head_on_log_probabilities_is_saved_with_its_tokens(tmp_path: Path) -> None:
-    head = LogprobHead(3, (-1.0, 3.0))
-    head.choose(torch.randn(20, 9).log_softmax(-1))
+    head, logprobs = LogprobHead(3, (-1.0, 3.0)), torch.randn(20, 9).log_softmax(-1)
+    head.choose(logprobs)
+    head.standardise(logprobs[:, list(head.token_ids)])
     torch.nn.init.normal_(head.output.weight)
     head.save(tmp_path)
     loaded = ValueHead.load(tmp_path)
@@ -85,10 +108,12 @@ def test_a_head_on_log_probabilities_is_saved_with_its_tokens(tmp_path: Path) ->
 
 
 def test_a_head_of_an_older_version_reads_hidden_states(tmp_path: Path) -> None:
-    ValueHead(8).save(tmp_path)
+    (head := ValueHead(8, (0.0, 2.0))).save(tmp_path)
     (tmp_path / "value_head" / "config.json").write_text(json.dumps({"hidden_size": 8, "reward_range": [0.0, 2.0]}))
+    save_file(dict(head.named_parameters()), tmp_path / "value_head" / "model.safetensors")
     loaded = ValueHead.load(tmp_path)
     assert (loaded.reads, loaded.hidden_size, loaded.reward_range) == ("hidden", 8, (0.0, 2.0))
+    assert torch.equal(loaded.hidden.weight, head.hidden.weight)
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:

@@ -14,7 +14,7 @@ import torch
 import zstandard
 from command import forget
 from openai_server import Body, Fault, OpenAIServer, serving
-from toy_llama import CONFIG, next_logprobs, plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, shared_model, tokenizer
 from typer.testing import CliRunner
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -566,7 +566,7 @@ def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[Ope
 def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
     """Replace the checkpoint's value head by one on log-probabilities."""
     head, loaded = LogprobHead(16), load_checkpoint(checkpoint)
-    head.choose(next_logprobs(server.generator, [(token,) for token in range(3, 60)], range(len(tokenizer()))))
+    make_read(head, server.generator, range(3, 60))
     torch.nn.init.normal_(head.output.weight)
     save_checkpoint(Checkpoint(loaded.model, loaded.tokenizer, head), checkpoint)
 

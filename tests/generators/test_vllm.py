@@ -12,7 +12,7 @@ import peft
 import pytest
 import torch
 from toy_doors import opened_while
-from toy_llama import CONFIG, next_logprobs, plain_logprobs, sharpened, tokenizer
+from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
@@ -124,7 +124,7 @@ def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator,
     assert engine.load(str(folder / "0"), None)
     local, chat, head = LocalGenerator(network(0)), ChatFormat(tokenizer()), LogprobHead()
     torch.manual_seed(0)
-    head.choose(next_logprobs(local, [(token,) for token in range(3, 300)], range(len(tokenizer()))))
+    make_read(head, local, range(3, 300))
     torch.nn.init.normal_(head.output.weight, std=0.1)
     states = [State(Task(said, said), (Message("user", said),)) for said in ("a lamp", "a red lamp", "buy now")]
     here, there = (asyncio.run(HeadValue(each, chat, head).estimate(states)) for each in (local, engine))

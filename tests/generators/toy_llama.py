@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from treeagent.agent.value_head import ValueHead
+from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.base import Failure, Generator, Sample
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
@@ -101,6 +101,13 @@ def next_logprobs(generator: Generator, prompts: Sequence[tuple[int, ...]], toke
         assert not isinstance(samples, Failure)
         rows.append([sample.logprobs[0] for sample in samples])
     return torch.tensor(rows)
+
+
+def make_read(head: LogprobHead, generator: Generator, tokens: range) -> None:
+    """Make a new head choose its tokens, and standardise them, by what follows single tokens."""
+    logprobs = next_logprobs(generator, [(token,) for token in tokens], range(len(tokenizer())))
+    head.choose(logprobs)
+    head.standardise(logprobs[:, list(head.token_ids)])
 
 
 class FirstLetter(LocalGenerator):

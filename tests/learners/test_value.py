@@ -40,6 +40,14 @@ def test_the_initial_head_is_kept_if_no_epoch_improves_on_it(model: LlamaForCaus
         assert result.epochs == 2
 
 
+def test_the_scale_of_features_does_not_matter(model: LlamaForCausalLM) -> None:
+    """As in a pretrained model, one feature is many times as large as the others."""
+    with torch.no_grad():
+        model.model.norm.weight[1:] *= 0.02
+    result = fit_value(model, ValueHead(HIDDEN), told_rows(80), ValueConfig())
+    assert result.held_out_loss < 0.3 < result.constant_loss
+
+
 def test_same_seed_same_head(model: LlamaForCausalLM) -> None:
     heads = []
     for _ in range(2):

@@ -23,12 +23,17 @@ Reads = Literal["hidden", "logprobs"]
 LOGPROBS = 128
 """Number of tokens that a ``LogprobHead`` reads. It is also the most that a request to vLLM may ask for."""
 _LEAST_DEVIATION = 1e-3
-"""Least standard deviation, in nats. A log-probability that varies less shows nothing but rounding errors."""
+"""Least standard deviation of a feature, in nats for log-probabilities. One that varies less shows nothing but rounding
+errors."""
 
 
 class ValueHead(nn.Module):
-    """The value low + (high - low) σ(w₂ · tanh(W₁ h + b₁) + b₂), where h is the policy's last hidden state at the last
-    token of the state. The last layer is initialised to zero, so a new head predicts the middle of the range."""
+    """The value low + (high - low) σ(w₂ · tanh(W₁ x + b₁) + b₂) of the features x of a state: the policy's last hidden
+    state at the last token of the state, with each feature standardised (``standardise``). The last layer is
+    initialised to zero, so a new head predicts the middle of the range.
+
+    Standardising matters in a pretrained model: a few of its features are many times as large as all others (Sun et al.
+    2024, "Massive Activations in Large Language Models"), and would saturate the tanh."""
 
     reads: ClassVar[Reads] = "hidden"
 
@@ -49,17 +54,31 @@ class ValueHead(nn.Module):
             self.output = nn.Linear(hidden_size, 1)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
+        self.mean, self.deviation = nn.Buffer(torch.zeros(hidden_size)), nn.Buffer(torch.ones(hidden_size))
+        """Mean and standard deviation of each feature; 0 and 1 before ``standardise``."""
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Map hidden states (..., hidden_size), of any floating type, to logits (...)."""
-        states = hidden_states.to(self.hidden.weight)
-        logits: Tensor = self.output(torch.tanh(self.hidden(states)))
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (..., hidden_size), of any floating type, to logits (...)."""
+        standardised = (features.to(self.hidden.weight) - self.mean) / self.deviation
+        logits: Tensor = self.output(torch.tanh(self.hidden(standardised)))
         return logits.squeeze(-1)
 
-    def value(self, hidden_states: Tensor) -> Tensor:
-        """Expected outcomes in reward units, (..., hidden_size) to (...)."""
+    @torch.no_grad()
+    def standardise(self, features: Tensor) -> None:
+        """Standardise the features by their means and standard deviations over some states, (states, hidden_size). The
+        head's values stay the same: the first layer of a head that has learnt is rewritten for the new scale."""
+        features = features.to(self.hidden.weight)
+        mean, deviation = features.mean(0), features.std(0, correction=0).clamp(min=_LEAST_DEVIATION)
+        if self.output.weight.any():  # a new head gives one value, whatever its first layer, whose scale is then right
+            self.hidden.bias.add_(self.hidden.weight @ ((mean - self.mean) / self.deviation))
+            self.hidden.weight.mul_(deviation / self.deviation)
+        self.mean.copy_(mean)
+        self.deviation.copy_(deviation)
+
+    def value(self, features: Tensor) -> Tensor:
+        """Expected outcomes in reward units, of features (..., hidden_size) to (...)."""
         low, high = self.reward_range
-        return low + (high - low) * torch.sigmoid(self(hidden_states))
+        return low + (high - low) * torch.sigmoid(self(features))
 
     def rescale(self, targets: Tensor) -> Tensor:
         """Map outcomes in reward units to [0, 1].
@@ -76,9 +95,9 @@ class ValueHead(nn.Module):
             )
         return (targets - low) / (high - low)
 
-    def loss(self, hidden_states: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, features: Tensor, targets: Tensor) -> Tensor:
         """Mean binary cross-entropy, in nats, of the predictions against targets in reward units, which may be soft."""
-        return functional.binary_cross_entropy_with_logits(self(hidden_states), self.rescale(targets))
+        return functional.binary_cross_entropy_with_logits(self(features), self.rescale(targets))
 
     def save(self, checkpoint: Path) -> None:
         """Write ``<checkpoint>/value_head/``. It is a separate folder because vLLM refuses a checkpoint with tensors
@@ -96,14 +115,14 @@ class ValueHead(nn.Module):
         facts = json.loads((folder / "config.json").read_text())
         kind = LogprobHead if facts.pop("reads", "hidden") == "logprobs" else ValueHead
         head = kind(**facts)
-        head.load_state_dict(load_file(folder / "model.safetensors"))
+        # A head on hidden states that was saved before features were standardised has no means and deviations.
+        head.load_state_dict(head.state_dict() | load_file(folder / "model.safetensors"))
         return head
 
 
 class LogprobHead(ValueHead):
     """A value head that reads, instead of the hidden state h, the log-probabilities (in nats, at temperature 1) of
-    ``hidden_size`` tokens as the next token. Each is standardised by its mean and standard deviation over the states to
-    which the head was first fitted. Log-probabilities are linear in h, up to a constant that all tokens share."""
+    ``hidden_size`` tokens as the next token. They are linear in h, up to a constant that all tokens share."""
 
     reads = "logprobs"
 
@@ -119,7 +138,6 @@ class LogprobHead(ValueHead):
         super().__init__(hidden_size, reward_range, seed)
         self.tokens = nn.Buffer(torch.zeros(hidden_size, dtype=torch.long))
         """Ids of the tokens; all 0 before ``choose``."""
-        self.mean, self.deviation = nn.Buffer(torch.zeros(hidden_size)), nn.Buffer(torch.ones(hidden_size))
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -130,15 +148,10 @@ class LogprobHead(ValueHead):
         """Whether tokens have been chosen."""
         return len(set(self.token_ids)) == self.hidden_size
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Map log-probabilities of the tokens, (..., hidden_size), to logits (...)."""
-        return super().forward((hidden_states.to(self.mean) - self.mean) / self.deviation)
-
     @torch.no_grad()
     def choose(self, logprobs: Tensor) -> None:
         """Choose the tokens whose log-probabilities together explain most of those of all other tokens. Each next token
-        is the one that the tokens chosen so far explain least (a QR decomposition with column pivoting). Also store
-        their means and standard deviations.
+        is the one that the tokens chosen so far explain least (a QR decomposition with column pivoting).
 
         Args:
             logprobs: log-probability of every token as the next token of some states, [states, vocabulary].
@@ -152,7 +165,6 @@ class LogprobHead(ValueHead):
                 f"{self.hidden_size}: set update.value_reads=hidden"
             )
         residual = logprobs.float() - logprobs.float().mean(0)
-        spread = residual.pow(2).mean(0).sqrt()
         chosen: list[int] = []
         for _ in range(self.hidden_size):
             unexplained = residual.pow(2).sum(0)
@@ -163,5 +175,3 @@ class LogprobHead(ValueHead):
                 direction = direction / length
                 residual.addr_(direction, direction @ residual, alpha=-1)
         self.tokens.copy_(torch.tensor(chosen))
-        self.mean.copy_(logprobs[:, chosen].float().mean(0))
-        self.deviation.copy_(spread[chosen].clamp(min=_LEAST_DEVIATION))

@@ -61,7 +61,8 @@ def fit_value(
 
     The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the head's value v against the
     target g, both rescaled to [0, 1], averaged over positions. Whole tasks are held out, and the head of the epoch with
-    the lowest held-out loss is kept; the initial head counts as epoch 0.
+    the lowest held-out loss is kept; the initial head counts as epoch 0. First, the head's features are standardised
+    over the training positions.
 
     Args:
         model: the policy whose hidden states or log-probabilities the head reads.
@@ -81,6 +82,7 @@ def fit_value(
         _choose(model, head, training_rows, config)
     train = _states(model, head, training_rows, config.forward_batch_size)
     test = _states(model, head, held_out, config.forward_batch_size)
+    head.standardise(train[0])
     optimiser = torch.optim.AdamW(head.parameters(), lr=config.learning_rate)
     shuffler = torch.Generator().manual_seed(config.seed)
     epoch, train_loss = 0, _loss(head, *train)
