@@ -67,6 +67,8 @@ class Way:
     target: Aim = "best"
     """As in ``ValueTargetConfig``. "success" targets the upper end of the range for a success, and its lower end
     otherwise."""
+    standardised: bool = True
+    """Whether the head standardises what it reads."""
     linear: bool = False
     """Whether the head has no hidden layer."""
     heads: int = 1
@@ -86,6 +88,7 @@ WAYS: dict[str, Way] = {
     "mean return": Way(target="mean"),
     "λ-return, λ = 0.95": Way(target="lambda"),
     "success": Way(target="success"),
+    "not standardised": Way(standardised=False),
     "linear head": Way(linear=True),
     "middle layer": Way("middle layer"),
     "all layers": Way("all layers"),
@@ -210,7 +213,9 @@ def states_of(trees: Sequence[Tree], model: Model, returns: tuple[float, float])
     return States(trees, nodes, torch.tensor(numbers), ends, read, layers, mean, targets, rows)
 
 
-def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed: int) -> None:
+def fit(
+    head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed: int, standardised: bool = True
+) -> None:
     """Fit a head in place, as ``learners.value.fit_value`` does: whole trees are held out, and the weights of the epoch
     with the lowest held-out loss are kept.
 
@@ -218,12 +223,14 @@ def fit(head: ValueHead, features: Tensor, targets: Tensor, trees: Tensor, seed:
         features: (states, width).
         targets: (states), in [0, 1].
         trees: (states), the index of each state's tree.
+        standardised: whether the head standardises its features first.
     """
     numbers = sorted(set(trees.tolist()))
     random.Random(seed).shuffle(numbers)
     held_out = torch.isin(trees, torch.tensor(numbers[: math.ceil(_FIT.held_out * len(numbers))]))
     states, train_targets = features[~held_out], targets[~held_out]
-    head.standardise(states)
+    if standardised:
+        head.standardise(states)
     optimiser = torch.optim.AdamW(head.parameters(), lr=_FIT.learning_rate)
     shuffler = torch.Generator().manual_seed(seed)
     best, best_state, since = math.inf, copy.deepcopy(head.state_dict()), 0
@@ -257,7 +264,7 @@ def fit_way(way: Way, states: States, train: int, returns: tuple[float, float], 
         for kind in kinds:
             head_type = LinearHead if way.linear else ValueHead
             head, learnt = head_type(features.shape[1], returns, seed + number), usable & kind
-            fit(head, features[learnt], targets[learnt], states.tree[learnt], seed + number)
+            fit(head, features[learnt], targets[learnt], states.tree[learnt], seed + number, way.standardised)
             with torch.no_grad():
                 values[number, kind] = torch.sigmoid(head(features[kind]))
     mean = values.mean(0)
