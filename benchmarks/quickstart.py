@@ -26,7 +26,6 @@ from pathlib import Path
 from benchmarks.command import limits_of, own_tasks, parser, record_of, search_figures, settings_of
 from benchmarks.record import Row, digest
 from treeagent.config import Mode, load_config
-from treeagent.report.describe import latest_signal
 from treeagent.run.folder import Run
 from treeagent.run.progress import RichProgress
 from treeagent.run.recipes import find_recipe
@@ -80,8 +79,6 @@ def search_with(folder: Path, updates: Sequence[str]) -> None:
 def rows_of(folder: Path, seed: int) -> list[Row]:
     """A row for each policy and mode of a finished run."""
     finished = Run.open(folder)
-    _, signal = latest_signal(finished.stages())
-    [auc] = [row["auc"] for row in signal if row["depth"] == "all"] or [None]  # in the training trees
     settings, first = digest(settings_of(finished.config)), finished.config.evaluate.first_task
     return [
         Row(
@@ -94,8 +91,7 @@ def rows_of(folder: Path, seed: int) -> list[Row]:
             environment_steps=row["environment_steps"],
             generated_tokens=row["generated_tokens"],
             seconds=row["seconds"],
-            figures={"reward": row["reward"], **search_figures(row)}
-            | ({} if auc is None or "found" not in row else {"AUC of V": auc}),
+            figures={"reward": row["reward"], **search_figures(row)},
         )
         for row in finished.result_rows()
     ]

@@ -35,7 +35,14 @@ def test_each_state_is_read_once_at_its_last_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "way", [Way(), Way(target="success"), Way(linear=True), Way("all layers"), Way(heads=2, lower=True)]
+    "way",
+    [
+        Way(),
+        Way(target="success"),
+        Way(linear=True, standardised=False),
+        Way("all layers"),
+        Way(heads=2, lower=True),
+    ],
 )
 def test_every_way_learns_what_one_number_tells(way: Way) -> None:
     trees = [tree(number) for number in range(40)]
