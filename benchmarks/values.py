@@ -4,8 +4,9 @@
     .venv/bin/python -m benchmarks.values --runs runs/quickstart --seeds 0 1 2
 
 A head is fitted to the trees of a run's first training tasks, and ``views.signal`` measures it on the trees of the
-tasks after them. The policy stays fixed, except in "an own copy of the policy". "best return" is what a run fits. The
-arms "in search" then plan validation tasks under one limit of generated tokens, without rewards.
+tasks after them. The policy stays fixed, except in "an own copy of the policy". "best return" is what a run fits to
+each of two layers. The arms "in search" then plan validation tasks under one limit of generated tokens, without
+rewards.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from benchmarks.methods import evaluate_arm
 from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import last_hidden_states
+from treeagent.generators.attention import hidden_states
 from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
@@ -282,7 +283,7 @@ def own_copy(checkpoint: Checkpoint, states: States, train: int, seed: int) -> T
     def logits(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """The head's logits at the states of a tree, and the indices of these states."""
         packed = pack([row.token_ids for row in rows], head.hidden_size, _PACK)
-        with last_hidden_states(model) as collected:
+        with hidden_states(model) as collected:
             model(**packed_inputs(model, packed), use_cache=False, logits_to_keep=1)
         along = zip(packed.flat_indices, rows, strict=True)
         at = torch.cat([positions[list(row.value_positions)] for positions, row in along])

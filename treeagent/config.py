@@ -456,10 +456,10 @@ class UpdateConfig:
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Maximum number of tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
-    """Input of the value head at a state. "hidden" is the policy's last hidden state; unless ``policy.generator`` is
-    "local", this needs a second copy of the model in this process. "logprobs" are the log-probabilities of 128 tokens,
-    which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the generator "local", and otherwise
-    "logprobs"."""
+    """Input of the value head at a state. "hidden" are the policy's hidden states in its middle and its last layer;
+    unless ``policy.generator`` is "local", this needs a second copy of the model in this process. "logprobs" are the
+    log-probabilities of 128 tokens, which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the
+    generator "local", and otherwise "logprobs"."""
     keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the trees to learn from, namely those whose returns vary most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0, le=1024)] = 1

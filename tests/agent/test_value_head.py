@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.types import UserError
@@ -86,6 +87,25 @@ def test_standardising_anew_keeps_the_values_of_a_head_that_has_learnt() -> None
         before = head.value(states)
         head.standardise(spread * torch.randn(20, 6) - 3)
         assert head.value(states).tolist() == pytest.approx(before.tolist(), abs=1e-4)
+
+
+def test_a_head_that_reads_the_middle_layer_gives_the_mean_logit_of_two_heads(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    head, features = ValueHead(4, (-1.0, 3.0), middle=True), 5 * torch.randn(20, 8) + 2
+    assert head.middle is not None and not torch.equal(head.hidden.weight, head.middle.hidden.weight)
+    head.standardise(features)
+    for each in (head.output, head.middle.output):
+        torch.nn.init.normal_(each.weight)
+    lower, upper = ValueHead(4), ValueHead(4)
+    lower.load_state_dict(head.middle.state_dict())
+    upper.load_state_dict({name: value for name, value in head.state_dict().items() if "middle" not in name})
+    alone = [upper(features[:, 4:]), lower(features[:, :4])]
+    assert head(features).tolist() == pytest.approx(((alone[0] + alone[1]) / 2).tolist(), abs=1e-6)
+    targets = torch.rand(20)
+    upper_loss, lower_loss = (functional.binary_cross_entropy_with_logits(each, targets) for each in alone)
+    assert head.cross_entropy(features, targets).item() == pytest.approx((upper_loss + lower_loss).item() / 2)
+    head.save(tmp_path)
+    assert torch.equal(ValueHead.load(tmp_path)(features), head(features))
 
 
 def test_a_feature_that_never_varies_does_not_blow_up() -> None:

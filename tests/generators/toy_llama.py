@@ -89,9 +89,10 @@ def plain_logprobs(
 
 @torch.no_grad()
 def plain_hidden(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
-    """The model's own last hidden state at the last token: (width)."""
-    output: Tensor = model.model(input_ids=torch.tensor([list(prompt)])).last_hidden_state
-    return output[0, -1]
+    """The model's own hidden states of the middle and the last layer at the last token: (2 · width)."""
+    output = model.model(input_ids=torch.tensor([list(prompt)]), output_hidden_states=True)
+    middle = output.hidden_states[model.config.num_hidden_layers // 2]
+    return torch.cat([middle[0, -1], output.last_hidden_state[0, -1]])
 
 
 def next_logprobs(generator: Generator, prompts: Sequence[tuple[int, ...]], token_ids: Sequence[int]) -> Tensor:

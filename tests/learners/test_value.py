@@ -8,7 +8,7 @@ from tiny import HIDDEN, VOCABULARY, make_unpackable, token_rows, weights
 from transformers import LlamaForCausalLM
 
 from treeagent.agent.value_head import LogprobHead, ValueHead
-from treeagent.generators.attention import last_hidden_states
+from treeagent.generators.attention import hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import TrainingDiverged
@@ -141,7 +141,7 @@ def test_explained_variance_is_that_of_the_kept_head_on_the_held_out_tasks(
     rows = [replace(first, task_id=name, value_positions=(0, 4), value_targets=(0.0, 1.0)) for name in "ab"]
     head = ValueHead(HIDDEN, returns)
     result = fit_value(model, head, rows, ValueConfig(epochs=3))
-    with torch.no_grad(), last_hidden_states(model) as collected:
+    with torch.no_grad(), hidden_states(model) as collected:
         model(input_ids=torch.tensor([first.token_ids]))
         low, high = head.value(collected[0][0, [0, 4]]).tolist()
     # Errors e₀ = 0 - low and e₁ = 1 - high have the variance (e₁ - e₀)² / 4, and 0 and 1 have 1/4.
@@ -168,3 +168,13 @@ def test_a_head_on_log_probabilities_fits_as_one_on_hidden_states_does(model: Ll
     again = fit_value(model, head, rows, ValueConfig(epochs=1))
     assert head.token_ids == tokens and torch.equal(head.mean, mean)
     assert again.held_out_loss <= result.held_out_loss + 1e-6
+
+
+def test_a_head_on_two_layers_learns_what_only_the_middle_one_holds(model: LlamaForCausalLM) -> None:
+    """Without the weights of its final norm, the model's last hidden state is 0 everywhere."""
+    with torch.no_grad():
+        model.model.norm.weight.zero_()
+    blind, seeing = (
+        fit_value(model, ValueHead(HIDDEN, middle=middle), told_rows(80), ValueConfig()) for middle in (False, True)
+    )
+    assert seeing.held_out_loss < 0.5 < blind.held_out_loss

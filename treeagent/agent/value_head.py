@@ -1,7 +1,7 @@
 """The value function: a scalar head on the policy's own forward pass at the last token of a state. It predicts the
 outcome of the whole episode.
 
-``ValueHead`` reads the last hidden state, which only a model in this process provides. ``LogprobHead`` reads the
+``ValueHead`` reads hidden states, which only a model in this process provides. ``LogprobHead`` reads the
 log-probabilities of some tokens instead, which engines and servers provide, too. The policy's checkpoint remains a
 standard Hugging Face checkpoint; the head is saved in a subfolder of it.
 """
@@ -19,7 +19,7 @@ from treeagent.types import UserError
 
 FOLDER = "value_head"
 Reads = Literal["hidden", "logprobs"]
-"""The input of a value head: the last hidden state, or log-probabilities of tokens."""
+"""The input of a value head: hidden states, or log-probabilities of tokens."""
 LOGPROBS = 128
 """Number of tokens that a ``LogprobHead`` reads. It is also the most that a request to vLLM may ask for."""
 _LEAST_DEVIATION = 1e-3
@@ -28,21 +28,32 @@ errors."""
 
 
 class ValueHead(nn.Module):
-    """The value low + (high - low) σ(w₂ · tanh(W₁ x + b₁) + b₂) of the features x of a state: the policy's last hidden
-    state at the last token of the state, with each feature standardised (``standardise``). The last layer is
+    """The value low + (high - low) σ(u) of a state, where u = w₂ · tanh(W₁ x + b₁) + b₂ and x is the policy's last
+    hidden state at the last token of the state, with each feature standardised (``standardise``). w₂ and b₂ are
     initialised to zero, so a new head predicts the middle of the range.
 
-    Standardising matters in a pretrained model: a few of its features are many times as large as all others (Sun et al.
-    2024, "Massive Activations in Large Language Models"), and would saturate the tanh."""
+    With ``middle``, u is the mean of two such functions with weights of their own. The other one reads the middle
+    layer. In a pretrained model, this layer can hold what the last one, which prepares the next token, has lost.
+
+    Standardising matters in a pretrained model, too: a few of its features are many times as large as all others (Sun
+    et al. 2024, "Massive Activations in Large Language Models"), and would saturate the tanh."""
 
     reads: ClassVar[Reads] = "hidden"
 
-    def __init__(self, hidden_size: int, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        reward_range: tuple[float, float] = (0.0, 1.0),
+        seed: int = 0,
+        *,
+        middle: bool = False,
+    ) -> None:
         """
         Args:
             hidden_size: width of the policy's hidden states.
             reward_range: lowest and highest return, in reward units.
             seed: seed of the initial weights, which depend on nothing else.
+            middle: whether to read the middle layer, too.
         """
         super().__init__()
         low, high = reward_range
@@ -56,18 +67,27 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.mean, self.deviation = nn.Buffer(torch.zeros(hidden_size)), nn.Buffer(torch.ones(hidden_size))
         """Mean and standard deviation of each feature; 0 and 1 before ``standardise``."""
+        self.middle = ValueHead(hidden_size, reward_range, seed + 1) if middle else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features (..., hidden_size), of any floating type, to logits (...)."""
-        standardised = (features.to(self.hidden.weight) - self.mean) / self.deviation
+        """Map features, of any floating type, to logits (...). They are (..., hidden_size), or (..., 2 · hidden_size)
+        if those of the middle layer precede those of the last one."""
+        return torch.stack(self._logits(features)).mean(0)
+
+    def _logits(self, features: Tensor) -> list[Tensor]:
+        """The logits by the last layer, and then those by the middle layer if the head reads it."""
+        standardised = (features[..., -self.hidden_size :].to(self.hidden.weight) - self.mean) / self.deviation
         logits: Tensor = self.output(torch.tanh(self.hidden(standardised)))
-        return logits.squeeze(-1)
+        own = [logits.squeeze(-1)]
+        return own if self.middle is None else own + self.middle._logits(features[..., : self.hidden_size])
 
     @torch.no_grad()
     def standardise(self, features: Tensor) -> None:
-        """Standardise the features by their means and standard deviations over some states, (states, hidden_size). The
+        """Standardise the features by their means and standard deviations over some states, (states, features). The
         head's values stay the same: the first layer of a head that has learnt is rewritten for the new scale."""
-        features = features.to(self.hidden.weight)
+        if self.middle is not None:
+            self.middle.standardise(features[:, : self.hidden_size])
+        features = features[:, -self.hidden_size :].to(self.hidden.weight)
         mean, deviation = features.mean(0), features.std(0, correction=0).clamp(min=_LEAST_DEVIATION)
         if self.output.weight.any():  # a new head gives one value, whatever its first layer, whose scale is then right
             self.hidden.bias.add_(self.hidden.weight @ ((mean - self.mean) / self.deviation))
@@ -96,8 +116,15 @@ class ValueHead(nn.Module):
         return (targets - low) / (high - low)
 
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Mean binary cross-entropy, in nats, of the predictions against targets in reward units, which may be soft."""
-        return functional.binary_cross_entropy_with_logits(self(features), self.rescale(targets))
+        """Mean binary cross-entropy, in nats, of the predictions against targets in reward units, which may be soft.
+        If the head reads two layers, it is the mean of both."""
+        return self.cross_entropy(features, self.rescale(targets))
+
+    def cross_entropy(self, features: Tensor, targets: Tensor) -> Tensor:
+        """As ``loss``, for targets in [0, 1]. If the head reads two layers, each learns as if it were alone, because
+        two that were fitted together would make up for each other's errors on the training states."""
+        losses = [functional.binary_cross_entropy_with_logits(each, targets) for each in self._logits(features)]
+        return torch.stack(losses).mean()
 
     def save(self, checkpoint: Path) -> None:
         """Write ``<checkpoint>/value_head/``. It is a separate folder because vLLM refuses a checkpoint with tensors
@@ -105,7 +132,12 @@ class ValueHead(nn.Module):
         folder = checkpoint / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.state_dict(), folder / "model.safetensors")
-        facts = {"hidden_size": self.hidden_size, "reward_range": self.reward_range, "reads": self.reads}
+        facts = {
+            "hidden_size": self.hidden_size,
+            "reward_range": self.reward_range,
+            "reads": self.reads,
+            **({"middle": True} if self.middle is not None else {}),
+        }
         (folder / "config.json").write_text(json.dumps(facts))
 
     @staticmethod

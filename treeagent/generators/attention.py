@@ -57,19 +57,26 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
 
 
 @contextmanager
-def last_hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
-    """Collect the backbone's last hidden states, [rows, tokens, hidden size], of each forward pass in the block."""
-    collected: list[Tensor] = []
+def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
+    """Collect hidden states of each forward pass in the block, [rows, tokens, 2 · hidden size]: those of the backbone's
+    middle layer, and behind them its last ones."""
+    collected, middle, body = list[Tensor](), list[Tensor](), backbone(model)
+    layers = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len)
+
+    def keep(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        middle[:] = [output if isinstance(output, Tensor) else output[0]]
 
     def collect(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> None:
-        assert output.last_hidden_state is not None
-        collected.append(output.last_hidden_state)
+        last = output.last_hidden_state
+        assert last is not None
+        collected.append(torch.cat([middle.pop().to(last), last], -1))
 
-    handle = backbone(model).register_forward_hook(collect)
+    handles = [layers[len(layers) // 2 - 1].register_forward_hook(keep), body.register_forward_hook(collect)]
     try:
         yield collected
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def logit_columns(model: PreTrainedModel | PeftModel, first: int, end: int) -> Tensor:

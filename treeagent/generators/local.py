@@ -35,7 +35,7 @@ from treeagent.generators.attention import (
     additive,
     base_model,
     context_length,
-    last_hidden_states,
+    hidden_states,
     layer_windows,
     logit_columns,
     unfit,
@@ -69,8 +69,8 @@ class Segment:
     keys_values: Tensor
     """[layers, 2, heads, tokens, head width]"""
     hidden: Tensor | None = None
-    """[width]: the last layer's hidden state at the segment's last token. None if the segment was sampled rather than
-    read: sampling feeds tokens to the model only to draw the next one."""
+    """[2 · width]: the hidden states of the middle and the last layer at the segment's last token. None if the segment
+    was sampled rather than read: sampling feeds tokens to the model only to draw the next one."""
     logits: Tensor | None = None
     """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
@@ -208,7 +208,7 @@ class LocalGenerator(Generator):
 
     @torch.no_grad()
     def hidden(self, prompts: Sequence[tuple[int, ...]]) -> Tensor:
-        """The last layer's hidden state at each prompt's last token, [prompts, width]."""
+        """The hidden states of the middle and the last layer at each prompt's last token, [prompts, 2 · width]."""
         segments = self._read(prompts)
         self.cache.trim()
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
@@ -279,7 +279,7 @@ class LocalGenerator(Generator):
             keys[row, past + pad :] = positions[row, pad:]
             seen[row, pad:, past - known : past] = True
             seen[row, pad:, past + pad :] = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-        with last_hidden_states(self.model) as collected:
+        with hidden_states(self.model) as collected:
             output = self.model(
                 input_ids=ids.to(device),
                 position_ids=positions.to(device),

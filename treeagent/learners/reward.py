@@ -21,7 +21,7 @@ from trl.trainer.reward_config import RewardConfig as RewardArguments
 from trl.trainer.reward_trainer import RewardTrainer
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import last_hidden_states, logit_columns
+from treeagent.generators.attention import hidden_states, logit_columns
 from treeagent.learners.batches import Batches, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import RewardModelConfig
@@ -119,7 +119,7 @@ class _RewardTrainer(Learner, RewardTrainer):
 
 def _logits(model: Model, forward: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
     """The head's logit at the last token of each row, (rows, tokens) to (rows)."""
-    with last_hidden_states(model) as collected:
+    with hidden_states(model) as collected:
         forward(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
     last = mask.sum(dim=1) - 1
     logits: Tensor = head(collected[0][torch.arange(len(ids), device=ids.device), last])

@@ -11,7 +11,7 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import last_hidden_states
+from treeagent.generators.attention import hidden_states
 from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
@@ -104,11 +104,11 @@ class _SFTTrainer(Learner, SFTTrainer):
         indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
         share: float = inputs.pop("value_share", 1.0)
         packed = None if why_unpackable(self.model) else PackedModel(model, self.model, whole=self.head is not None)
-        with last_hidden_states(self.model) as hidden_states:
+        with hidden_states(self.model) as collected:
             loss: Tensor = SFTTrainer.compute_loss(self, packed or model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss
-        states = hidden_states[0].flatten(0, 1)
+        states = collected[0].flatten(0, 1)
         grid = torch.arange(inputs["input_ids"].numel(), device=states.device).view_as(inputs["input_ids"])
         flat_indices = grid if packed is None else packed.flat_indices
         value_loss: Tensor = self.head.loss(states[flat_indices[indices[:, 0], indices[:, 1]]], targets)

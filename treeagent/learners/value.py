@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
-from treeagent.generators.attention import last_hidden_states, logit_columns
+from treeagent.generators.attention import hidden_states, logit_columns
 from treeagent.learners.batches import padded
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
@@ -128,7 +128,7 @@ def _pass(
     total = 0.0
     for start in range(0, len(order), config.batch_size):
         batch = order[start : start + config.batch_size].to(targets.device)
-        loss = functional.binary_cross_entropy_with_logits(head(states[batch]), targets[batch])
+        loss = head.cross_entropy(states[batch], targets[batch])
         if not torch.isfinite(loss):
             raise TrainingDiverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
         optimiser.zero_grad()
@@ -188,7 +188,7 @@ def _choose(model: Model, head: LogprobHead, rows: Sequence[TokenRow], config: V
 def _features(
     model: Model, rows: Sequence[TokenRow], reads: Reads, batch_size: int, tokens: Tensor | None = None
 ) -> list[Tensor]:
-    """What a head reads at the value positions of each row, (positions, features) for each: last hidden states, or the
+    """What a head reads at the value positions of each row, (positions, features) for each: hidden states, or the
     log-probabilities of the next token. If the model can be packed, the common prefix of rows goes through it once.
 
     Args:
@@ -206,7 +206,7 @@ def _features(
             [indices[list(rows[row].value_positions)] for indices, row in zip(flat_indices, batch, strict=True)]
         )
         if reads == "hidden":
-            with last_hidden_states(model) as collected:
+            with hidden_states(model) as collected:
                 model(**inputs, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
             features = collected[0].flatten(0, 1)[places].float()
         else:

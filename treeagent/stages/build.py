@@ -517,11 +517,11 @@ def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
 
 
 def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
-    """The checkpoint's value head on hidden states, or a new one if it has none."""
-    if checkpoint.head is not None and not isinstance(checkpoint.head, LogprobHead):
+    """The checkpoint's value head on hidden states, or a new one if it has none that reads two layers."""
+    if checkpoint.head is not None and checkpoint.head.middle is not None:
         return checkpoint.head
     width = checkpoint.model.config.get_text_config().hidden_size
-    return ValueHead(width, config.environment.returns, derive_seed(config.seed, "value_head"))
+    return ValueHead(width, config.environment.returns, derive_seed(config.seed, "value_head"), middle=True)
 
 
 def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue | None:
