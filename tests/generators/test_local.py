@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
@@ -440,3 +442,16 @@ def test_a_prompt_that_does_not_fit_is_refused() -> None:
     generator.hidden([ids(0, 255)])
     assert generator.refusal(ids(0, 255)) == ""
     assert "256 tokens" in generator.refusal(ids(0, 256)) and "environment.max_steps" in generator.refusal(ids(0, 256))
+
+
+def test_two_threads_with_one_model_read_their_own_hidden_states() -> None:
+    model = shared_model()
+    prompts = [ids(start, 4 + start % 7) for start in range(3, 60)]
+
+    def read(mine: list[tuple[int, ...]]) -> list[Tensor]:
+        return [LocalGenerator(model).hidden([prompt])[0] for prompt in mine]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [hidden for part in pool.map(read, [prompts[place::4] for place in range(4)]) for hidden in part]
+    for prompt, hidden in zip([prompt for place in range(4) for prompt in prompts[place::4]], found, strict=True):
+        torch.testing.assert_close(hidden, plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import cast
 
 import torch
@@ -58,18 +59,20 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
 
 @contextmanager
 def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
-    """Collect hidden states of each forward pass in the block, [rows, tokens, 2 · hidden size]: those of the backbone's
-    middle layer, and behind them its last ones."""
-    collected, middle, body = list[Tensor](), list[Tensor](), backbone(model)
+    """Collect hidden states of each forward pass of this thread in the block, [rows, tokens, 2 · hidden size]: those of
+    the backbone's middle layer, and behind them its last ones."""
+    collected, middle, body, thread = list[Tensor](), list[Tensor](), backbone(model), get_ident()
     layers = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len)
 
     def keep(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        middle[:] = [output if isinstance(output, Tensor) else output[0]]
+        if get_ident() == thread:
+            middle[:] = [output if isinstance(output, Tensor) else output[0]]
 
     def collect(module: nn.Module, arguments: object, output: BaseModelOutputWithPast) -> None:
-        last = output.last_hidden_state
-        assert last is not None
-        collected.append(torch.cat([middle.pop().to(last), last], -1))
+        if get_ident() == thread:
+            last = output.last_hidden_state
+            assert last is not None
+            collected.append(torch.cat([middle.pop().to(last), last], -1))
 
     handles = [layers[len(layers) // 2 - 1].register_forward_hook(keep), body.register_forward_hook(collect)]
     try:

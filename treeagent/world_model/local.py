@@ -56,4 +56,5 @@ class HiddenStateEncoder:
         """Return rows of length 1, [texts, width]. Only the end of a text that exceeds the model's context is used."""
         limit = self.generator.context - 1
         ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
-        return unit(np.asarray(self.generator.hidden(ids).cpu().numpy(), np.float32))
+        _, last = self.generator.hidden(ids).chunk(2, dim=-1)
+        return unit(np.asarray(last.cpu().numpy(), np.float32))
