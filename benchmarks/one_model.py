@@ -58,7 +58,8 @@ def fit_head(checkpoint: Checkpoint, config: RunConfig, trees: Sequence[Tree], r
     """Fit a new head. Returns it with the share of the variance of held-out returns that it explains."""
     returns, seed = config.environment.returns, derive_seed(config.seed, "value_head")
     width = checkpoint.model.config.get_text_config().hidden_size
-    head = ValueHead(width, returns, seed) if reads == HIDDEN else LogprobHead(reward_range=returns, seed=seed)
+    hidden = reads == HIDDEN
+    head = ValueHead(width, returns, seed, middle=True) if hidden else LogprobHead(reward_range=returns, seed=seed)
     fit = fit_value(checkpoint.model, head, sample_value_rows(trees, config, returns), ValueConfig(seed=config.seed))
     return head, fit.explained_variance
 

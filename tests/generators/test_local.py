@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import CONFIG, make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Pause, Sample, SampleRequest
@@ -455,3 +455,11 @@ def test_two_threads_with_one_model_read_their_own_hidden_states() -> None:
         found = [hidden for part in pool.map(read, [prompts[place::4] for place in range(4)]) for hidden in part]
     for prompt, hidden in zip([prompt for place in range(4) for prompt in prompts[place::4]], found, strict=True):
         torch.testing.assert_close(hidden, plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)
+
+
+def test_the_last_states_take_the_place_of_a_middle_layer_that_cannot_be_told() -> None:
+    model = make_model()
+    last = plain_hidden(model, PROMPTS[0])[CONFIG.width :]
+    model.model.layers = torch.nn.Sequential(*model.model.layers)
+    hidden = LocalGenerator(model).hidden([PROMPTS[0]])[0]
+    torch.testing.assert_close(hidden, torch.cat([last, last]), atol=1e-4, rtol=1e-4)

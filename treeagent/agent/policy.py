@@ -392,7 +392,7 @@ class HeadValue:
         ]
 
     def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:
-        """The input of the head for each prompt, [hidden_size]."""
+        """The input of the head for each prompt, [features]."""
         if not isinstance(self.head, LogprobHead):
             assert isinstance(self.generator, LocalGenerator)
             return list(self.generator.hidden(prompts))

@@ -96,7 +96,7 @@ class ValueHead(nn.Module):
         self.deviation.copy_(deviation)
 
     def value(self, features: Tensor) -> Tensor:
-        """Expected outcomes in reward units, of features (..., hidden_size) to (...)."""
+        """Expected outcomes in reward units, of features as in ``forward``, to (...)."""
         low, high = self.reward_range
         return low + (high - low) * torch.sigmoid(self(features))
 
@@ -153,8 +153,9 @@ class ValueHead(nn.Module):
 
 
 class LogprobHead(ValueHead):
-    """A value head that reads, instead of the hidden state h, the log-probabilities (in nats, at temperature 1) of
-    ``hidden_size`` tokens as the next token. They are linear in h, up to a constant that all tokens share."""
+    """A value head that reads, instead of hidden states, the log-probabilities (in nats, at temperature 1) of
+    ``hidden_size`` tokens as the next token. They are linear in the last hidden state, up to a constant that all tokens
+    share."""
 
     reads = "logprobs"
 

@@ -60,9 +60,11 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
 @contextmanager
 def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
     """Collect hidden states of each forward pass of this thread in the block, [rows, tokens, 2 · hidden size]: those of
-    the backbone's middle layer, and behind them its last ones."""
+    the backbone's middle layer, and behind them its last ones. If the middle layer of a model has states of another
+    shape, or cannot be told, the last ones take their place."""
     collected, middle, body, thread = list[Tensor](), list[Tensor](), backbone(model), get_ident()
-    layers = max((each for each in body.children() if isinstance(each, nn.ModuleList)), key=len)
+    lists = [each for each in body.children() if isinstance(each, nn.ModuleList) and len(each)]
+    layers = max(lists, key=len) if lists else None
 
     def keep(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
         if get_ident() == thread:
@@ -72,9 +74,12 @@ def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
         if get_ident() == thread:
             last = output.last_hidden_state
             assert last is not None
-            collected.append(torch.cat([middle.pop().to(last), last], -1))
+            lower = middle.pop() if middle else last
+            collected.append(torch.cat([lower.to(last) if lower.shape == last.shape else last, last], -1))
 
-    handles = [layers[len(layers) // 2 - 1].register_forward_hook(keep), body.register_forward_hook(collect)]
+    handles = [body.register_forward_hook(collect)]
+    if layers is not None:
+        handles.append(layers[len(layers) // 2 - 1].register_forward_hook(keep))
     try:
         yield collected
     finally:

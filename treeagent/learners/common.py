@@ -263,6 +263,11 @@ class Learner(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self.head is not None:
             saved = ValueHead.load(Path(resume_from_checkpoint))
+            if (saved.middle is None) != (self.head.middle is None):
+                raise UserError(
+                    f"the training in {resume_from_checkpoint} was begun by another version of treeagent, whose value "
+                    "head reads other layers: remove the folder of the run, or finish it with that version"
+                )
             self.head.load_state_dict(saved.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

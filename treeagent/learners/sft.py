@@ -1,6 +1,7 @@
 """Supervised fine-tuning on the agent's own tokens; a value head can learn from the same forward pass."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Unpack
 
@@ -104,7 +105,7 @@ class _SFTTrainer(Learner, SFTTrainer):
         indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
         share: float = inputs.pop("value_share", 1.0)
         packed = None if why_unpackable(self.model) else PackedModel(model, self.model, whole=self.head is not None)
-        with hidden_states(self.model) as collected:
+        with hidden_states(self.model) if self.head is not None else nullcontext(list[Tensor]()) as collected:
             loss: Tensor = SFTTrainer.compute_loss(self, packed or model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss

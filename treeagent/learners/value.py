@@ -60,9 +60,10 @@ def fit_value(
     """Fit ``head`` to the value targets of rows, in place; ``model`` does not change.
 
     The loss is the binary cross-entropy -g log v - (1 - g) log(1 - v), in nats, of the head's value v against the
-    target g, both rescaled to [0, 1], averaged over positions. Whole tasks are held out, and the head of the epoch with
-    the lowest held-out loss is kept; the initial head counts as epoch 0. First, the head's features are standardised
-    over the training positions.
+    target g, both rescaled to [0, 1], averaged over positions. A head on two layers is trained on the mean of both
+    layers' losses, and chosen by the loss of its value. Whole tasks are held out, and the head of the epoch with the
+    lowest held-out loss is kept; the initial head counts as epoch 0. First, the head's features are standardised over
+    the training positions.
 
     Args:
         model: the policy whose hidden states or log-probabilities the head reads.
