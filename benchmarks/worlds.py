@@ -30,7 +30,7 @@ SCRATCH = (
     "world.examples=1",
     "world.end_rows=3",
     "world.max_tokens=512",
-    "world.scratch={layers=3, width=128, heads=4, context=1024}",
+    "world.scratch={layers=3, width=128, heads=4}",
     "world.training={optimiser='muon', learning_rate=4e-3, warmup_steps=50, batch_size=16, max_steps=2000}",
 )
 BASE = ("world.model={model}", "world.max_tokens=1024", "world.dtype={dtype}")
