@@ -88,7 +88,7 @@ WAYS: dict[str, Way] = {
 def main() -> None:
     options = parser(__doc__, "sweep")
     options.add_argument("--runs", type=Path, default=Path("runs/sweep"), help="where the policies are trained")
-    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6, 8])
+    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6, 7, 8])
     options.add_argument("--tokens", type=int, nargs="+", default=[800], help="limits of a task")
     options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and size")
     options.add_argument("--split", choices=["validation", "test"], default="test")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
 
-from treeagent.search.config import GumbelConfig, SearchConfig
-from treeagent.search.growth import MIN_UNSEEN_PRIOR, Growth, create_trees, expand
+from treeagent.search.config import GumbelConfig, SearchConfig, SearchMethod
+from treeagent.search.growth import UNSEEN_AT_FIRST, UNSEEN_AT_LAST, Growth, create_trees, expand, reopen
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
@@ -66,7 +66,7 @@ def limited(simulations: int, **others: object) -> SearchConfig:
         (0.1, 0.9, 1.6, 1, 0.0, False),  # without exploration the higher Q decides
         # W = 0.2: the drawn action has Q = 0.1, and the new one 0.7 / 3 - 0.1 = 0.1333.
         (0.7, 0.3, 0.2, 1, 0.0, True),
-        (1.0, MIN_UNSEEN_PRIOR / 2, 0.2, 1, 0.0, False),  # nothing new is left
+        (1.0, UNSEEN_AT_FIRST / 2, 0.2, 1, 0.0, False),  # nothing new is left
     ],
 )
 def test_the_new_action_competes(
@@ -85,6 +85,43 @@ def test_a_likely_candidate_that_does_well_is_the_only_one() -> None:
     [tree] = grow(policy, ENDLESS, limited(20), ConstantValue(0.5), seeds=[1])
     assert all(len(node.edges) <= 1 for node in tree.nodes())
     assert max(policy.drawn.values()) == 1
+
+
+@pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
+@pytest.mark.parametrize(("rest", "found"), [(UNSEEN_AT_LAST * 1.5, {"a", "b"}), (UNSEEN_AT_LAST / 2, {"a"})])
+def test_unlikely_calls_are_sampled_after_all_others_are_explored(
+    method: SearchMethod, rest: float, found: set[str]
+) -> None:
+    limits, policy = Limits(environment_steps=1000), CountingPolicy({"a": 1 - rest, "b": rest})
+    [tree] = grow(policy, Maze(1.0, 0.0), SearchConfig(method=method, limits=limits), HashValue(), seeds=[1])
+    assert {edge.action.text for edge in tree.root.edges} == found
+    assert tree.root.exhausted
+    assert (tree.budget.simulations == 1) is (found == {"a"})
+
+
+@pytest.mark.parametrize(
+    ("at_root", "below", "threshold", "root_open", "below_open"),
+    [
+        (0.03, 0.02, 0.025, True, False),
+        (0.02, 0.03, 0.025, True, True),
+        (0.0, 0.02, 0.0125, True, True),
+        (0.01, 0.01, 0.0125, False, False),
+    ],
+)
+def test_an_exhausted_tree_is_reopened_where_most_is_left(
+    at_root: float, below: float, threshold: float, root_open: bool, below_open: bool
+) -> None:
+    end = Edge(act("end"), 1.0, child=Node(begin(task(), "end"), terminated=True, exhausted=True))
+    middle = Node(begin(task(), "middle"), edges=[end], exhausted=True)
+    start = Edge(act("start"), 1.0, child=middle)
+    root = Node(begin(task(), "root"), edges=[start], exhausted=True)
+    growth = Growth(Tree(task(), 0, root))
+    growth.unseen = {id(root): at_root, id(middle): below}
+    growth.exhausted_returns = {id(end): 1.0, id(start): 1.0}
+    assert reopen(growth) is root_open
+    assert growth.least_unseen == threshold
+    assert (root.exhausted, middle.exhausted) == (not root_open, not below_open)
+    assert growth.exhausted_returns.keys() == {id(end)} | (set() if below_open else {id(start)})
 
 
 def test_unlikely_candidates_are_drawn_one_after_another() -> None:

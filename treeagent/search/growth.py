@@ -29,8 +29,10 @@ from treeagent.types import (
     time_limit,
 )
 
-MIN_UNSEEN_PRIOR = 0.05
-"""If the total prior of all calls not sampled yet is below this, a state counts as having no others."""
+UNSEEN_AT_FIRST, UNSEEN_AT_LAST = 0.05, 0.0125
+"""If the total prior of all calls not sampled yet is below a threshold, a state counts as having no others. A search
+begins with the first threshold, because further samples rarely find a new call there. Where that leaves nothing to
+search, ``reopen`` lowers it, at most to the second."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Growth:
     each sample then changes the priors of all candidates."""
     unseen: dict[int, float] = field(default_factory=dict[int, float])
     """P(new) of each node in ``samples``: the total prior of all calls that were not sampled there yet."""
+    least_unseen: float = UNSEEN_AT_FIRST
+    """At nodes where P(new) is below this threshold, no further candidates are sampled."""
     exhausted_returns: dict[int, float] = field(default_factory=dict[int, float])
     """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``record_exhausted_returns``."""
     latest_edges: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
@@ -362,7 +366,24 @@ def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
 
 def may_sample_new(growth: Growth, node: Node) -> bool:
     """Whether a further sample at a node might be a call that was not sampled there yet."""
-    return growth.unseen.get(id(node), 0.0) >= MIN_UNSEEN_PRIOR
+    return growth.unseen.get(id(node), 0.0) >= growth.least_unseen
+
+
+def reopen(growth: Growth) -> bool:
+    """Find something to search for in a tree that is exhausted. Returns whether there is something.
+
+    Halves the threshold of P(new) until some state may get a further candidate again. A good action that the policy
+    finds unlikely can thus still be found with what is left of the limits.
+    """
+    root = growth.tree.root
+    while root.exhausted and growth.least_unseen / 2 >= UNSEEN_AT_LAST:
+        growth.least_unseen /= 2
+        for node in reversed([node for _, node in growth.tree.walk() if node.edges]):  # children before their parents
+            node.exhausted = not may_sample_new(growth, node) and all(edge.exhausted for edge in node.edges)
+            for edge in node.edges:
+                if not edge.exhausted:
+                    growth.exhausted_returns.pop(id(edge), None)
+    return not root.exhausted
 
 
 def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
