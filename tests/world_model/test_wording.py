@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
+from treeagent.config import load_config
+from treeagent.imagination.load import wording
 from treeagent.types import Message
 from treeagent.world_model.trace import argument, reflection, target_line, trace
 from treeagent.world_model.transition import Experience
@@ -72,15 +74,39 @@ def test_numbers_are_short() -> None:
 def test_a_prompt_ends_with_the_action_and_begins_with_the_least_similar_step() -> None:
     one = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE)
     near, far = experience("click[1]", answer=PAGE), experience("click[2]", answer="no 2", invalid=True)
-    system, user = Wording().prompt(one.history, one.action, [near, far])
-    assert system.role == "system"
+    (user,) = BARE.prompt(one.history, one.action, [near, far])
+    assert user.role == "user"
     assert user.content == (
         "A similar step.\nBefore: search page\nAction: click[2]\n"
         "Outcome: invalid, continues, reward 0\nObservation: no 2\n\n"
         f"A similar step.\nBefore: search page\nAction: click[1]\nOutcome: continues, reward 0\nObservation: {PAGE}\n\n"
         f"search page\nAction: search[lamp]\n{RESULTS}\nTask: find a red lamp under $10\nAction: click[1]"
     )
-    assert BARE.prompt(one.history, one.action)[0].role == "user"
+
+
+@pytest.mark.parametrize("reasoning", [True, False])
+def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_its_answers(reasoning: bool) -> None:
+    one = experience("search[lamp]", RESULTS, "click[1]", answer=PAGE)
+    near, far = experience("click[1]", answer=PAGE), experience("click[2]", answer="no 2", invalid=True)
+    form = Wording(reasoning=reasoning)
+    system, first, no, second, yes, asked = form.prompt(one.history, one.action, [near, far])
+    assert [message.role for message in (system, first, no, second, yes, asked)] == [
+        "system", "user", "assistant", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert (first.content, second.content) == (
+        "Before: search page\nAction: click[2]", "Before: search page\nAction: click[1]",
+    )  # fmt: skip
+    assert [form.read(turn.content) for turn in (no, yes)] == [
+        Answer("no 2", invalid=True, why=trace(far) if reasoning else ""),
+        Answer(PAGE, why=trace(near) if reasoning else ""),
+    ]
+    assert asked == BARE.prompt(one.history, one.action)[0]
+
+
+def test_instructions_ask_for_reasoning_only_where_it_is_read() -> None:
+    for reasoning in (True, False):
+        config = load_config(None, ["world.model=some/model", f"world.reasoning={str(reasoning).lower()}"])
+        assert ("Why:" in wording(config).instructions) is reasoning
 
 
 def test_only_the_last_observations_are_shown_and_reasoned_from() -> None:

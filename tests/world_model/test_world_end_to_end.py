@@ -46,6 +46,20 @@ def test_rows_hold_the_prompt_of_imagination_and_learn_the_whole_answer(open_buf
         assert text.endswith(bare.removeprefix("<|user|>"))
 
 
+def test_with_instructions_similar_steps_are_turns_that_are_not_learnt(open_buffer: OpenBuffer) -> None:
+    told, steps, shape = Wording(), shop_steps(6), replace(SHAPE, context=1024)
+    chat, buffer = tiny_chat(steps), open_buffer()
+    buffer.add(steps)
+    writer = LocalWriter(LocalGenerator(random_model(chat.tokenizer, shape, 0)), chat, max_new_tokens=3)
+    for row, one in zip(answer_rows(steps, chat, told, buffer, 1), steps, strict=True):
+        start = row.mask.index(True)
+        assert all(row.mask[start:])
+        assert chat.decode(row.token_ids[start:]) == told.target(one)
+        assert row.token_ids[:start].count(chat.stop_id) == 4  # the instructions, a step, its answer, the question
+    [draft] = asyncio.run(writer.write([told.prompt(steps[0].history, steps[0].action, steps[1:2])]))
+    assert draft == Failure("the answer was cut off after 3 tokens")
+
+
 def test_a_step_that_ends_its_episode_is_there_as_often_as_asked() -> None:
     steps = shop_steps(6)
     ends = sum(one.terminated for one in steps)

@@ -176,6 +176,13 @@ class ChatFormat:
         alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*openings, strict=False))
         return tuple(ids[0] for ids in alike)
 
+    def with_ids(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with ids for the assistant's turns, for turns that no model sampled."""
+        return tuple(
+            replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
+            for message in messages
+        )
+
     def prompt_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         """All ids that the policy reads before its next action."""
         ids: tuple[int, ...] = ()
@@ -321,13 +328,7 @@ class ChatFormat:
 
     def _set_shots(self, shots: Sequence[Sequence[Message]]) -> None:
         """Set the demonstrations, and test the template with them."""
-        self._shots = tuple(
-            tuple(
-                replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
-                for message in shot
-            )
-            for shot in shots
-        )
+        self._shots = tuple(self.with_ids(shot) for shot in shots)
         for number, shot in enumerate(self._shots):
             for index, message in enumerate(shot):
                 if message.role == "assistant":

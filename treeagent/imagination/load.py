@@ -26,7 +26,7 @@ from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
 from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
-from treeagent.world_model.wording import INSTRUCTIONS, Wording
+from treeagent.world_model.wording import INSTRUCTIONS, WITHOUT_REASONING, Wording
 
 if TYPE_CHECKING:
     from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
@@ -109,7 +109,8 @@ def wording(config: RunConfig) -> Wording:
     """Return the form of prompts and answers for these settings. A model trained from scratch gets no instructions,
     since it learns the form from its training data."""
     settings = config.world
-    return Wording(INSTRUCTIONS if settings.model else "", settings.reasoning, settings.observations)
+    instructions = INSTRUCTIONS if settings.reasoning else WITHOUT_REASONING
+    return Wording(instructions if settings.model else "", settings.reasoning, settings.observations)
 
 
 def require_world(config: RunConfig) -> None:

@@ -43,7 +43,7 @@ def answer_rows(
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
-        prompt = chat.prompt_ids(wording.prompt(one.history, one.action, similar))
+        prompt = chat.prompt_ids(chat.with_ids(wording.prompt(one.history, one.action, similar)))
         answer = chat.encode_action(wording.target(one, reasons.get(one.digest(), "")))
         row = AnswerRow(one.task_id, prompt + answer, (False,) * len(prompt) + (True,) * len(answer))
         yield from repeat(row, end_rows if one.terminated else 1)

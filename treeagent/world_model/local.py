@@ -22,7 +22,7 @@ class LocalWriter:
     """Most tokens of an answer. An answer that is cut off is a ``Failure``."""
 
     async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str | Failure]:
-        ids = [self.chat.prompt_ids(prompt) for prompt in prompts]
+        ids = [self.chat.prompt_ids(self.chat.with_ids(prompt)) for prompt in prompts]
         errors = [self.generator.refusal(prompt) for prompt in ids]
         readable = [prompt for prompt, error in zip(ids, errors, strict=True) if not error]
         request = SampleRequest(

@@ -12,20 +12,23 @@ The observation comes last and extends to the end of the answer, so it may conta
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from treeagent.types import Message
 from treeagent.world_model.trace import trace
 from treeagent.world_model.transition import Experience
 
-INSTRUCTIONS = """\
+_WHY = "Why: one line of reasoning about what the action does here, and whether the task is done\n"
+INSTRUCTIONS = f"""\
 You are the environment that an agent acts in. You are given what happened so far, its task and its next action, \
 sometimes with steps that the environment took before. Say what the environment answers, in exactly this form:
-Why: one line of reasoning about what the action does here, and whether the task is done
-Outcome: continues, reward 0
+{_WHY}Outcome: continues, reward 0
 Observation: what the agent sees next, in the format of the earlier observations
 The outcome is "continues" or "terminated"; it begins with "invalid, " where the action is impossible here, and the \
 observation then says why. The reward is 0 until the task ends, and 1 only for complete success. Do not help the \
 agent: an action that would fail must fail."""
+WITHOUT_REASONING = INSTRUCTIONS.replace(_WHY, "")
+"""The instructions for answers without a line of reasoning."""
 RESET = "reset"
 """The action that opens an episode."""
 _ANSWER = re.compile(
@@ -64,15 +67,19 @@ class Wording:
         """Return the prompt for the answer to an action. Similar steps (``examples``) come first, the most similar one
         last.
 
-        The task comes after the history and so close to the reasoning about it, because a small model copies best over
-        short distances.
+        A model that gets instructions was trained to chat, so it reads the similar steps as earlier turns, with answers
+        of the form that it has to write. SmolLM2 answers in this form only then. A model trained from scratch reads
+        everything in one message. The task comes after the history and so close to the reasoning about it, because a
+        small model copies best over short distances.
         """
-        parts = [f"Before: {one.seen}\nAction: {one.action}\n{self.write(answer_of(one))}" for one in examples[::-1]]
-        parts = ["A similar step.\n" + part for part in parts]
         task, *happened = self._shown(history)
-        parts.append("\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"]))
-        system = (Message("system", self.instructions),) if self.instructions else ()
-        return (*system, Message("user", "\n\n".join(parts)))
+        asked = "\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"])
+        similar = [(f"Before: {one.seen}\nAction: {one.action}", one) for one in examples[::-1]]
+        if self.instructions:
+            turns = ((Message("user", step), Message("assistant", self.target(one))) for step, one in similar)
+            return (Message("system", self.instructions), *chain.from_iterable(turns), Message("user", asked))
+        parts = [f"A similar step.\n{step}\n{self.write(answer_of(one))}" for step, one in similar]
+        return (Message("user", "\n\n".join([*parts, asked])),)
 
     def target(self, one: Experience, why: str = "") -> str:
         """Return the answer to train on. Without a teacher's ``why``, ``trace`` writes the reasoning by rule, from what
