@@ -221,7 +221,7 @@ def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str]
 
 
 def _with_half_width(found: Estimate) -> str:
-    return short(found.mean) if not found.half else f"{short(found.mean)} ± {short(found.half)}"
+    return short(found.mean) if not found.half or found.seeds < 3 else f"{short(found.mean)} ± {short(found.half)}"
 
 
 def against(result: Result, arm: str, control: str, called: str = "") -> str:
@@ -312,6 +312,12 @@ def times(result: Result, arm: str, control: str, of: str) -> str:
     return f"{statistics.fmean(getattr(one, of) / getattr(other, of) for one, other in pairs):.2f} ×"
 
 
+def success_ratio(result: Result, arm: str, control: str) -> str:
+    """How many times as many tasks an arm solves as a control; empty if the control solves none."""
+    ours, theirs = (statistics.fmean(row.success for row in result.of(each).values()) for each in (arm, control))
+    return f"{ours / theirs:.1f} ×" if theirs else ""
+
+
 def names(arms: Sequence[str]) -> str:
     """Names of arms, joined for a sentence."""
     *first, last = (f"`{arm}`" for arm in arms)
@@ -330,7 +336,7 @@ def caption(result: Result) -> str:
         parts.append(f"{count} seed{'s' * (count != 1)}, {each}{', own ones for each' * (own and count > 1)}")
     else:
         parts.append(f"{count} repetition{'s' * (count != 1)}")
-    if count > 2 or (count == 2 and not tasks):
+    if count > 2:
         parts.append("mean ± half of the 95 % t-interval over them")
     elif count == 2:
         parts.append("mean of both, too few for an interval")

@@ -120,12 +120,12 @@ def test_speed_is_told_as_a_factor(tmp_path: Path) -> None:
     rows = [
         Row(arm, number, "s", figures={"ratio": ratio + number, "simulations / s": 1000.0})
         for arm, ratio in (("treeagent, PUCT, 1 tree", 1.0), ("LATS-style, 1 tree", 3.0))
-        for number in (0, 1)
+        for number in (0, 1, 2)
     ]
     write_result(tmp_path / "search_core.json", Result("search_core", "How fast?", {}, (SESSION,), tuple(rows)))
     files = made(tmp_path)
-    assert "3.50 × as many as a loop in the style of LATS" in answer(files, "engine")
-    assert "| LATS-style, 1 tree | 3.50 ± 6.35 | 1,000 |" in page(files, "engine")
+    assert "4 × as many as a loop in the style of LATS" in answer(files, "engine")
+    assert "| LATS-style, 1 tree | 4 ± 2.48 | 1,000 |" in page(files, "engine")
 
 
 def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> None:
