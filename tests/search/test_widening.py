@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
 
 from treeagent.search.config import GumbelConfig, SearchConfig, SearchMethod
-from treeagent.search.growth import UNSEEN_AT_FIRST, UNSEEN_AT_LAST, Growth, create_trees, expand, reopen
+from treeagent.search.growth import (
+    UNSEEN_AT_FIRST,
+    UNSEEN_AT_LAST,
+    Growth,
+    create_trees,
+    expand,
+    may_sample_new,
+    reopen,
+    store_proposal,
+)
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Edge, Node, Tree
@@ -122,6 +131,27 @@ def test_an_exhausted_tree_is_reopened_where_most_is_left(
     assert growth.least_unseen == threshold
     assert (root.exhausted, middle.exhausted) == (not root_open, not below_open)
     assert growth.exhausted_returns.keys() == {id(end)} | (set() if below_open else {id(start)})
+
+
+@pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
+def test_what_was_explored_counts_as_explored_after_a_limit(method: SearchMethod) -> None:
+    """Decisions need this: search left these states, so their visits say nothing about their value."""
+    policy, maze = CountingPolicy({"a": 0.98, "b": 0.02}), Maze(1.0, 0.0)
+    [tree] = grow(policy, maze, limited(3, method=method), HashValue(), seeds=[2])
+    assert policy.drawn[("toy",)] == tree.budget.simulations == 3
+    assert [edge.action.text for edge in tree.root.edges] == ["a"]
+    assert tree.root.exhausted
+
+
+def test_a_state_that_can_no_longer_be_read_stays_closed() -> None:
+    inner = Edge(act("inner"), 0.9, child=Node(begin(task(), "end"), terminated=True, exhausted=True))
+    middle = Node(begin(task(), "middle"), edges=[inner])
+    root = Node(begin(task(), "root"), edges=[Edge(act("start"), 1.0, child=middle)], exhausted=True)
+    growth = Growth(Tree(task(), 0, root), unseen={id(middle): 0.1})
+    assert not store_proposal(growth, middle, Proposal((), (), error="too long"))
+    assert middle.exhausted and not may_sample_new(growth, middle)
+    growth.unseen[id(middle)] = 0.03
+    assert not reopen(growth) and middle.exhausted
 
 
 def test_unlikely_candidates_are_drawn_one_after_another() -> None:

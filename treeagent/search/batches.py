@@ -22,6 +22,7 @@ from treeagent.search.growth import (
     Growth,
     add_step_result,
     backup,
+    close_reopened,
     create_trees,
     expand,
     last_node,
@@ -115,11 +116,10 @@ class Searcher(ABC):
 
     def request_generator(self, growth: Growth) -> RequestGenerator[None]:
         """The generator that grows one tree, by the answers that it is sent."""
-        return self._from_root(growth) if self.config.estimate_all and not growth.tree.error else self.grow(growth)
-
-    def _from_root(self, growth: Growth) -> RequestGenerator[None]:
-        yield from self.estimate(growth, [[]])
+        if self.config.estimate_all and not growth.tree.error:
+            yield from self.estimate(growth, [[]])
         yield from self.grow(growth)
+        close_reopened(growth)
 
     @abstractmethod
     def grow(self, growth: Growth) -> RequestGenerator[None]:

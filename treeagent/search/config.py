@@ -126,7 +126,7 @@ class SearchConfig:
     """Number of simulations that each tree runs in parallel."""
     skip_exhausted: bool = True
     """MCTS does not revisit a subtree that it has fully explored. When the whole tree is explored, it samples further
-    candidates where the policy has unlikely ones left, and stops when it has none."""
+    candidates where the policy has unlikely ones left, and stops when it has none. AB-MCTS always does so."""
     prune_invalid: bool = True
     """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
     stop_at_return: float | None = None

@@ -50,6 +50,8 @@ class Growth:
     """P(new) of each node in ``samples``: the total prior of all calls that were not sampled there yet."""
     least_unseen: float = UNSEEN_AT_FIRST
     """At nodes where P(new) is below this threshold, no further candidates are sampled."""
+    reopened: list[Node] = field(default_factory=list[Node])
+    """The nodes that ``reopen`` opened."""
     exhausted_returns: dict[int, float] = field(default_factory=dict[int, float])
     """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``record_exhausted_returns``."""
     latest_edges: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
@@ -161,6 +163,7 @@ def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
         return False
     if proposal.error:
         node.truncated = node.exhausted = True
+        growth.unseen[id(node)] = 0.0
         if node is growth.tree.root:
             growth.tree.error = proposal.error
         return False
@@ -378,12 +381,22 @@ def reopen(growth: Growth) -> bool:
     root = growth.tree.root
     while root.exhausted and growth.least_unseen / 2 >= UNSEEN_AT_LAST:
         growth.least_unseen /= 2
-        for node in reversed([node for _, node in growth.tree.walk() if node.edges]):  # children before their parents
-            node.exhausted = not may_sample_new(growth, node) and all(edge.exhausted for edge in node.edges)
-            for edge in node.edges:
-                if not edge.exhausted:
-                    growth.exhausted_returns.pop(id(edge), None)
+        grown = [node for _, node in growth.tree.walk() if node.edges and not node.ended]
+        for node in reversed(grown):  # children before their parents
+            if may_sample_new(growth, node) or not all(edge.exhausted for edge in node.edges):
+                node.exhausted = False
+                growth.reopened.append(node)
+                for edge in node.edges:
+                    if not edge.exhausted:
+                        growth.exhausted_returns.pop(id(edge), None)
     return not root.exhausted
+
+
+def close_reopened(growth: Growth) -> None:
+    """Mark the nodes that ``reopen`` opened as exhausted again, at the end of the search. Search left them after it had
+    explored all likely calls, so their few visits do not mean a low value, and decisions must know that."""
+    for node in growth.reopened:
+        node.exhausted = True
 
 
 def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:

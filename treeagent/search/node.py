@@ -152,7 +152,8 @@ class Node:
     end without a value."""
     edges: list[Edge] = field(default_factory=list["Edge"])
     exhausted: bool = False
-    """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below."""
+    """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below, except by calls
+    that the policy is unlikely to make (``growth.reopen``)."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """Reviewers' marks on this state and its actions. Not stored: ``views.marked`` applies marks to a tree."""
     paid: float | None = None
