@@ -97,8 +97,8 @@ def test_a_model_with_instructions_reads_similar_steps_as_turns_in_the_form_of_i
         "Before: search page\nAction: click[2]", "Before: search page\nAction: click[1]",
     )  # fmt: skip
     assert [form.read(turn.content) for turn in (no, yes)] == [
-        Answer("no 2", invalid=True, why=trace(far) if reasoning else ""),
-        Answer(PAGE, why=trace(near) if reasoning else ""),
+        Answer("no 2", invalid=True, why="names nothing shown . refused" if reasoning else ""),
+        Answer(PAGE, why="names nothing shown . new" if reasoning else ""),
     ]
     assert asked == BARE.prompt(one.history, one.action)[0]
 

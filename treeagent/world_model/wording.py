@@ -76,7 +76,7 @@ class Wording:
         asked = "\n".join([*map(_line, happened), f"Task: {task.content}", f"Action: {action}"])
         similar = [(f"Before: {one.seen}\nAction: {one.action}", one) for one in examples[::-1]]
         if self.instructions:
-            turns = ((Message("user", step), Message("assistant", self.target(one))) for step, one in similar)
+            turns = ((Message("user", step), Message("assistant", self.target(_as_seen(one)))) for step, one in similar)
             return (Message("system", self.instructions), *chain.from_iterable(turns), Message("user", asked))
         parts = [f"A similar step.\n{step}\n{self.write(answer_of(one))}" for step, one in similar]
         return (Message("user", "\n\n".join([*parts, asked])),)
@@ -103,7 +103,7 @@ class Wording:
         """Parse a text as an answer. Returns the answer, or why the text is not a valid answer."""
         match = _ANSWER.fullmatch(text.lstrip())
         if match is None:
-            return f"the answer {text[:80]!r} is not of the form Why, Outcome, Observation"
+            return f"the answer {text[:80]!r} is not of the form {'Why, ' * self.reasoning}Outcome, Observation"
         if self.reasoning and not match["why"]:
             return "the answer gives no reasoning"
         return Answer(
@@ -113,6 +113,11 @@ class Wording:
             match["invalid"] is not None,
             match["why"] or "",
         )
+
+
+def _as_seen(one: Experience) -> Experience:
+    """A similar step as a prompt shows it: without its task and without what came before its last observation."""
+    return one if one.opens else replace(one, history=(Message("user", ""), one.history[-1]))
 
 
 def answer_of(one: Experience, why: str = "") -> Answer:
