@@ -1,4 +1,4 @@
-"""World models from scratch and from a pretrained base, on the same steps and the same audit.
+"""World models with different bases and encoders, on the same steps and the same audit.
 
     make runs/smollm2
     .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0 1
@@ -7,7 +7,9 @@
 All arms know the same steps: those of the run's trees and of the demonstrations of its warm start, without the steps of
 held-out tasks. Reasoning is written by rule. "scratch" trains a small model. "adapter" trains an adapter of the
 run's base model. "prompted" gives the base model instructions and similar steps, without training and without
-reasoning. All arms are audited on the same steps of held-out tasks.
+reasoning. "scratch, sentences" differs from "scratch" in its encoder: a trained sentence encoder in the folder
+``--sentences`` (docs/world_model.md says how to get it) finds the similar step. All arms are audited on the same steps
+of held-out tasks.
 Finished fits are only read; unfinished ones are resumed.
 """
 
@@ -40,16 +42,18 @@ UNTRAINED = "world.training={learning_rate=1e-12, batch_size=1, max_steps=1}"
 """One step that changes no prediction: a fit always trains."""
 ARMS: Mapping[str, Sequence[str]] = {
     "scratch": SCRATCH,
+    "scratch, sentences": (*SCRATCH, "world.encoder={kind='sentence-transformers', model='{sentences}'}"),
     "adapter": (*BASE, ADAPTER, TRAINED, "world.end_rows=3"),
-    "adapter, 1 example": (*BASE, ADAPTER, TRAINED, "world.end_rows=3", "world.examples=1"),
-    "prompted, 1 example": (*BASE, ADAPTER, UNTRAINED, "world.examples=1", "world.reasoning=false"),
     "prompted, 3 examples": (*BASE, ADAPTER, UNTRAINED, "world.examples=3", "world.reasoning=false"),
 }
 
 
-def config_of(run: Run, arm: str, steps: int, demonstrations: int) -> RunConfig:
+def config_of(run: Run, arm: str, steps: int, demonstrations: int, sentences: Path) -> RunConfig:
     """The settings of an arm: those of the run, and those of its world model."""
-    values = {"{steps}": str(steps), "{model}": str(run.config.policy.model), "{dtype}": run.config.policy.dtype}
+    policy = run.config.policy
+    values = {
+        "{steps}": str(steps), "{model}": str(policy.model), "{dtype}": policy.dtype, "{sentences}": str(sentences),
+    }  # fmt: skip
     chosen = list(ARMS[arm])
     for name, value in values.items():
         chosen = [each.replace(name, value) for each in chosen]
@@ -89,13 +93,14 @@ def main() -> None:
     options.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     options.add_argument("--steps", type=int, default=120, help="optimiser steps of an adapter, of 8 rows each")
     options.add_argument("--demonstrations", type=int, default=480, help="episodes of the warm start")
+    options.add_argument("--sentences", type=Path, default=Path("minilm/all-MiniLM-L6-v2"), help="a sentence encoder")
     options.add_argument("--audit", type=int, default=150, help="most steps of an audit")
     arguments = options.parse_args()
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             start = Run.open(arguments.runs / f"seed{seed}")
             for arm in arguments.arms:
-                config = config_of(start, arm, arguments.steps, arguments.demonstrations)
+                config = config_of(start, arm, arguments.steps, arguments.demonstrations, arguments.sentences)
                 settings = digest({"run": settings_of(config), "audit": arguments.audit})
                 if record.has(arm, seed, settings):
                     continue
