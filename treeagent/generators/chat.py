@@ -177,7 +177,8 @@ class ChatFormat:
         return tuple(ids[0] for ids in alike)
 
     def with_ids(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages with ids for the assistant's turns, for turns that no model sampled."""
+        """The messages of a demonstration, with token ids for the assistant's turns. No model sampled these turns, so
+        their text is encoded."""
         return tuple(
             replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
             for message in messages
