@@ -53,15 +53,31 @@ def test_the_loss_is_that_of_the_formula() -> None:
     assert model.config.num_labels == 2 and model.config.pad_token_id == padding and not hasattr(model, "value_head")
 
 
+def test_the_head_reads_standardised_features() -> None:
+    """A few features of a pretrained model are far larger than the others, which they would hide."""
+    model, head = make_model(), ValueHead(HIDDEN)
+    rows = torch.tensor([(3, 10 + number) for number in range(8)])
+    with torch.no_grad():
+        model.model.norm.weight[0] = 1e3
+        states = model(rows, output_hidden_states=True).hidden_states[-1][:, -1]
+    pairs = [pair(tuple(better), tuple(worse)) for better, worse in rows.view(4, 2, 2).tolist()]
+    train_reward(model, make_tokenizer(), head, pairs, RewardModelConfig(max_steps=1, batch_size=4))
+    assert torch.allclose(head.mean, states.mean(0), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(head.deviation, states.std(0, correction=0).clamp(min=head.deviation.min()), rtol=1e-3)
+    assert head.deviation.max() > 100 * head.deviation.median()
+
+
 def test_nothing_to_compare_is_told() -> None:
     with pytest.raises(NothingToLearn, match="min_margin"):
         train_reward(make_model(), make_tokenizer(), ValueHead(HIDDEN), [], RewardModelConfig())
 
 
-def test_calibration_keeps_the_order_and_finds_the_chances() -> None:
-    head = ValueHead(HIDDEN)
-    torch.nn.init.normal_(head.output.weight)
-    hidden = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("middle", [False, True])
+def test_calibration_keeps_the_order_and_finds_the_chances(middle: bool) -> None:
+    head = ValueHead(HIDDEN, middle=middle)
+    for each in filter(None, (head, head.middle)):
+        torch.nn.init.normal_(each.output.weight)
+    hidden = torch.randn(6, (1 + middle) * HIDDEN, generator=torch.Generator().manual_seed(0))
     before = head(hidden).tolist()
     found = [-3.0] * 100 + [5.0] * 100  # a quarter of the lower half and three quarters of the higher half succeed
     returns = [1.0] * 25 + [0.0] * 75 + [1.0] * 75 + [0.0] * 25

@@ -95,6 +95,14 @@ class ValueHead(nn.Module):
         self.mean.copy_(mean)
         self.deviation.copy_(deviation)
 
+    @torch.no_grad()
+    def scale(self, slope: float, shift: float) -> None:
+        """Change the last layers so that the logit u becomes slope · u + shift."""
+        self.output.weight.mul_(slope)
+        self.output.bias.mul_(slope).add_(shift)
+        if self.middle is not None:
+            self.middle.scale(slope, shift)
+
     def value(self, features: Tensor) -> Tensor:
         """Expected outcomes in reward units, of features as in ``forward``, to (...)."""
         low, high = self.reward_range

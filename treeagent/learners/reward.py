@@ -30,6 +30,9 @@ from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.comparisons import Comparison
 
+_STANDARDISED_BY = 256
+"""About how many pairs give the means and deviations of the head's features."""
+
 
 def train_reward(
     model: Model,
@@ -43,7 +46,8 @@ def train_reward(
 
     The loss of a pair is -log σ(u(chosen) - u(rejected) - m) + c (u(chosen) + u(rejected))², in nats, where u is the
     head's logit at the last token, m the pair's margin as a share of the head's reward range (Touvron et al. 2023,
-    equation 2) and c ``config.centre`` (Eisenstein et al. 2023).
+    equation 2) and c ``config.centre`` (Eisenstein et al. 2023). First, the head's features are standardised over some
+    of the pairs.
 
     Metrics, means over the steps since the last row: ``loss``; ``accuracy`` (share of pairs in the right order);
     ``margin`` (mean u(chosen) - u(rejected)); ``min_reward``, ``mean_reward`` and ``max_reward`` (of u); ``num_tokens``
@@ -59,6 +63,8 @@ def train_reward(
             "lower it"
         )
     low, high = head.reward_range
+    some = pairs[:: max(len(pairs) // _STANDARDISED_BY, 1)]
+    head.standardise(_features(model, [ids for pair in some for ids in (pair.chosen_ids, pair.rejected_ids)]))
     text = model.config.get_text_config()
     padding, labels = text.pad_token_id, model.config.num_labels
     model.config.num_labels = 1  # TRL requires it
@@ -119,28 +125,37 @@ class _RewardTrainer(Learner, RewardTrainer):
 
 def _logits(model: Model, forward: Callable[..., Any], head: ValueHead, ids: Tensor, mask: Tensor) -> Tensor:
     """The head's logit at the last token of each row, (rows, tokens) to (rows)."""
-    with hidden_states(model) as collected:
-        forward(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
-    last = mask.sum(dim=1) - 1
-    logits: Tensor = head(collected[0][torch.arange(len(ids), device=ids.device), last])
+    logits: Tensor = head(_last_states(model, forward, ids, mask))
     return logits
 
 
-@torch.no_grad()
+def _last_states(model: Model, forward: Callable[..., Any], ids: Tensor, mask: Tensor) -> Tensor:
+    """The hidden state at the last token of each row, (rows, tokens) to (rows, features)."""
+    with hidden_states(model) as collected:
+        forward(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=logit_columns(model, 0, 0))
+    return collected[0][torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
+
+
 def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_size: int = 32) -> list[float]:
     """The head's logit u at the end of each row of token ids."""
+    with torch.no_grad():
+        found: list[float] = head.to(model.device)(_features(model, rows, batch_size)).tolist()
+    return found
+
+
+@torch.no_grad()
+def _features(model: Model, rows: Sequence[Sequence[int]], batch_size: int = 32) -> Tensor:
+    """What a head reads at the end of each row of token ids, (rows, features)."""
     training, device = model.training, model.device
     model.eval()
-    head.to(device)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    found = dict[int, float]()
+    found = dict[int, Tensor]()
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
-        batch = [rows[index] for index in indices]
-        ids, mask = (each.to(device) for each in padded(batch).values())
-        found |= zip(indices, _logits(model, model, head, ids, mask).float().tolist(), strict=True)
+        ids, mask = (each.to(device) for each in padded([rows[index] for index in indices]).values())
+        found |= zip(indices, _last_states(model, model, ids, mask).float(), strict=True)
     model.train(training)
-    return [found[index] for index in range(len(rows))]
+    return torch.stack([found[index] for index in range(len(rows))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +167,7 @@ class Calibration:
 
 
 def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float]) -> Calibration:
-    """Change the head's last layer so that V = σ(slope · u + shift) predicts returns (Platt 1999). The order of scores
+    """Scale the head's logit so that V = σ(slope · u + shift) predicts returns (Platt 1999). The order of scores
     does not change. Calibration is needed because the Bradley-Terry loss leaves the shift of u undetermined, and the
     scale of u fits preferences, not returns.
 
@@ -177,7 +192,5 @@ def calibrate(head: ValueHead, found: Sequence[float], returns: Sequence[float])
     if len(found):
         optimiser.step(closure)  # type: ignore[no-untyped-call]
     slope, shift = math.exp(fitted[0].item()) / wide, fitted[1].item()
-    with torch.no_grad():
-        head.output.weight.mul_(slope)
-        head.output.bias.mul_(slope).add_(shift)
+    head.scale(slope, shift)
     return Calibration(slope, shift)
