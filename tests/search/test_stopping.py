@@ -4,23 +4,27 @@ import asyncio
 import math
 
 import pytest
-from toy_search import after, calls, task
+from toy_search import TablePolicy, after, calls, task
 from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.stopping import LeastGain
+from treeagent.search.stopping import Enough
 from treeagent.types import Action, State, Transition
 
 
 def test_the_gain_by_hand() -> None:
     """A quarter of the limits is left, and the best end is 0.2 below 1, so the possible gain is 0.05."""
-    assert LeastGain(0.06, 1.0, 0.0).reached(0.8, 0.75)
-    assert not LeastGain(0.04, 1.0, 0.0).reached(0.8, 0.75)
-    assert not LeastGain(1e9, 1.0, 0.0).reached(-math.inf, 0.75)
-    assert not LeastGain(0.0, 1.0, 0.0).reached(1.0, 0.0)
-    assert not LeastGain(0.0, 1.0, 0.0).reached(1.2, 0.5) and LeastGain(0.01, 1.0, 0.0).reached(1.2, 0.5)
+
+    def too_little(least_gain: float, best: float, share: float) -> bool:
+        return Enough(0.0, 1.0, least_gain=least_gain).gains_too_little(best, share)
+
+    assert too_little(0.06, 0.8, 0.75)
+    assert not too_little(0.04, 0.8, 0.75)
+    assert not too_little(1e9, -math.inf, 0.75)
+    assert not too_little(0.0, 1.0, 0.0)
+    assert not too_little(0.0, 1.2, 0.5) and too_little(0.01, 1.2, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +37,31 @@ def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, epi
     5."""
     world = Written(ends={"aa": 0.6})
     config = SearchConfig(Limits(simulations=10), method="best_of_n")
-    gain = LeastGain(least, 1.0, likelihood_weight)
-    search = make_search(InOrder("a"), world, config, world, least_gain=gain)
+    enough = Enough(0.0, 1.0, likelihood_weight, least)
+    search = make_search(InOrder("a"), world, config, world, enough=enough)
     [tree] = asyncio.run(search.run([task()], [0]))
     assert tree.budget.simulations == episodes
+
+
+@pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
+@pytest.mark.parametrize(
+    ("enough", "ends", "found"),
+    [
+        (None, {"a": 0.6, "b": 1.0}, ["a", "b"]),
+        (Enough(0.0, 1.0), {"a": 0.6, "b": 1.0}, ["a"]),
+        (Enough(0.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),
+        (Enough(-1.0, 1.0), {"a": 0.4, "b": 1.0}, ["a"]),  # in the upper half of a wider range
+        (Enough(0.0, 1.0, 4.0), {"a": 0.6, "b": 1.0}, ["a", "b"]),  # 0.6 + 4 log 0.97 = 0.48
+    ],
+)
+def test_unlikely_calls_are_tried_only_where_no_end_is_good(
+    method: SearchMethod, enough: Enough | None, ends: dict[str, float], found: list[str]
+) -> None:
+    world = Written(ends=ends)
+    config = SearchConfig(Limits(simulations=200), method=method)
+    search = make_search(TablePolicy({"a": 0.97, "b": 0.03}), world, config, world, enough=enough)
+    [tree] = asyncio.run(search.run([task()], [2]))
+    assert [edge.action.text for edge in tree.root.edges] == found
 
 
 class Upright(Written):

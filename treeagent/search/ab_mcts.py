@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, reopen
+from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new
 from treeagent.search.node import Edge, Node
 from treeagent.search.puct import merge_key
 from treeagent.search.requests import RequestGenerator
@@ -154,7 +154,7 @@ class ABMCTS(Searcher):
         tree, prior = growth.tree, Beta() if self.config.ab_mcts.posterior == "beta" else Gaussian()
         rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
         posteriors = _Posteriors(growth, prior, rng)
-        while (room := self.simulations_allowed(growth)) and (not tree.root.exhausted or reopen(growth)):
+        while (room := self.simulations_allowed(growth)) and not self.is_finished(growth):
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
             while waiting := [path for path in paths if self._needs_candidates(growth, path)]:

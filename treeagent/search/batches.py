@@ -26,6 +26,7 @@ from treeagent.search.growth import (
     create_trees,
     expand,
     last_node,
+    reopen,
     score,
     share_time,
     store_estimate,
@@ -46,7 +47,7 @@ from treeagent.search.requests import (
     WantStep,
     WantValue,
 )
-from treeagent.search.stopping import LeastGain
+from treeagent.search.stopping import Enough
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
 
 Path = list[Edge]
@@ -60,7 +61,7 @@ class Searcher(ABC):
         value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
         critic: called if ``config.critic_weight`` is above 0.
         noise: False leaves out the noise at the root, as evaluation does.
-        least_gain: may end the search of a task before its limits do.
+        enough: ends the search of a task before its limits if good ends were found; None uses the limits up.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Searcher(ABC):
         critic: Critic | None = None,
         *,
         noise: bool = True,
-        least_gain: LeastGain | None = None,
+        enough: Enough | None = None,
     ) -> None:
         self.policy = policy
         self.dynamics = dynamics
@@ -80,7 +81,7 @@ class Searcher(ABC):
         self.value = value
         self.critic = critic
         self.noise = noise
-        self.least_gain = least_gain
+        self.enough = enough
 
     async def run(self, tasks: Sequence[Task], seeds: Sequence[int], on_batch: OnBatch | None = None) -> list[Tree]:
         """Search each task.
@@ -213,11 +214,17 @@ class Searcher(ABC):
         tree, limits = growth.tree, self.config.limits
         if tree.error or tree.root.ended or growth.succeeded or limits.reached(tree.budget):
             return 0
-        if self.least_gain and self.least_gain.reached(growth.best, limits.share(tree.budget)):
+        if self.enough and self.enough.gains_too_little(growth.best, limits.share(tree.budget)):
             return 0
         if limits.simulations is None:
             return self.config.leaves
         return min(self.config.leaves, limits.simulations - tree.budget.simulations)
+
+    def is_finished(self, growth: Growth) -> bool:
+        """Whether everything worth finding in the tree was found. Reopens an exhausted tree without a good end."""
+        if not growth.tree.root.exhausted:
+            return False
+        return (self.enough is not None and self.enough.is_good(growth.best)) or not reopen(growth)
 
     def groups(self, growth: Growth, paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
         """Split ``paths`` into groups. Each group is as large as ``simulations_allowed`` when the previous one is
@@ -240,15 +247,15 @@ class Searcher(ABC):
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. Note whether it was a success that ends the search, and update the best end so far."""
         backup(growth, path, self.config.process_weight)
-        leaf, enough = path[-1].child, self.config.stop_at_return
-        if self.least_gain and leaf is not None and leaf.terminated:
-            rank = end_rank(growth.tree, path, leaf, self.least_gain.likelihood_weight)
+        leaf, sought = path[-1].child, self.config.stop_at_return
+        if self.enough and leaf is not None and leaf.terminated:
+            rank = end_rank(growth.tree, path, leaf, self.enough.likelihood_weight)
             growth.best = max(growth.best, rank[1])
-        if enough is None or leaf is None or not leaf.final:
+        if sought is None or leaf is None or not leaf.final:
             return
         # At a limit, V(s) is no return: it would not be collected (``decide.end_rank``).
         if leaf.terminated or path[-1].reward is not None:
-            growth.succeeded |= reaches(path_return(path, growth.tree.discount), enough)
+            growth.succeeded |= reaches(path_return(path, growth.tree.discount), sought)
 
     def rank(self, path: Path) -> tuple[float, float]:
         """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the

@@ -68,7 +68,7 @@ class Growth:
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
     best: float = -math.inf
-    """G + λ log π of the best end of the task so far. Updated only if ``LeastGain`` may end the search."""
+    """G + λ log π of the best end of the task so far. Updated only for a search with ``Enough``."""
     bootstrap: bool = False
     """As in ``SearchConfig``."""
     failure: str = ""

@@ -21,7 +21,7 @@ estimates of all trees are requested together (``batches.py``), so that the lang
 from collections.abc import Sequence
 
 from treeagent.search.batches import Path, Searcher
-from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, record_exhausted_returns, reopen
+from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new, record_exhausted_returns
 from treeagent.search.gumbel import (
     Halving,
     gumbel_noise,
@@ -69,9 +69,9 @@ class Search(Searcher):
     def _select(self, growth: Growth) -> list[Path]:
         """The paths of the simulations that start now; none if the search is over. No two of them step through the same
         edge."""
-        tree, paths = growth.tree, list[Path]()
+        paths = list[Path]()
         room = self.simulations_allowed(growth)
-        if room and tree.root.exhausted and self.config.skip_exhausted and not reopen(growth):
+        if room and self.config.skip_exhausted and self.is_finished(growth):
             return paths
         while len(paths) < room and self._descend(growth, path := Path()):
             paths.append(path)

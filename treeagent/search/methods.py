@@ -14,7 +14,7 @@ from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.rebase import Rebase
 from treeagent.search.requests import AskTell, Broker
-from treeagent.search.stopping import LeastGain
+from treeagent.search.stopping import Enough
 from treeagent.types import (
     Action,
     Critic,
@@ -49,10 +49,10 @@ def make_search(
     critic: Critic | None = None,
     *,
     noise: bool = True,
-    least_gain: LeastGain | None = None,
+    enough: Enough | None = None,
 ) -> Searcher:
     """Create a search of the method that ``config.method`` names. The other arguments are those of ``Searcher``."""
-    return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise, least_gain=least_gain)
+    return _METHODS[config.method](policy, dynamics, config, value, critic, noise=noise, enough=enough)
 
 
 def ask_tell(

@@ -1,33 +1,40 @@
-"""Stops a search early when the rest of its limits is not worth spending."""
+"""When the ends that a search has found are good enough to stop looking for better ones."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class LeastGain:
-    """Ends a search with the decision "leaf" once the rest of its limits is expected to gain less than ``least``.
+class Enough:
+    """When a search whose decision is "leaf" ends before its limits.
 
-    Let s be the share of the limits that is spent. If the best of all ends is equally likely to be found at any time,
-    it is still to be found with probability 1 - s. It then gains at most the difference between the greatest return
-    G_max and the best end so far. The search therefore ends when
-
-        (1 - s) (G_max - max_{ends} (G + λ log π(path))) < least
-
-    Ends at a limit of the environment do not count, because every end of the task ranks above them.
+    The best end so far is the one with the greatest G + λ log π(path), and G_max is the greatest return that an episode
+    can have. Ends at a limit of the environment do not count, because every end of the task ranks above them.
     """
 
-    least: float
-    """Lowest expected gain for which the search goes on, in reward units."""
+    lowest: float
     highest: float
-    """G_max: the greatest return that an episode can have."""
-    likelihood_weight: float
+    """The range of the returns of an episode, in reward units; ``highest`` is G_max."""
+    likelihood_weight: float = 0.0
     """λ, as in ``decide.best_path``."""
+    least_gain: float = 0.0
+    """Lowest expected gain for which a search goes on, in reward units."""
 
-    def reached(self, best: float, share: float) -> bool:
-        """Whether the search should end.
+    def gains_too_little(self, best: float, share: float) -> bool:
+        """Whether the rest of the limits is expected to gain less than ``least_gain``.
+
+        Suppose that the best of all ends is equally likely to be found at any time. Then the rest of the limits finds
+        it with probability 1 - s, where s is the share of the limits that is spent. It gains at most the difference
+        between G_max and the best end so far. So the search ends when
+
+            (1 - s) (G_max - max_{ends} (G + λ log π(path))) < least_gain
 
         Args:
             best: max (G + λ log π) of the ends so far; -∞ if there is none.
             share: s, less than 1.
         """
-        return (1 - share) * max(self.highest - best, 0.0) < self.least  # V may exceed G_max
+        return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
+
+    def is_good(self, best: float) -> bool:
+        """Whether the best end is in the upper half of the returns. Once all likely calls are explored, a search then
+        does not try unlikely ones (``growth.reopen``), which hardly ever lead to a better end."""
+        return best > (self.lowest + self.highest) / 2

@@ -22,7 +22,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.risk import safest
-from treeagent.search.stopping import LeastGain
+from treeagent.search.stopping import Enough
 from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
@@ -61,7 +61,7 @@ async def play(
     seed: int,
     budgets: Mapping[str, float] | None = None,
     *,
-    highest: float = 1.0,
+    returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
 
@@ -71,7 +71,7 @@ async def play(
     Args:
         budgets: largest allowed sum of each cost component. A plan over a budget is not taken; the policy then acts
             greedily.
-        highest: the highest return of a task, for ``stop_at_gain``.
+        returns: the lowest and the highest return of an episode. They decide which ends are good enough to stop at.
 
     Returns:
         outcomes, trees and episodes (see ``execute``), in the order of the tasks; no trees for greedy.
@@ -84,9 +84,9 @@ async def play(
         settings = _settings(mode, config, search)
         # Stopping early compares paths to ends, but lookahead chooses no such path, and budgets may forbid the best.
         by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
-        gain = LeastGain(config.stop_at_gain, highest, config.likelihood_weight) if by_ends else None
+        enough = Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
         searcher = make_search(
-            actors.sampling, blind, settings, actors.value, actors.critic, noise=False, least_gain=gain
+            actors.sampling, blind, settings, actors.value, actors.critic, noise=False, enough=enough
         )
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)

@@ -21,6 +21,7 @@ from treeagent.run.progress import Progress
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
+from treeagent.search.stopping import Enough
 from treeagent.stages.build import (
     count_tasks,
     env_dynamics,
@@ -268,7 +269,8 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         def value() -> Value | None:
             return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
 
-        search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic)
+        enough = Enough(*config.environment.returns)
+        search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic, enough=enough)
 
         def take_newest() -> None:
             """Go on with the newest policy."""
