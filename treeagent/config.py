@@ -491,8 +491,8 @@ class EvaluateConfig:
     of ``environment.returns``. At 0, ends that V overrates are taken, however unlikely the policy finds them."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ log π of the
-    best end by less than this, in reward units (``stopping.Enough``). 0 uses the limits up. Only for ``decision``
-    "leaf", and not for lookahead, with ``world`` or with ``rewards.budgets``."""
+    best end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for
+    ``decision`` "leaf", and not for lookahead or with ``rewards.budgets``."""
     replays: Annotated[int, Field(ge=0)] = 0
     """For stochastic environments: how often each of the best plans of a finished tree is executed again, with other
     random outcomes, before one is chosen. 0 chooses by the outcomes seen in the search. Only for ``decision``

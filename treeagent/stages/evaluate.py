@@ -217,7 +217,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
-        play_tasks = replan if imagines else partial(play, returns=config.environment.returns)
+        play_tasks = partial(replan if imagines else play, returns=config.environment.returns)
         played = [
             asyncio.run(
                 play_tasks(

@@ -82,9 +82,7 @@ async def play(
     refused = [False] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        # Stopping early compares paths to ends, but lookahead chooses no such path, and budgets may forbid the best.
-        by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
-        enough = Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
+        enough = _enough(mode, config, budgets, returns)
         searcher = make_search(
             actors.sampling, blind, settings, actors.value, actors.critic, noise=False, enough=enough
         )
@@ -119,6 +117,14 @@ async def play(
         for outcome, over in zip(outcomes, refused, strict=True):
             outcome.over_budget, outcome.plan_refused = not within_budgets(outcome.components, budgets), over
     return outcomes, trees, _with_errors(episodes, outcomes)
+
+
+def _enough(
+    mode: Mode, config: EvaluateConfig, budgets: Mapping[str, float] | None, returns: tuple[float, float]
+) -> Enough | None:
+    """When ends are good enough to stop at. Lookahead chooses no path to an end, and budgets may forbid the best."""
+    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
+    return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 
 def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
@@ -193,6 +199,8 @@ async def replan(
     search: SearchConfig,
     seed: int,
     budgets: Mapping[str, float] | None = None,
+    *,
+    returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
     """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
     path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
@@ -202,6 +210,7 @@ async def replan(
 
     Args:
         budgets: as for ``play``; the costs of the episode so far count.
+        returns: as for ``play``.
 
     Returns:
         outcomes, the first tree of each task (its episode if the reset failed), and episodes (see ``execute``), in the
@@ -220,7 +229,10 @@ async def replan(
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
         states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
         resumed = _Resumed(model, states)
-        searcher = make_search(actors.sampling, resumed, settings, actors.value, actors.critic, noise=False)
+        enough = _enough(mode, config, budgets, returns)
+        searcher = make_search(
+            actors.sampling, resumed, settings, actors.value, actors.critic, noise=False, enough=enough
+        )
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, path), tree in zip(active, trees, strict=True):
