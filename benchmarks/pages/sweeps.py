@@ -52,7 +52,7 @@ def sweep_table(result: Result, tokens: str) -> str:
         p = estimate([100 * row.figures["p"] for row in _rows(result, _CONTROL, size, tokens)])
         q = step_chance(result, size, tokens)
         line = [f"{horizon(result, size):g}", spread(p), decimal(q, 2) if q else ""]
-        line.append(decimal(predicted_crossing(result, tokens, size)) if q else "")
+        line.append(decimal(predicted_crossing(result, tokens, [size])) if q else "")
         line.append(_mean(result, _SEARCH, size, tokens, "value_siblings"))
         line += [spread(mean(result, f"{way}, {size}, {tokens}"), digits=0) for way in ways]
         lines.append([*line, *(_mean(result, way, size, tokens, "found") for way in (_CONTROL, _SEARCH))])
@@ -72,16 +72,25 @@ def limits_table(result: Result, tokens: str) -> str:
     return markdown(["H", "limit", *(f"{way}, %" for way in ways)], lines)
 
 
-def predicted_crossing(result: Result, tokens: str, size: str) -> float:
-    """The horizon H at which the token limit pays for one success of independent samples: q^H T / (t H) = 1. T is the
-    token limit and t the tokens per action; q and t are measured at one size. Up to this horizon sampling succeeds, and
-    beyond it its success falls like q^H."""
-    q, rows = step_chance(result, size, tokens), _rows(result, _CONTROL, size, tokens)
+def predicted_crossing(result: Result, tokens: str, sizes: Sequence[str]) -> float:
+    """The horizon H at which the token limit pays for one success of independent samples: q(H)^H T / (t H) = 1. T is
+    the token limit and t the tokens per action. Up to this horizon sampling succeeds, and beyond it its success falls
+    like q^H.
+
+    t and q are measured at ``sizes``. At several sizes, ln q(H) is the line through their ln q (least squares), since q
+    falls where longer tasks are also harder. At one size q is constant.
+    """
+    rows = [row for size in sizes for row in _rows(result, _CONTROL, size, tokens)]
     actions = rows[0].figures["tokens"] / statistics.fmean(row.generated_tokens / row.environment_steps for row in rows)
-    low, high = 0.0, actions  # at ``high`` the limit pays for one sample, which succeeds with probability q^high ≤ 1
+    horizons = [horizon(result, size) for size in sizes]
+    logs = [math.log(step_chance(result, size, tokens)) for size in sizes]
+    slope = min(statistics.linear_regression(horizons, logs).slope, 0.0) if len(sizes) > 1 else 0.0
+    start = statistics.fmean(logs) - slope * statistics.fmean(horizons)
+    low, high = 0.0, actions  # at ``high`` the limit pays for one sample, which succeeds with probability q^H ≤ 1
     while high - low > 1e-3:
         middle = (low + high) / 2
-        low, high = (middle, high) if q**middle * actions > middle else (low, middle)
+        pays = math.exp((start + slope * middle) * middle) * actions > middle
+        low, high = (middle, high) if pays else (low, middle)
     return low
 
 
@@ -97,15 +106,16 @@ def sizes_where(result: Result, tokens: str, verdict: str) -> list[str]:
 
 def crossing_words(result: Result, tokens: str) -> str:
     """Sentences that say at which horizons tree search solves more, less or as much, and from which horizon on it
-    should by ``predicted_crossing`` at the shortest horizon."""
+    should by ``predicted_crossing`` at the two shortest horizons."""
 
     def solved(sizes: Sequence[str]) -> str:
         arms = {size: (f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
         means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
-        return " and ".join(
+        parts = [
             f"{search} % of the tasks that take {horizon(result, size):g} decisions (best-of-N {control} %)"
             for size, (search, control) in means.items()
-        )
+        ]
+        return ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
 
     more, less, level = (sizes_where(result, tokens, verdict) for verdict in ("more", "less", "level"))
     sentences = [f"With {tokens}, tree search solves {solved(more)}."] if more else []
@@ -114,12 +124,13 @@ def crossing_words(result: Result, tokens: str) -> str:
     if level:
         horizons = ", ".join(f"{horizon(result, size):g}" for size in level)
         sentences.append(f"For tasks of {horizons} decisions, the 95 % interval of their difference includes 0.")
-    sizes = sweep_sizes(result)
-    predicted = decimal(predicted_crossing(result, tokens, sizes[0]))
+    shortest = sweep_sizes(result)[:2]
+    predicted = decimal(predicted_crossing(result, tokens, shortest))
+    known = " and ".join(f"{horizon(result, size):g}" for size in shortest)
     measured = f", measured from {horizon(result, more[0]):g}" if more else ""
     sentences.append(
         f"Search should win where the limit pays for less than one success of best-of-N. By the chance of a right "
-        f"decision at the shortest tasks, that is from {predicted} decisions on{measured}."
+        f"decision in tasks of {known} decisions, that is from {predicted} decisions on{measured}."
     )
     return " ".join(sentences)
 

@@ -1,5 +1,6 @@
 """The results pages hold what the result files hold, and nothing else."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -273,8 +274,14 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     assert step_chance(found, "size 8", "100 tokens") == pytest.approx(0.5**0.5)
     assert sizes_where(found, "100 tokens", "more") == ["size 4", "size 8"]
     # The limit pays for ten actions: q^H · 10 = H.
-    expected = predicted_crossing(found, "100 tokens", "size 2")
+    expected = predicted_crossing(found, "100 tokens", ["size 2"])
     assert 0.5 ** (expected / 2) * 10 == pytest.approx(expected, abs=0.01)
+    assert predicted_crossing(found, "100 tokens", ["size 2", "size 4"]) == pytest.approx(expected)  # q is constant
+    falling = [
+        replace(row, figures={**row.figures, "p": math.exp(-0.01 * row.figures["horizon"] ** 2)}) for row in rows
+    ]
+    expected = predicted_crossing(replace(found, rows=tuple(falling)), "100 tokens", ["size 2", "size 4"])
+    assert math.exp(-0.01 * expected**2) * 10 == pytest.approx(expected, abs=0.01)  # ln q = -0.01 H
     write_result(tmp_path / "sweep.json", found)
     files = made(tmp_path)
     assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
