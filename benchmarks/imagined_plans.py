@@ -1,7 +1,9 @@
 """What planning in a world model adds to a policy, without any further step of the environment.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1  # trains the policies
-    .venv/bin/python -m benchmarks.worlds --seeds 0 1 --arms scratch "scratch, sentences"  # fits the world models
+    make runs/smollm2
+    .venv/bin/python -m benchmarks.quickstart --config quickstart_llm --seeds 0 1  # collects the world models' steps
+    .venv/bin/python -m benchmarks.worlds --runs runs/quickstart_llm --seeds 0 1 --arms scratch "scratch, sentences"
     .venv/bin/python -m benchmarks.imagined_plans --seeds 0 1
 
 Before each of its steps, a policy searches the world model for a plan and takes the plan's first action (model
@@ -38,6 +40,12 @@ def config_of(start: Path, arm: str, seed: int, worlds: Path, tokens: int) -> tu
     return replace(config, search=search, evaluate=evaluation), "greedy" if arm == "greedy" else "mcts"
 
 
+def settings_digest(config: RunConfig, arm: str, tasks: int) -> str:
+    """The digest of an arm's settings, which is the same for all seeds, although each has a world model of its own."""
+    evaluation = replace(config.evaluate, world=WORLDS.get(arm, ""), first_task=0)
+    return digest(settings_of(replace(config, evaluate=evaluation)) | {"tasks": tasks})
+
+
 def main() -> None:
     options = starting(__doc__, "imagined_plans")
     options.add_argument("--worlds", type=Path, default=Path("runs/worlds"), help="where benchmarks.worlds wrote")
@@ -50,7 +58,7 @@ def main() -> None:
             start = Run.open(arguments.runs / f"seed{seed}").path
             for arm in arguments.arms:
                 config, mode = config_of(start, arm, seed, arguments.worlds, arguments.tokens)
-                settings = digest(settings_of(config) | {"tasks": arguments.tasks})
+                settings = settings_digest(config, arm, arguments.tasks)
                 if not record.has(arm, seed, settings):
                     checkpoint = start_of(arguments.runs, seed, "base")
                     row = evaluate_arm(config, checkpoint, mode, arm, seed, settings, arguments.tasks)

@@ -120,8 +120,8 @@ class EnvironmentConfig:
     max_steps: Annotated[int, Field(gt=0)] = 20
     """Maximum number of steps in an episode; a longer episode is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest return of an episode. The estimates of a new value head lie between them. A return of 1 is a
-    success."""
+    """Lowest and highest return of an episode. The estimates of a new value head lie between them, and a search
+    that finds a good end in this range stops early (``stopping.Enough``). A return of 1 is a success."""
     parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """Environment instances in each worker. With more than one, each instance runs in its own thread, so that steps of
     different tasks overlap, and one extra instance lists tasks and tools. The trees are the same for any number, except
@@ -492,7 +492,7 @@ class EvaluateConfig:
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ log π of the
     best end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for
-    ``decision`` "leaf", and not for lookahead or with ``rewards.budgets``."""
+    ``decision`` "leaf", and not for lookahead, with ``replays`` or with ``rewards.budgets``."""
     replays: Annotated[int, Field(ge=0)] = 0
     """For stochastic environments: how often each of the best plans of a finished tree is executed again, with other
     random outcomes, before one is chosen. 0 chooses by the outcomes seen in the search. Only for ``decision``

@@ -89,7 +89,7 @@ def predicted_crossing(result: Result, tokens: str, sizes: Sequence[str]) -> flo
     low, high = 0.0, actions  # at ``high`` the limit pays for one sample, which succeeds with probability q^H ≤ 1
     while high - low > 1e-3:
         middle = (low + high) / 2
-        pays = math.exp((start + slope * middle) * middle) * actions > middle
+        pays = math.exp(min(start + slope * middle, 0.0) * middle) * actions > middle
         low, high = (middle, high) if pays else (low, middle)
     return low
 
@@ -124,14 +124,15 @@ def crossing_words(result: Result, tokens: str) -> str:
     if level:
         horizons = ", ".join(f"{horizon(result, size):g}" for size in level)
         sentences.append(f"For tasks of {horizons} decisions, the 95 % interval of their difference includes 0.")
-    shortest = sweep_sizes(result)[:2]
-    predicted = decimal(predicted_crossing(result, tokens, shortest))
-    known = " and ".join(f"{horizon(result, size):g}" for size in shortest)
-    measured = f", measured from {horizon(result, more[0]):g}" if more else ""
-    sentences.append(
-        f"Search should win where the limit pays for less than one success of best-of-N. By the chance of a right "
-        f"decision in tasks of {known} decisions, that is from {predicted} decisions on{measured}."
-    )
+    if shortest := [size for size in sweep_sizes(result) if step_chance(result, size, tokens)][:2]:
+        predicted, constant = (decimal(predicted_crossing(result, tokens, sizes)) for sizes in (shortest, shortest[:1]))
+        known = " and ".join(f"{horizon(result, size):g}" for size in shortest)
+        measured = f", measured from {horizon(result, more[0]):g}" if more else ""
+        sentences.append(
+            f"Search should win where the limit pays for less than one success of best-of-N. By the chance of a right "
+            f"decision in tasks of {known} decisions, that is from {predicted} decisions on{measured} (from {constant} "
+            "on, if this chance did not fall with the horizon)."
+        )
     return " ".join(sentences)
 
 

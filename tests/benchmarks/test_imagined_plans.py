@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.imagined_plans import ARMS, config_of
+from benchmarks.imagined_plans import ARMS, config_of, settings_digest
 from treeagent.config import load_config
 from treeagent.run.folder import Run
 
@@ -21,3 +21,16 @@ def test_every_arm_plays_the_tasks_of_the_world_models_environment(tmp_path: Pat
     assert (mode == "greedy") is (arm == "greedy")
     assert bool(config.evaluate.world) is (arm in ("words", "sentences"))
     assert config.evaluate.world.endswith("sentences") is (arm == "sentences")
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_all_seeds_of_an_arm_have_the_same_settings(tmp_path: Path, arm: str) -> None:
+    digests = set[str]()
+    for seed in (0, 1):
+        start = tmp_path / f"run{seed}"
+        for path in (start, tmp_path / "worlds" / f"seed{seed}-scratch"):
+            with Run.create(path, load_config(None, [f"evaluate.first_task={seed}"]), resume=False):
+                pass
+        config, _ = config_of(start, arm, seed, tmp_path / "worlds", 50)
+        digests.add(settings_digest(config, arm, 9))
+    assert len(digests) == 1

@@ -50,7 +50,9 @@ def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, epi
         (None, {"a": 0.6, "b": 1.0}, ["a", "b"]),
         (Enough(0.0, 1.0), {"a": 0.6, "b": 1.0}, ["a"]),
         (Enough(0.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),
-        (Enough(-1.0, 1.0), {"a": 0.4, "b": 1.0}, ["a"]),  # in the upper half of a wider range
+        (Enough(-1.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),  # a failure returns 0, whatever the lowest return is
+        (Enough(0.6, 1.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
+        (Enough(0.0, 2.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
         (Enough(0.0, 1.0, 4.0), {"a": 0.6, "b": 1.0}, ["a", "b"]),  # 0.6 + 4 log 0.97 = 0.48
     ],
 )

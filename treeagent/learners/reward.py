@@ -64,7 +64,8 @@ def train_reward(
         )
     low, high = head.reward_range
     some = pairs[:: max(len(pairs) // _STANDARDISED_BY, 1)]
-    head.standardise(_features(model, [ids for pair in some for ids in (pair.chosen_ids, pair.rejected_ids)]))
+    ends = [ids for pair in some for ids in (pair.chosen_ids, pair.rejected_ids)]
+    head.standardise(torch.cat([states.float() for _, states in _states(model, ends)]))
     text = model.config.get_text_config()
     padding, labels = text.pad_token_id, model.config.num_labels
     model.config.num_labels = 1  # TRL requires it
@@ -136,26 +137,30 @@ def _last_states(model: Model, forward: Callable[..., Any], ids: Tensor, mask: T
     return collected[0][torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
 
 
+@torch.no_grad()
 def scores(model: Model, head: ValueHead, rows: Sequence[Sequence[int]], batch_size: int = 32) -> list[float]:
     """The head's logit u at the end of each row of token ids."""
-    with torch.no_grad():
-        found: list[float] = head.to(model.device)(_features(model, rows, batch_size)).tolist()
-    return found
+    head.to(model.device)
+    found = dict[int, float]()
+    for indices, states in _states(model, rows, batch_size):
+        found |= zip(indices, head(states).float().tolist(), strict=True)
+    return [found[index] for index in range(len(rows))]
 
 
 @torch.no_grad()
-def _features(model: Model, rows: Sequence[Sequence[int]], batch_size: int = 32) -> Tensor:
-    """What a head reads at the end of each row of token ids, (rows, features)."""
+def _states(
+    model: Model, rows: Sequence[Sequence[int]], batch_size: int = 32
+) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """The hidden state at the end of each row of token ids, in batches of rows of similar length: the indices of the
+    rows and their states, (rows, features)."""
     training, device = model.training, model.device
     model.eval()
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    found = dict[int, Tensor]()
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
         ids, mask = (each.to(device) for each in padded([rows[index] for index in indices]).values())
-        found |= zip(indices, _last_states(model, model, ids, mask).float(), strict=True)
+        yield indices, _last_states(model, model, ids, mask)
     model.train(training)
-    return torch.stack([found[index] for index in range(len(rows))])
 
 
 @dataclass(frozen=True, slots=True)

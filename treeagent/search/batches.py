@@ -61,7 +61,7 @@ class Searcher(ABC):
         value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
         critic: called if ``config.critic_weight`` is above 0.
         noise: False leaves out the noise at the root, as evaluation does.
-        enough: ends the search of a task before its limits if good ends were found; None uses the limits up.
+        enough: may end the search of a task once good ends are found; None never does.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Searcher(ABC):
         leaf, sought = path[-1].child, self.config.stop_at_return
         if self.enough and leaf is not None and leaf.terminated:
             rank = end_rank(growth.tree, path, leaf, self.enough.likelihood_weight)
-            growth.best = max(growth.best, rank[1])
+            growth.best = max(growth.best, growth.tree.root.state.paid + rank[1])
         if sought is None or leaf is None or not leaf.final:
             return
         # At a limit, V(s) is no return: it would not be collected (``decide.end_rank``).

@@ -125,8 +125,9 @@ class SearchConfig:
     leaves: Annotated[int, Field(gt=0, le=10**4)] = 1
     """Number of simulations that each tree runs in parallel."""
     skip_exhausted: bool = True
-    """MCTS does not revisit a subtree that it has fully explored. When the whole tree is explored, it samples further
-    candidates where the policy has unlikely ones left, and stops when it has none. AB-MCTS always does so."""
+    """MCTS does not revisit a subtree that it has fully explored. When the whole tree is explored, it stops if it
+    has found a good end (``stopping.Enough``). Else it samples further candidates where the policy has unlikely ones
+    left, and stops when it has none. AB-MCTS always does so."""
     prune_invalid: bool = True
     """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
     stop_at_return: float | None = None

@@ -32,7 +32,7 @@ from treeagent.types import (
 UNSEEN_AT_FIRST, UNSEEN_AT_LAST = 0.05, 0.0125
 """If the total prior of all calls not sampled yet is below a threshold, a state counts as having no others. A search
 begins with the first threshold, because further samples rarely find a new call there. Where that leaves nothing to
-search, ``reopen`` lowers it, at most to the second."""
+search and no good end is found, ``reopen`` lowers it, at most to the second."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Growth:
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
     best: float = -math.inf
-    """G + λ log π of the best end of the task so far. Updated only for a search with ``Enough``."""
+    """Return + λ log π of the best end of the task so far. Updated only for a search with ``Enough``."""
     bootstrap: bool = False
     """As in ``SearchConfig``."""
     failure: str = ""

@@ -122,8 +122,9 @@ async def play(
 def _enough(
     mode: Mode, config: EvaluateConfig, budgets: Mapping[str, float] | None, returns: tuple[float, float]
 ) -> Enough | None:
-    """When ends are good enough to stop at. Lookahead chooses no path to an end, and budgets may forbid the best."""
-    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
+    """When ends are good enough to stop at. Lookahead chooses no path to an end, budgets may forbid the best, and
+    replays compare several."""
+    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets and not config.replays
     return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 

@@ -269,7 +269,9 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         def value() -> Value | None:
             return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
 
-        enough = Enough(*config.environment.returns)
+        # Search for process rewards wants more than a good return, and budgets may forbid the best end.
+        sought = config.search.process_weight or config.rewards.budgets
+        enough = None if sought else Enough(*config.environment.returns)
         search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic, enough=enough)
 
         def take_newest() -> None:
