@@ -10,7 +10,17 @@ import pytest
 from tangle import HashCritic
 from toy_search import HashValue, Maze, TablePolicy, digest, plain, task
 
-from treeagent.search import Request, SearchConfig, WantActions, WantScores, WantStep, WantValue, ask_tell, make_search
+from treeagent.search import (
+    Enough,
+    Request,
+    SearchConfig,
+    WantActions,
+    WantScores,
+    WantStep,
+    WantValue,
+    ask_tell,
+    make_search,
+)
 from treeagent.search.config import SearchMethod
 from treeagent.search.limits import Limits
 from treeagent.search.requests import Answer
@@ -44,8 +54,11 @@ class Outside:
 @pytest.mark.parametrize("estimate_all", [False, True])
 def test_a_loop_from_outside_grows_the_trees_of_run(method: SearchMethod, estimate_all: bool) -> None:
     config = SearchConfig(Limits(simulations=12), method=method, critic_weight=0.3, leaves=2, estimate_all=estimate_all)
-    run = asyncio.run(make_search(TablePolicy(WORDS), MAZE, config, HashValue(), HashCritic()).run(TASKS, range(4)))
-    search, answer, kinds = ask_tell(config, ROOTS, range(4), critic=True), Outside(TablePolicy(WORDS)), set[type]()
+    enough = Enough(0.0, 1.0, least_gain=0.4)
+    grower = make_search(TablePolicy(WORDS), MAZE, config, HashValue(), HashCritic(), enough=enough)
+    run = asyncio.run(grower.run(TASKS, range(4)))
+    search = ask_tell(config, ROOTS, range(4), critic=True, enough=enough)
+    answer, kinds = Outside(TablePolicy(WORDS)), set[type]()
     while wanted := search.ask():
         assert len({type(each) for each in wanted}) == 1
         kinds.add(type(wanted[0]))

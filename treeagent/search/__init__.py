@@ -20,12 +20,14 @@ from treeagent.search.methods import ask_tell, make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
 from treeagent.search.requests import AskTell, Request, WantActions, WantScores, WantStep, WantValue
+from treeagent.search.stopping import Enough
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
     "AskTell",
     "Budget",
     "Edge",
+    "Enough",
     "Limits",
     "MixedValue",
     "Node",

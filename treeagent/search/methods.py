@@ -56,7 +56,13 @@ def make_search(
 
 
 def ask_tell(
-    config: SearchConfig, states: Sequence[State], seeds: Sequence[int], *, value: bool = True, critic: bool = False
+    config: SearchConfig,
+    states: Sequence[State],
+    seeds: Sequence[int],
+    *,
+    value: bool = True,
+    critic: bool = False,
+    enough: Enough | None = None,
 ) -> AskTell:
     """Create a search of the method that ``config.method`` names, for a loop that answers its requests.
 
@@ -66,10 +72,16 @@ def ask_tell(
             same time.
         value: whether V(s) is requested. Without it, a leaf adds 0 to the rewards on its path.
         critic: whether scores of candidates are requested, if ``config.critic_weight`` is above 0.
+        enough: as for ``Searcher``.
     """
     placeholder = _Placeholder()
     search = make_search(
-        placeholder, placeholder, config, placeholder if value else None, placeholder if critic else None
+        placeholder,
+        placeholder,
+        config,
+        placeholder if value else None,
+        placeholder if critic else None,
+        enough=enough,
     )
     pairs = zip(states, seeds, strict=True)
     growths = [begin(Tree(state.task, seed, Node(state)), config) for state, seed in pairs]
