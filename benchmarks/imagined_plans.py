@@ -1,4 +1,4 @@
-"""What planning in a world model adds to a policy, without any further step of the environment.
+"""What planning in a world model adds to a policy, with only the environment steps of the episode itself.
 
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1  # trains the policies
     make runs/smollm2
@@ -23,7 +23,7 @@ from treeagent.config import Mode, RunConfig, load_config
 from treeagent.run.folder import Run
 from treeagent.search.limits import Limits
 
-QUESTION = "What does planning in a world model add to a policy, without any further step of the environment?"
+QUESTION = "What does planning in a world model add to a policy, with only the environment steps of the episode itself?"
 WORLDS: Mapping[str, str] = {"words": "scratch", "sentences": "scratch-sentences"}
 """The world model of each arm, as in the names of the folders that benchmarks.worlds makes."""
 ARMS = ("greedy", *WORLDS, "environment")
