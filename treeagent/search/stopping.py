@@ -35,7 +35,7 @@ class Enough:
         return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
 
     def is_good(self, best: float) -> bool:
-        """Whether the best end is nearer to G_max than to a failure, which returns 0, or more where no return is lower.
-        Once all likely calls are explored, a search then does not try unlikely ones (``growth.reopen``), which hardly
-        ever lead to a better end."""
+        """Whether the best end is nearer to G_max than to a failure, which returns 0, or ``lowest`` if that is higher.
+        A search with a good end that has explored all likely calls does not try unlikely ones (``growth.reopen``),
+        because these hardly ever lead to a better end."""
         return best > (max(self.lowest, 0.0) + self.highest) / 2
