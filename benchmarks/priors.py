@@ -8,7 +8,7 @@
 Reads the training trees of finished runs; an arm is the folder of a recipe's runs. ``greatest P`` is the mean over
 expanded states of the greatest prior, ``entropy`` that of the entropy in nats, with all calls that were not sampled as
 one, and ``calls`` that of the number of calls. ``P of successes`` is the geometric mean of the priors on the best path
-of each tree with a success. ``malformed`` is the share of steps that were malformed or refused. AUC is as in
+of each tree with a success. ``malformed or refused`` is the share of such steps. AUC is as in
 ``views.signal``.
 """
 
@@ -39,7 +39,7 @@ def figures(trees: Sequence[Tree]) -> dict[str, float]:
         "entropy": _mean(map(_entropy, expanded)),
         "calls": _mean(len(node.edges) for node in expanded),
         "P of successes": math.exp(statistics.fmean(steps)) if steps else None,
-        "malformed": tree_figures(trees)["invalid"],
+        "malformed or refused": tree_figures(trees)["invalid"],
         "AUC": signal.get("value_auc"),
         "AUC at ends": signal.get("value_auc_ends"),
         "AUC of siblings": signal.get("value_siblings"),

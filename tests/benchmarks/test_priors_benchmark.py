@@ -21,9 +21,9 @@ def test_the_figures_by_hand() -> None:
     assert found["entropy"] == pytest.approx(entropy / 2)
     assert found["calls"] == 1.5
     assert found["P of successes"] == pytest.approx(math.sqrt(0.5))
-    assert found["malformed"] == pytest.approx(1 / 3)
+    assert found["malformed or refused"] == pytest.approx(1 / 3)
     assert found["AUC at ends"] == 1.0
 
 
 def test_trees_without_success_and_choice_have_fewer_figures() -> None:
-    assert figures([Tree(task(), 0, Node(begin(task(), "start")))]) == {"malformed": 0.0}
+    assert figures([Tree(task(), 0, Node(begin(task(), "start")))]) == {"malformed or refused": 0.0}
