@@ -42,7 +42,7 @@ def config_of(start: Path, arm: str, seed: int, worlds: Path, tokens: int) -> tu
 
 def settings_digest(config: RunConfig, arm: str, tasks: int) -> str:
     """The digest of an arm's settings, which is the same for all seeds, although each has a world model of its own."""
-    evaluation = replace(config.evaluate, world=WORLDS.get(arm, ""), first_task=0)
+    evaluation = replace(config.evaluate, world=WORLDS.get(arm, ""))
     return digest(settings_of(replace(config, evaluate=evaluation)) | {"tasks": tasks})
 
 
