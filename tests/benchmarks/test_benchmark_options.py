@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import capacity
 from benchmarks.command import add_rounds, options_digest, own_tasks, repeating, settings_of
 from benchmarks.learning import Learnt, arguments_of, recipe_path
 from benchmarks.record import digest, recording
 from treeagent.config import load_config
+from treeagent.run.recipes import find_recipe
 
 
 @pytest.mark.parametrize("recipe", ["adapt", "flat_grpo"])
@@ -15,6 +17,14 @@ def test_every_seed_has_test_tasks_of_its_own(recipe: str) -> None:
     path = recipe_path(recipe)
     places = [load_config(path, arguments_of(path, seed, ["evaluate.tasks=30"])).evaluate.places for seed in range(3)]
     assert places == [range(0, 30), range(30, 60), range(60, 90)]
+
+
+@pytest.mark.parametrize("arm", capacity.ARMS)
+def test_an_arm_of_capacity_is_a_recipe_with_test_tasks_of_its_own(arm: str) -> None:
+    recipe = find_recipe(capacity.RECIPE)
+    first, second = (load_config(recipe, capacity.settings(arm, seed)) for seed in range(2))
+    assert first.evaluate.places == range(1000, 1200) and second.evaluate.places == range(1200, 1400)
+    assert (settings_of(first) == settings_of(load_config(recipe, capacity.settings("recipe", 0)))) is (arm == "recipe")
 
 
 def test_settings_of_two_seeds_have_one_digest() -> None:

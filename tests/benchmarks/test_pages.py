@@ -153,6 +153,16 @@ def test_alarms_of_healthy_runs_are_false_ones(tmp_path: Path) -> None:
     assert "3 seeds. Measured in" in shown
 
 
+def test_an_arm_of_capacity_is_compared_with_the_recipe(tmp_path: Path) -> None:
+    successes = {"recipe": (7, 8, 9), "short demonstrations": (5, 6, 7), "larger": (8, 9, 10)}
+    modes = ("base, mcts", "rft, greedy", "rft, mcts")
+    store(tmp_path, "capacity", {f"{arm}: {mode}": solved for arm, solved in successes.items() for mode in modes})
+    shown = page(made(tmp_path), "learning")
+    assert "20.0 points more than without the long demonstrations" in shown
+    assert "the larger model it is 10.0 points more than the recipe" in shown
+    assert "| the demonstrator takes | of the tasks, % | short demonstrations | recipe | larger |" in shown
+
+
 def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert set(files) == {"results.md", *(f"results/{name}.md" for name in PAGES)}
