@@ -270,7 +270,8 @@ def test_a_user_without_a_login_is_asked_for_a_name(run: Path, tmp_path: Path, m
 
 def test_a_checkpoint_does_not_lend_the_address_of_its_runs_copy(tmp_path: Path) -> None:
     run, url = tmp_path / "run", f"file://{tmp_path}/copy"
-    Run.create(run, load_config(None, ["evaluate.first_task=1000000", f"mirror={url}"]), resume=False).close()
+    wrong = ["environment.options={products=100}", "evaluate.first_task=9999", f"mirror={url}"]
+    Run.create(run, load_config(None, wrong), resume=False).close()
     checkpoint = run / "checkpoints" / "base"
     train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
     (checkpoint / "config.json").write_text("{}")

@@ -320,7 +320,7 @@ def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path
             ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
             ["sql", "variations"],
         ),
-        (["adapt.rounds=100", "collect.tasks=2000"], ["2000", "task"]),
+        (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
         (
             ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
             ["world.encoder.model", "/nowhere"],
