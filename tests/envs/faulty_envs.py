@@ -24,6 +24,7 @@ from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Unan
 
 STAIRS = f"{__name__}:Stairs"
 DICE = f"{__name__}:Dice"
+TELLING = f"{__name__}:Telling"
 FAULTS = ("sleep", "hog", "exit", "leave", "crash", "garbage", "no number", "no text", "unpicklable", "raise")
 
 
@@ -115,6 +116,13 @@ class Stairs(Env):
     def close(self) -> None:
         if self.task.data["at"] == "close":
             fail(self.task)
+
+
+class Telling(Stairs):
+    """Its observation holds the environment variables that its process was started with and has now."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return f"{dict(os.environ)} {Path('/proc/self/environ').read_bytes()!r}", 0.0, True, False, {}
 
 
 class Climber:

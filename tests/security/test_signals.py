@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from command import CONFIG, PROGRAM, treeagent
-from faulty_envs import STAIRS, Stairs, runs, stairs_task
+from faulty_envs import STAIRS, TELLING, runs, stairs_task
 
-from treeagent.envs.base import StepResult
 from treeagent.envs.worker import WorkerEnv
 from treeagent.run.metrics import Emit
 from treeagent.store import digest, read_as
-from treeagent.types import ToolCall, WorkerLost
+from treeagent.types import WorkerLost
 from treeagent.workers.processes import Processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
@@ -279,13 +278,6 @@ def test_a_worker_that_alone_got_the_signal_is_lost(number: int) -> None:
         list(Processes(1).run(end_itself, [number], lambda event: None))
 
 
-class Telling(Stairs):
-    """Its observation holds the environment variables that its process was started with and has now."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return f"{dict(os.environ)} {Path('/proc/self/environ').read_bytes()!r}", 0.0, True, False, {}
-
-
 SECRET = ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "CLIENT_SECRET", "PGPASSWORD")
 OPEN = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "SHOP_LANGUAGE", "SECRETARY")
 
@@ -293,7 +285,7 @@ OPEN = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "SHOP_LANGUAGE", "SECRETARY")
 def test_the_process_of_an_environment_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*SECRET, *OPEN):
         monkeypatch.setenv(name, f"value of {name}")
-    env = WorkerEnv(f"{__name__}:{Telling.__name__}")
+    env = WorkerEnv(TELLING)
     env.reset(options={"task": stairs_task(1)})
     told = env.step("up")[0]
     env.close()
