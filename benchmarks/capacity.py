@@ -5,10 +5,12 @@
 Each arm changes one thing in the recipe: "short demonstrations" leaves out those of more than 200 tokens, and "larger"
 has about four times as many weights in its layers. An arm trains a policy, searches, updates the policy by RFT, and
 evaluates it before and after the update on tasks that no other benchmark plays. The figure "training tasks" is greedy
-success in tasks that RFT learned from. If it is about the same as in test tasks, more tasks would not help. Finished
-runs are only read; missing or unfinished runs are made or resumed first.
+success in tasks that RFT learned from. If it is about the same as in test tasks, more tasks would not help. The figure
+"misread" is the share of failed episodes with a thought that contradicts the page. Finished runs are only read; missing
+or unfinished runs are made or resumed first.
 """
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +21,11 @@ from benchmarks.quickstart import rows_of, run, search_with
 from treeagent.config import load_config
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
+from treeagent.search.record import from_record
+from treeagent.stages.build import environment
 from treeagent.stages.evaluate import evaluate_batch
 from treeagent.stages.search import BatchJob
+from treeagent.store import read_as
 from treeagent.workers.processes import run_jobs
 
 QUESTION = "What limits the quickstart's policy after it has learned from its trees?"
@@ -30,7 +35,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "short demonstrations": ("warm_start.max_tokens=200",),
     "larger": ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192"),
 }
-TRAINING = "training tasks"
+TRAINING, MISREAD = "training tasks", "misread"
 FIRST_TASK, TASKS = 1000, 200
 """The test tasks before these are those of other benchmarks."""
 
@@ -52,6 +57,30 @@ def training_success(folder: Path) -> float:
     return statistics.fmean(outcome.success for outcome in outcomes)
 
 
+def misread(folder: Path, first_task: int, solved: str) -> float:
+    """Of the searched policy's failed episodes, the share with a thought that contradicts the page: in the same state
+    the demonstrator, whose thoughts are always correct, thinks something else.
+
+    Args:
+        solved: for each test task from ``first_task`` on, "1" if it was solved.
+    """
+    finished, found = Run.open(folder), list[bool]()
+    env = environment(finished.config)
+    demonstrator = env.demonstrator(noise=0.0)
+    assert demonstrator is not None
+    for episode in read_as(from_record, finished.episodes, f"evaluate-{UPDATE}-mcts"):
+        assert episode.place is not None
+        if solved[episode.place - first_task] == "1":
+            continue
+        env.reset(options={"task": episode.task})
+        actions = [node.edges[0].action for _, node in episode.walk() if node.edges]
+        found.append(False)
+        for action in actions:
+            found[-1] |= action.thought != demonstrator.act(random.Random(0))[0]
+            env.step(action.call)
+    return statistics.fmean(found)
+
+
 def main() -> None:
     options = parser(__doc__, "capacity")
     options.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
@@ -68,6 +97,9 @@ def main() -> None:
                     if not record.has(named.arm, seed, named.settings):
                         if row.arm == f"{UPDATE}, greedy":
                             named = replace(named, figures={**row.figures, TRAINING: training_success(folder)})
+                        if row.arm == f"{UPDATE}, mcts":
+                            share = misread(folder, row.first_task, row.solved)
+                            named = replace(named, figures={**row.figures, MISREAD: share})
                         record.add(named)
                         print(f"seed {seed} {named.arm}: {100 * named.success:.1f} %", flush=True)
 
