@@ -5,9 +5,9 @@
 Each arm changes one thing in the recipe: "short demonstrations" leaves out those of more than 200 tokens, and "larger"
 has about four times as many weights in its layers. An arm trains a policy, searches, updates the policy by RFT, and
 evaluates it before and after the update on tasks that no other benchmark plays. The figure "training tasks" is greedy
-success in tasks that RFT learned from. If it is about the same as in test tasks, more tasks would not help. The figure
-"misread" is the share of failed episodes with a thought that contradicts the page. Finished runs are only read; missing
-or unfinished runs are made or resumed first.
+success in tasks that RFT learned from. If it is about the same as in test tasks, more tasks would not help. "misread,
+failed" and "misread, solved" are the shares of these episodes with a thought that contradicts the page. Finished runs
+are only read; missing or unfinished runs are made or resumed first.
 """
 
 import random
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.command import limits_of, parser, record_of
 from benchmarks.quickstart import rows_of, run, search_with
+from benchmarks.record import Row
 from treeagent.config import load_config
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
@@ -35,7 +36,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "short demonstrations": ("warm_start.max_tokens=200",),
     "larger": ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192"),
 }
-TRAINING, MISREAD = "training tasks", "misread"
+TRAINING, FAILED, SOLVED = "training tasks", "misread, failed", "misread, solved"
 FIRST_TASK, TASKS = 1000, 200
 """The test tasks before these are those of other benchmarks."""
 
@@ -57,28 +58,24 @@ def training_success(folder: Path) -> float:
     return statistics.fmean(outcome.success for outcome in outcomes)
 
 
-def misread(folder: Path, first_task: int, solved: str) -> float:
-    """Of the searched policy's failed episodes, the share with a thought that contradicts the page: in the same state
-    the demonstrator, whose thoughts are always correct, thinks something else.
-
-    Args:
-        solved: for each test task from ``first_task`` on, "1" if it was solved.
-    """
-    finished, found = Run.open(folder), list[bool]()
+def misread(folder: Path, row: Row) -> dict[str, float]:
+    """Of the searched policy's failed and of its solved episodes, the shares with a thought that contradicts the page:
+    in the same state the demonstrator, whose thoughts are always correct, thinks something else."""
+    finished = Run.open(folder)
     env = environment(finished.config)
     demonstrator = env.demonstrator(noise=0.0)
     assert demonstrator is not None
+    wrong: dict[str, list[bool]] = {FAILED: [], SOLVED: []}
     for episode in read_as(from_record, finished.episodes, f"evaluate-{UPDATE}-mcts"):
         assert episode.place is not None
-        if solved[episode.place - first_task] == "1":
-            continue
         env.reset(options={"task": episode.task})
-        actions = [node.edges[0].action for _, node in episode.walk() if node.edges]
-        found.append(False)
-        for action in actions:
-            found[-1] |= action.thought != demonstrator.act(random.Random(0))[0]
+        thoughts = list[tuple[str, str]]()
+        for action in (node.edges[0].action for _, node in episode.walk() if node.edges):
+            thoughts.append((action.thought, demonstrator.act(random.Random(0))[0]))
             env.step(action.call)
-    return statistics.fmean(found)
+        solved = row.solved[episode.place - row.first_task] == "1"
+        wrong[SOLVED if solved else FAILED].append(any(thought != correct for thought, correct in thoughts))
+    return {name: statistics.fmean(each) for name, each in wrong.items() if each}
 
 
 def main() -> None:
@@ -98,8 +95,7 @@ def main() -> None:
                         if row.arm == f"{UPDATE}, greedy":
                             named = replace(named, figures={**row.figures, TRAINING: training_success(folder)})
                         if row.arm == f"{UPDATE}, mcts":
-                            share = misread(folder, row.first_task, row.solved)
-                            named = replace(named, figures={**row.figures, MISREAD: share})
+                            named = replace(named, figures={**row.figures, **misread(folder, row)})
                         record.add(named)
                         print(f"seed {seed} {named.arm}: {100 * named.success:.1f} %", flush=True)
 
