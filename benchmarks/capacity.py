@@ -20,8 +20,10 @@ from benchmarks.command import limits_of, parser, record_of
 from benchmarks.quickstart import rows_of, run, search_with
 from benchmarks.record import Row
 from treeagent.config import load_config
+from treeagent.envs import Env
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
+from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import environment
 from treeagent.stages.evaluate import evaluate_batch
@@ -58,24 +60,29 @@ def training_success(folder: Path) -> float:
     return statistics.fmean(outcome.success for outcome in outcomes)
 
 
-def misread(folder: Path, row: Row) -> dict[str, float]:
-    """Of the searched policy's failed and of its solved episodes, the shares with a thought that contradicts the page:
-    in the same state the demonstrator, whose thoughts are always correct, thinks something else."""
-    finished = Run.open(folder)
-    env = environment(finished.config)
+def contradicts(env: Env, episode: Tree) -> bool:
+    """Whether a thought in an episode contradicts what the policy has read: in the same state the demonstrator, whose
+    thoughts are always correct, thinks something else."""
     demonstrator = env.demonstrator(noise=0.0)
     assert demonstrator is not None
-    wrong: dict[str, list[bool]] = {FAILED: [], SOLVED: []}
+    env.reset(options={"task": episode.task})
+    for action in (node.edges[0].action for _, node in episode.walk() if node.edges):
+        if action.thought != demonstrator.act(random.Random(0))[0]:
+            return True
+        env.step(action.call)
+    return False
+
+
+def misread(folder: Path, row: Row) -> dict[str, float]:
+    """Of the searched policy's failed and of its solved episodes, the shares with a thought that contradicts the
+    page."""
+    finished = Run.open(folder)
+    env, shares = environment(finished.config), dict[str, list[bool]]()
     for episode in read_as(from_record, finished.episodes, f"evaluate-{UPDATE}-mcts"):
         assert episode.place is not None
-        env.reset(options={"task": episode.task})
-        thoughts = list[tuple[str, str]]()
-        for action in (node.edges[0].action for _, node in episode.walk() if node.edges):
-            thoughts.append((action.thought, demonstrator.act(random.Random(0))[0]))
-            env.step(action.call)
         solved = row.solved[episode.place - row.first_task] == "1"
-        wrong[SOLVED if solved else FAILED].append(any(thought != correct for thought, correct in thoughts))
-    return {name: statistics.fmean(each) for name, each in wrong.items() if each}
+        shares.setdefault(SOLVED if solved else FAILED, []).append(contradicts(env, episode))
+    return {name: statistics.fmean(each) for name, each in shares.items()}
 
 
 def main() -> None:
