@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-# Garbage collections while modules are imported take a third of that time, and free nothing.
+# Garbage collections while modules are imported take a quarter of that time.
 gc.disable()
 # Set before torch and huggingface_hub are imported, which read these variables once. Each core has its own pytest
 # worker, and with more threads, tiny tensors spend more time waiting than computing.

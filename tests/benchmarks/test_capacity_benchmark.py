@@ -1,18 +1,18 @@
-"""The benchmark of what limits a policy: whether a thought contradicts the page."""
+"""The benchmark of what limits a policy: whether a thought misreads the page."""
 
 import random
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.capacity import contradicts
+from benchmarks.capacity import misreads
 from treeagent.envs.make import make_env
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State
 
 
 @pytest.mark.parametrize("wrong_step", [None, 0, 2])
-def test_a_thought_that_differs_from_the_demonstrators_is_a_contradiction(wrong_step: int | None) -> None:
+def test_a_thought_that_differs_from_the_demonstrators_is_misread(wrong_step: int | None) -> None:
     env = make_env("shop", {"difficulty": 1, "page_size": 3, "labels": "number"})
     [task] = env.tasks("test", 1, 3)
     demonstrator, over = env.demonstrator(0.0), False
@@ -32,4 +32,4 @@ def test_a_thought_that_differs_from_the_demonstrators_is_a_contradiction(wrong_
         following = Node(State(task, ()))
         node.edges.append(Edge(action, 1.0, child=following))
         node = following
-    assert contradicts(env, tree) is (wrong_step is not None)
+    assert misreads(env, tree) is (wrong_step is not None)
