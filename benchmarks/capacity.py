@@ -25,6 +25,7 @@ from treeagent.config import load_config
 from treeagent.envs import Env
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
+from treeagent.run.times import TIMES, stage_seconds
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import environment
@@ -40,7 +41,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "short demonstrations": ("warm_start.max_tokens=200",),
     "larger": ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192"),
 }
-TRAINING, FAILED, SOLVED = "training tasks", "misread, failed", "misread, solved"
+TRAINING, FAILED, SOLVED, SECONDS = "training tasks", "misread, failed", "misread, solved", "seconds of the run"
 FIRST_TASK, TASKS = 1000, 200
 """The test tasks before these are those of the quickstart's seeds 0 to 4."""
 
@@ -106,7 +107,8 @@ def main() -> None:
                         if row.arm == f"{UPDATE}, greedy":
                             named = replace(named, figures={**row.figures, TRAINING: training_success(folder)})
                         if row.arm == f"{UPDATE}, mcts":
-                            named = replace(named, figures={**row.figures, **misread_shares(folder, row)})
+                            spent = {SECONDS: sum(stage_seconds(folder / TIMES).values())}
+                            named = replace(named, figures={**row.figures, **misread_shares(folder, row), **spent})
                         record.add(named)
                         print(f"seed {seed} {named.arm}: {100 * named.success:.1f} %", flush=True)
 
