@@ -47,9 +47,9 @@ FIRST_TASK, TASKS = 1000, 200
 
 
 def settings(arm: str, seed: int) -> list[str]:
-    """The overrides of a run."""
+    """The overrides of a run, on one core."""
     return [
-        f'update.methods=["{UPDATE}"]', "workers=1", f"evaluate.tasks={TASKS}",
+        f'update.methods=["{UPDATE}"]', "workers=1", "threads=1", f"evaluate.tasks={TASKS}",
         f"evaluate.first_task={FIRST_TASK + seed * TASKS}", *ARMS[arm],
     ]  # fmt: skip
 
