@@ -34,26 +34,11 @@ def made(results: Path = RESULTS) -> dict[str, bytes]:
 
 def with_block(readme: str, results: Path = RESULTS) -> str:
     """README with its block of results regenerated; unchanged if no quickstart was measured."""
-    found = read(results / "quickstart.json")
-    if found is None:
+    if read(results / "quickstart.json") is None:
         return readme
     before, begin, rest = readme.partition(_BEGIN)
     _, end, after = rest.partition(_END)
-    parts = [tables.success_table(found, control=found.arms[0]), tables.caption(found)]
-    if (swept := read(results / "sweep.json")) and sweeps.sweep_sizes(swept):
-        sentences = (sweeps.crossing_words(swept, tokens) for tokens in sweeps.sweep(swept))
-        parts.append(f"![{swept.question}](docs/results/search-sweep.svg)")
-        parts.append(" ".join([swept.question, *sentences, tables.caption(swept)]))
-    pretrained = read(results / "tireworld_llm.json")
-    arms = [f"base, {mode}" for mode in ("greedy", "best_of_n", "mcts")]
-    if pretrained and len(pretrained.seeds) > 1 and tables.has(pretrained, *arms):
-        greedy, sampled, searched = (tables.spread(estimates.mean(pretrained, arm)) for arm in arms)
-        parts.append(
-            "Plans of 10 to 12 actions, by a pretrained model of 135 million parameters (SmolLM2) after a short warm "
-            f"start: tree search solves {searched} % of the tasks, best-of-N {sampled} % and greedy play {greedy} %. "
-            f"{tables.caption(pretrained)}"
-        )
-    return "\n\n".join([before + begin + parts[0], *parts[1:]]) + f"\n{end}{after}"
+    return f"{before}{begin}{_render('readme.md.j2', results, {})}{end}{after}"
 
 
 def _render(template: str, results: Path, files: dict[str, bytes], **values: object) -> str:

@@ -326,6 +326,11 @@ def names(arms: Sequence[str]) -> str:
 
 def caption(result: Result) -> str:
     """The caption of a table: seeds and tasks, limits, and how the result was measured."""
+    return f"{played(result)} {measured(result)}"
+
+
+def played(result: Result) -> str:
+    """Sentences: the seeds and tasks of a result, what its intervals are, and the limits of a task."""
     tasks = sorted({row.tasks for row in result.rows if row.tasks})
     count = len(result.seeds)
     parts = []
@@ -343,9 +348,9 @@ def caption(result: Result) -> str:
     limits = [f"{decimal(value, 0)} {name.replace('_', ' ')}" for name, value in result.budgets.items()]
     if limits:
         parts.append(f"limit of a task: {', '.join(limits)}")
-    star = "\\* pass@N: only a success ends an episode there, so that an end betrays it. "
+    star = " \\* pass@N: only a success ends an episode there, so that an end betrays it."
     marked = star if any(row.pass_at_n for row in result.rows) else ""
-    return f"{'; '.join(parts)}. {marked}{measured(result)}"
+    return f"{'; '.join(parts)}.{marked}"
 
 
 def measured(result: Result) -> str:
