@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks.capacity --seeds 1 2 3
 
-Each arm changes one thing in the recipe: "short demonstrations" leaves out those of more than 200 tokens, "longer"
-imitates twice as many of them for twice as many steps, and "larger" has 4.5 times as many weights in its layers. An arm
-trains a policy, searches, updates the policy by RFT, and evaluates it before and after the update, on test tasks that
-the quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own limit of tokens was
-chosen with seeds 0 and 1.
+Each arm changes one thing in the recipe: "short demonstrations" leaves out those of more than 200 tokens, "more
+demonstrations" imitates twice as many for twice as many steps, and "larger" has 4.5 times as many weights in its
+layers. An arm trains a policy, searches, updates the policy by RFT, and evaluates it before and after the update, on
+test tasks that the quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own
+limit of tokens was chosen with seeds 0 and 1.
 
 "training tasks" is greedy success in training tasks after the update. "misread, failed" and "misread, solved" are the
 shares of these episodes with a thought that differs from the demonstrator's in the same state. Rows already recorded
@@ -40,7 +40,7 @@ RECIPE, UPDATE = "quickstart", "rft"
 ARMS: Mapping[str, Sequence[str]] = {
     "recipe": (),
     "short demonstrations": ("warm_start.max_tokens=200",),
-    "longer": ("warm_start.episodes=32000", "warm_start.training.max_steps=4400"),
+    "more demonstrations": ("warm_start.episodes=32000", "warm_start.training.max_steps=4400"),
     "larger": ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192"),
 }
 TRAINING, FAILED, SOLVED, SECONDS = "training tasks", "misread, failed", "misread, solved", "seconds of the run"

@@ -155,7 +155,9 @@ def test_alarms_of_healthy_runs_are_false_ones(tmp_path: Path) -> None:
 
 
 def test_an_arm_of_capacity_is_compared_with_the_recipe(tmp_path: Path) -> None:
-    successes = {"recipe": (7, 8, 9), "short demonstrations": (5, 6, 7), "larger": (8, 9, 10)}
+    successes = {
+        "recipe": (7, 8, 9), "short demonstrations": (5, 6, 7), "larger": (8, 9, 10), "more demonstrations": (8, 8, 8)
+    }  # fmt: skip
     modes = ("base, best_of_n", "base, mcts", "rft, greedy", "rft, mcts")
     store(tmp_path, "capacity", {f"{arm}: {mode}": solved for arm, solved in successes.items() for mode in modes})
     found = read(tmp_path / "capacity.json")
@@ -169,7 +171,25 @@ def test_an_arm_of_capacity_is_compared_with_the_recipe(tmp_path: Path) -> None:
     assert "and 11 min with the larger model" in shown
     assert "| larger: rft, greedy | 90.0 ± 24.8 | 80.0 90.0 100.0 | 5 | 800 |  | 25 25 25 |  |  |" in shown
     assert "| larger: rft, mcts | 90.0 ± 24.8 | 80.0 90.0 100.0 | 5 | 800 | 91 91 91 |  | 81 81 81 | 7 7 7 |" in shown
-    assert "| the demonstrator takes | of the tasks, % | short demonstrations | recipe | larger |" in shown
+    assert (
+        "| the demonstrator takes | of the tasks, % | recipe | short demonstrations | larger | more demonstrations |"
+        in shown
+    )
+    assert "| more demonstrations: rft, mcts | 80.0 ± 0.0 |" in shown
+
+
+def test_long_plans_are_told_with_the_ratio_of_the_gains(tmp_path: Path) -> None:
+    store(tmp_path, "updates_tireworld", {"before": (1, 2, 3), "states": (7, 8, 9), "chains-rft": (4, 5, 6)})
+    store(tmp_path, "quickstart", {"base, mcts": (6,)})
+    assert "and gains +60.0 ± 0.0 points over the policy before" in (shown := page(made(tmp_path), "learning"))
+    assert "gains +30.0 ± 0.0: 2 × as many" in shown and "fewer trees" not in shown
+    assert "solves 20.0 ± 24.8 % of such tasks greedily" in with_block(README, tmp_path)
+    store(
+        tmp_path,
+        "updates_few_trees",
+        dict.fromkeys(("before", "states", "chains-rft", "dpo", "dpo-trajectory"), (1, 2, 3)),
+    )
+    assert "`states` gains +0.0 ± 0.0 points" in page(made(tmp_path), "learning")
 
 
 def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
