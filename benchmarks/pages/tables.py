@@ -150,8 +150,9 @@ def kept_none(result: Result) -> str:
     before them. Empty if there are none. An arm such as "rft-dpo" continues from the arm "rft"."""
     parts = list[str]()
     for arm in (each for each in played_arms(result) if each != "before"):
-        for start in ("before", arm.partition("-")[0]):
-            if start == arm or not has(result, start):
+        first, _, second = arm.partition("-")
+        for start in ("before", first) if second in ("dpo", "grpo") else ("before",):
+            if not has(result, start):
                 continue
             pairs = paired(result.of(arm), result.of(start))
             if same := sum(one.solved == other.solved for one, other in pairs):
@@ -361,11 +362,13 @@ def measured(result: Result) -> str:
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:
-    """The commands of all sessions. Commands that differ only in their seeds are merged."""
+    """The commands of all sessions, without options that do not affect results. Commands that differ only in their
+    seeds are merged."""
     seeds: dict[str, set[int]] = {}
     for session in sessions:
-        found = re.search(r" --seeds((?: \d+)+)", session.command)
-        same = session.command if found is None else session.command.replace(found.group(), " --seeds", 1)
+        command = re.sub(r" --(results|processes) \S+", "", session.command)
+        found = re.search(r" --seeds((?: \d+)+)", command)
+        same = command if found is None else command.replace(found.group(), " --seeds", 1)
         seeds.setdefault(same, set()).update(map(int, found[1].split()) if found else ())
     return [
         same.replace(" --seeds", " ".join([" --seeds", *map(str, sorted(each))]), 1) if each else same

@@ -192,6 +192,21 @@ def test_long_plans_are_told_with_the_ratio_of_the_gains(tmp_path: Path) -> None
     assert "`states` gains +0.0 ± 0.0 points" in page(made(tmp_path), "learning")
 
 
+def test_advantages_and_pairs_on_long_plans_are_compared(tmp_path: Path) -> None:
+    arms = ("before", "chains-grpo", "chains-rft", "grpo-no-anchor", "grpo", "states")
+    successes = {arm: (count, count, count) for count, arm in enumerate(arms)}
+    store(tmp_path, "updates_tireworld", successes)
+    shown = page(made(tmp_path), "learning")
+    assert "the tree is 30.0 points more than flat GRPO on chains" in shown and "gains +40.0 ± 0.0 points" in shown
+    assert "`grpo-no-anchor` is 20.0 points more than flat GRPO" in shown
+    assert "compares siblings" not in shown and "TreeRL" not in shown
+    store(tmp_path, "updates_tireworld", successes | {"dpo": (3, 4, 5), "dpo-trajectory": (5, 6, 7)})
+    assert "A possible reason" in page(made(tmp_path), "learning")
+    store(tmp_path, "updates_tireworld", successes | {"dpo": (5, 6, 7), "dpo-trajectory": (5, 6, 7)})
+    shown = page(made(tmp_path), "learning")
+    assert "compares siblings" in shown and "A possible reason" not in shown
+
+
 def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert set(files) == {"results.md", *(f"results/{name}.md" for name in PAGES)}
@@ -340,7 +355,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
-    commands = ["toy --seeds 2 --tasks 9", "toy --seeds 0 1 --tasks 9", "toy --tasks 5"]
+    commands = ["toy --seeds 2 --tasks 9", "toy --processes 1 --seeds 0 1 --results part --tasks 9", "toy --tasks 5"]
     sessions = tuple(replace(SESSION, command=command) for command in commands)
     told = measured(Result("toy", "Which?", {}, sessions, (Row("a", 0, "x"),)))
     assert "`toy --seeds 0 1 2 --tasks 9` and `toy --tasks 5`" in told
