@@ -3,11 +3,12 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies to start from
     .venv/bin/python -m benchmarks.learning --seeds 0 1 2
 
-In another environment; its config only sets the environment and how the policy samples:
+In another environment, whose config sets only the environment and how the policy samples:
 
-    .venv/bin/python -m benchmarks.quickstart --config envs/frozenlake
-    .venv/bin/python -m benchmarks.learning --environment configs/envs/frozenlake.toml --runs runs/frozenlake \\
-        --name learning_frozenlake --out runs/learning_frozenlake
+    .venv/bin/python -m benchmarks.quickstart --config envs/blocks
+    .venv/bin/python -m benchmarks.learning --environment configs/envs/blocks.toml --runs runs/blocks \\
+        --name learning_blocks --out runs/learning_blocks --recipes adapt --set collect.tasks=500 \\
+        update.rft.max_steps=300 update.rft.validate_every=50 'search.limits={simulations=200, generated_tokens=800}'
 
 Rows already recorded are kept, and unfinished runs are resumed. Each row shows the round that validation chose.
 """
