@@ -134,7 +134,7 @@ def test_a_value_is_the_expected_outcome_less_what_was_paid() -> None:
     [tree] = search(TASKS[:1], LocalGenerator(shared_model()))
     value, state = HeadValue(LocalGenerator(shared_model()), CHAT, head()), tree.root.state
     [unpaid, paid] = asyncio.run(value.estimate([state, replace(state, paid=0.25)]))
-    assert paid.value == unpaid.value - 0.25
+    assert paid.value == pytest.approx(unpaid.value - 0.25, abs=1e-6)  # rows of a batch may be rounded differently
 
 
 @pytest.mark.parametrize("kind", [head, logprob_head])
