@@ -1,12 +1,13 @@
-"""What limits the quickstart's policy after it has learned: its demonstrations, its size, or what it reads wrongly?
+"""What limits the quickstart's policy after it has learned: its demonstrations, its trees, its size, or reading?
 
     .venv/bin/python -m benchmarks.capacity --seeds 1 2 3
 
-Each arm changes one thing in the recipe: "short demonstrations" leaves out those of more than 200 tokens, "more
-demonstrations" imitates twice as many for twice as many steps, and "larger" has 4.5 times as many weights in its
-layers. An arm trains a policy, searches, updates the policy by RFT, and evaluates it before and after the update, on
-test tasks that the quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own
-limit of tokens was chosen with seeds 0 and 1.
+"short demonstrations" leaves out those of more than 200 tokens. "more demonstrations" imitates twice as many for
+twice as many steps. "more trees" searches three times as many tasks and takes three times as many steps of the
+update. "larger" has 4.5 times as many weights in its layers. "larger, more trees" is both. An arm trains a policy,
+searches, updates the policy by RFT, and evaluates it before and after the update, on test tasks that the quickstart's
+seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own limit of tokens was chosen with
+seeds 0 and 1.
 
 "training tasks" is greedy success in training tasks after the update. "misread, failed" and "misread, solved" are the
 shares of these episodes with a thought that differs from the demonstrator's in the same state. Rows already recorded
@@ -37,11 +38,15 @@ from treeagent.workers.processes import run_jobs
 
 QUESTION = "What limits the quickstart's policy after it has learned from its trees?"
 RECIPE, UPDATE = "quickstart", "rft"
+LARGER = ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192")
+MORE_TREES = ("collect.tasks=1800", "update.rft.max_steps=900", "update.rft.validate_every=100")
 ARMS: Mapping[str, Sequence[str]] = {
     "recipe": (),
     "short demonstrations": ("warm_start.max_tokens=200",),
     "more demonstrations": ("warm_start.episodes=32000", "warm_start.training.max_steps=4400"),
-    "larger": ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192"),
+    "more trees": MORE_TREES,
+    "larger": LARGER,
+    "larger, more trees": (*LARGER, *MORE_TREES),
 }
 TRAINING, FAILED, SOLVED, SECONDS = "training tasks", "misread, failed", "misread, solved", "seconds of the run"
 FIRST_TASK, TASKS = 1000, 200
@@ -100,7 +105,7 @@ def main() -> None:
                 wanted = digest(settings_of(load_config(find_recipe(RECIPE), settings(arm, seed))))
                 if record.has(f"{arm}: {UPDATE}, mcts", seed, wanted):
                     continue
-                folder = arguments.out / arm.replace(" ", "_") / f"seed{seed}"
+                folder = arguments.out / arm.replace(",", "").replace(" ", "_") / f"seed{seed}"
                 run(folder, RECIPE, seed, settings(arm, seed))
                 search_with(folder, [UPDATE])
                 for row in rows_of(folder, seed):

@@ -15,6 +15,11 @@ Where episodes are long and rarely succeed:
     .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld \\
         --name updates_tireworld --out runs/updates_tireworld
 
+How many steps does GRPO on a tree's advantages need to be as good as flat GRPO at its best?
+
+    .venv/bin/python -m benchmarks.updates --variants grpo grpo-no-anchor chains-grpo --name updates_grpo \\
+        --out runs/updates_grpo --set update.grpo.max_steps=400 update.grpo.validate_every=20
+
 The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. If the start's own
 run searched with the same settings, its trees are taken. Two controls learn from independent episodes of the same tasks
 under the same limits: "chains-rft" imitates all of their distinct successes (RFT, Yuan et al. 2023), and "chains-grpo"
@@ -27,7 +32,7 @@ import shutil
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: each process has one core
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -184,10 +189,7 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
             )
         asked = [(policy, mode) for mode in job.modes for policy in (start, checkpoint)]
         found = evaluate(shared_run.config, shared_run, progress, asked)
-        validations = [
-            row["validation"] for row in shared_run.metrics() if row["stage"] == name and "validation" in row
-        ]
-        figures = {"best validation": max(validations), "last validation": validations[-1]} if validations else {}
+        figures = validation_figures(shared_run.metrics(), name)
         learnt = settings_digest(job.recipe, start, [*variant.overrides, *job.overrides], variant.methods)
         for (policy, mode), row in zip(asked, found, strict=True):
             if policy == checkpoint:
@@ -195,6 +197,16 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
                 print(f"seed {job.seed} {arm_of(name, mode)}: {100 * row['success']:.1f} %", flush=True)
             elif not name.startswith(CHAINS):
                 yield _row(arm_of("before", mode), job.seed, plain, shared_run, row, {})
+
+
+def validation_figures(metrics: Iterable[Mapping[str, Any]], stage: str) -> dict[str, float]:
+    """An update's success on validation tasks: the best, the last, and after each validated step. Step 0 is the policy
+    before the update."""
+    curve = {row["step"]: row["validation"] for row in metrics if row["stage"] == stage and "validation" in row}
+    if not curve:
+        return {}
+    steps = {f"validation at step {step}": value for step, value in curve.items()}
+    return {"best validation": max(curve.values()), "last validation": curve[max(curve)], **steps}
 
 
 def arm_of(name: str, mode: Mode) -> str:

@@ -139,6 +139,25 @@ def _rounds(row: Row) -> list[tuple[int, float]]:
     return sorted((int(words[1]), 100 * figure) for words, figure in round_figures)
 
 
+def speed_table(result: Result, arms: Sequence[str], control: str) -> str:
+    """A table with a line per seed: the best success of a control on validation tasks, the step at which the control
+    first reaches it, and the first step at which each arm does. Rows hold the figures "validation at step N"."""
+    lines = []
+    for seed, row in sorted(result.of(control).items()):
+        curve = _validations(row)
+        best = max(curve.values())
+        others = [_validations(result.of(arm)[seed]) for arm in arms]
+        reached = [next((step for step, value in each.items() if value >= best), None) for each in (curve, *others)]
+        lines.append([str(seed), short(best), *("never" if step is None else str(step) for step in reached)])
+    return markdown(["seed", f"best of `{control}`, %", *(f"`{arm}`, step" for arm in (control, *arms))], lines)
+
+
+def _validations(row: Row) -> dict[int, float]:
+    """Success on validation tasks in % by the step of an update."""
+    prefix = "validation at step "
+    return dict(sorted((int(n.removeprefix(prefix)), 100 * f) for n, f in row.figures.items() if n.startswith(prefix)))
+
+
 def gains(result: Result, arm: str, control: str) -> str:
     """How many points an arm and a control gain over the arm "before", as the end of a sentence about the arm."""
     gain, other = (spread(difference(result, each, "before"), "+") for each in (arm, control))

@@ -21,6 +21,7 @@ from benchmarks.pages.tables import (
     rounds_table,
     sampled,
     short,
+    speed_table,
 )
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
@@ -401,3 +402,13 @@ def test_success_is_told_by_the_length_of_the_tasks(tmp_path: Path) -> None:
         ["5", "0", ""],
         ["6", "30", "83"],
     ]
+
+
+def test_speed_is_the_first_step_at_which_an_arm_is_as_good_as_the_control_at_its_best() -> None:
+    def row(arm: str, *validations: float) -> Row:
+        figures = {f"validation at step {50 * place}": value for place, value in enumerate(validations)}
+        return Row(arm, 3, arm, first_task=0, solved="1", generated_tokens=1, environment_steps=1, figures=figures)
+
+    rows = (row("flat", 0.2, 0.4, 0.5, 0.5), row("tree", 0.2, 0.6, 0.4, 0.7), row("slow", 0.2, 0.3, 0.4, 0.49))
+    table = speed_table(Result("toy", "Which?", {}, (SESSION,), rows), ["tree", "slow"], "flat")
+    assert [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]] == ["3", "50", "100", "50", "never"]
