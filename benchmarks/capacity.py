@@ -1,13 +1,13 @@
-"""What limits the quickstart's policy after it has learned: its demonstrations, its trees, its size, or reading?
+"""What limits the quickstart's policy after it has learned: its demonstrations, trees, size or reading?
 
     .venv/bin/python -m benchmarks.capacity --seeds 1 2 3
 
-"short demonstrations" leaves out those of more than 200 tokens. "more demonstrations" imitates twice as many for
-twice as many steps. "more trees" searches three times as many tasks and takes three times as many steps of the
-update. "larger" has 4.5 times as many weights in its layers. "larger, more trees" is both. An arm trains a policy,
-searches, updates the policy by RFT, and evaluates it before and after the update, on test tasks that the quickstart's
-seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own limit of tokens was chosen with
-seeds 0 and 1.
+"short demonstrations" leaves out demonstrations of more than 200 tokens. "more demonstrations" imitates twice as many
+for twice as many steps. "more trees" searches three times as many tasks and takes three times as many steps of the
+update. "larger" has 4.5 times as many weights in its layers. "larger, more trees" combines these two. An arm trains a
+policy, searches, updates the policy by RFT, and evaluates it before and after the update, on test tasks that the
+quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own limit of tokens was
+chosen with seeds 0 and 1.
 
 "training tasks" is greedy success in training tasks after the update. "misread, failed" and "misread, solved" are the
 shares of these episodes with a thought that differs from the demonstrator's in the same state. Rows already recorded

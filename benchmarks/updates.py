@@ -15,10 +15,13 @@ Where episodes are long and rarely succeed:
     .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld \\
         --name updates_tireworld --out runs/updates_tireworld
 
-How many steps does GRPO on a tree's advantages need to be as good as flat GRPO at its best?
+How many steps does GRPO on a tree's advantages need to be as good as flat GRPO at its best, with two learning rates?
 
     .venv/bin/python -m benchmarks.updates --variants grpo grpo-no-anchor chains-grpo --name updates_grpo \\
         --out runs/updates_grpo --set update.grpo.max_steps=400 update.grpo.validate_every=20
+    .venv/bin/python -m benchmarks.updates --variants grpo grpo-no-anchor chains-grpo --name updates_grpo_low \\
+        --out runs/updates_grpo_low \\
+        --set update.grpo.learning_rate=2e-4 update.grpo.max_steps=100 update.grpo.validate_every=5
 
 The trees of a seed are collected once, by the recipe, so that all arms learn from the same search. If the start's own
 run searched with the same settings, its trees are taken. Two controls learn from independent episodes of the same tasks

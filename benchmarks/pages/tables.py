@@ -144,11 +144,11 @@ def speed_table(result: Result, arms: Sequence[str], control: str) -> str:
     first reaches it, and the first step at which each arm does. Rows hold the figures "validation at step N"."""
     lines = []
     for seed, row in sorted(result.of(control).items()):
-        curve = _validations(row)
-        best = max(curve.values())
-        others = [_validations(result.of(arm)[seed]) for arm in arms]
-        reached = [next((step for step, value in each.items() if value >= best), None) for each in (curve, *others)]
-        lines.append([str(seed), short(best), *("never" if step is None else str(step) for step in reached)])
+        if all(seed in result.of(arm) for arm in arms):
+            curves = [_validations(each) for each in (row, *(result.of(arm)[seed] for arm in arms))]
+            best = max(curves[0].values())
+            reached = [next((step for step, value in curve.items() if value >= best), None) for curve in curves]
+            lines.append([str(seed), decimal(best), *("never" if step is None else str(step) for step in reached)])
     return markdown(["seed", f"best of `{control}`, %", *(f"`{arm}`, step" for arm in (control, *arms))], lines)
 
 

@@ -25,6 +25,7 @@ from benchmarks.pages.tables import (
 )
 from benchmarks.record import ROOT, Machine, Result, Row, Session, read
 from benchmarks.record import write as write_result
+from benchmarks.updates import validation_figures
 
 SESSION = Session("0123456789ab", False, "python -m benchmarks.toy", Machine("Xeon", 2, 8.0), {}, "2026-01-01", 90.0)
 README = "Before.\n<!-- results:begin -->\nold\n<!-- results:end -->\nAfter.\n"
@@ -171,7 +172,7 @@ def test_an_arm_of_capacity_is_compared_with_the_recipe(tmp_path: Path) -> None:
     assert "20.0 points less than search with the recipe's policy" in short_words
     [larger_words] = [line for line in shown.splitlines() if line.startswith("* `larger`")]
     assert "10.0 points more than search with the recipe's policy" in larger_words
-    assert "11 with `recipe`, 11 with `short demonstrations`" in shown and "larger, more trees" not in shown
+    assert "larger, more trees" not in shown
     assert "| larger: rft, greedy | 90.0 ± 24.8 | 80.0 90.0 100.0 | 5 | 800 |  | 25 25 25 |  |  |" in shown
     assert "| larger: rft, mcts | 90.0 ± 24.8 | 80.0 90.0 100.0 | 5 | 800 | 91 91 91 |  | 81 81 81 | 7 7 7 |" in shown
     assert (
@@ -412,5 +413,37 @@ def test_speed_is_the_first_step_at_which_an_arm_is_as_good_as_the_control_at_it
         return Row(arm, 3, arm, first_task=0, solved="1", generated_tokens=1, environment_steps=1, figures=figures)
 
     rows = (row("flat", 0.2, 0.4, 0.5, 0.5), row("tree", 0.2, 0.6, 0.4, 0.7), row("slow", 0.2, 0.3, 0.4, 0.49))
-    table = speed_table(Result("toy", "Which?", {}, (SESSION,), rows), ["tree", "slow"], "flat")
-    assert [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]] == ["3", "50", "100", "50", "never"]
+    unmatched = replace(rows[0], seed=4)
+    table = speed_table(Result("toy", "Which?", {}, (SESSION,), (*rows, unmatched)), ["tree", "slow"], "flat")
+    assert [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]] == ["3", "50.0", "100", "50", "never"]
+
+
+def test_steps_of_grpo_are_told_if_both_learning_rates_were_measured(tmp_path: Path) -> None:
+    counts = {"before": (1, 2, 3), "grpo": (7, 8, 9), "grpo-no-anchor": (1, 2, 3), "chains-grpo": (4, 5, 6)}
+    store(tmp_path, "updates_grpo", counts)
+    assert "How many steps" not in page(made(tmp_path), "learning")
+    store(tmp_path, "updates_grpo_low", counts)
+    for name in ("updates_grpo", "updates_grpo_low"):
+        found = read(tmp_path / f"{name}.json")
+        assert found is not None
+        figures = {"validation at step 0": 0.25, "validation at step 20": 0.5}
+        write_result(
+            tmp_path / f"{name}.json", replace(found, rows=tuple(replace(r, figures=figures) for r in found.rows))
+        )
+    shown = page(made(tmp_path), "learning")
+    assert shown.count("gains +60.0 ± 0.0 points over the policy before, where `chains-grpo` gains +30.0 ± 0.0") == 2
+    assert "| 0 | 50.0 | 20 | 20 | 20 |" in shown and "`grpo-no-anchor` (as `before`, 3 of 3 seeds)" in shown
+
+
+def test_an_update_is_recorded_with_its_validation_by_step() -> None:
+    metrics: list[dict[str, object]] = [
+        {"stage": "grpo", "step": 0, "validation": 0.2},
+        {"stage": "grpo", "step": 10, "loss": 0.5},
+        {"stage": "grpo", "step": 20, "validation": 0.6},
+        {"stage": "dpo", "step": 20, "validation": 0.9},
+        {"stage": "grpo", "step": 20, "validation": 0.5},  # the run was resumed
+        {"stage": "grpo", "step": 40, "validation": 0.4},
+    ]
+    steps = {"validation at step 0": 0.2, "validation at step 20": 0.5, "validation at step 40": 0.4}
+    assert validation_figures(metrics, "grpo") == {"best validation": 0.5, "last validation": 0.4, **steps}
+    assert validation_figures(metrics, "rft") == {}
