@@ -2,12 +2,12 @@
 
     .venv/bin/python -m benchmarks.capacity --seeds 1 2 3
 
-"short demonstrations" leaves out demonstrations of more than 200 tokens. "more demonstrations" imitates twice as many
-for twice as many steps. "more trees" searches three times as many tasks and takes three times as many steps of the
-update. "larger" has 4.5 times as many weights in its layers. "larger, more trees" combines these two. An arm trains a
-policy, searches, updates the policy by RFT, and evaluates it before and after the update, on test tasks that the
-quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The recipe's own limit of tokens was
-chosen with seeds 0 and 1.
+"recipe" is the quickstart. "short demonstrations" leaves out demonstrations of more than 200 tokens. "more
+demonstrations" imitates twice as many for twice as many steps. "more trees" searches three times as many tasks, and
+its update takes three times as many steps. "larger" has 4.5 times as many weights in its layers. "larger, more trees"
+combines these two. An arm trains a policy, searches, updates the policy by RFT, and evaluates it before and after the
+update, on test tasks that the quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The
+recipe's own limit of tokens was chosen with seeds 0 and 1.
 
 "training tasks" is greedy success in training tasks after the update. "misread, failed" and "misread, solved" are the
 shares of these episodes with a thought that differs from the demonstrator's in the same state. Rows already recorded
@@ -27,7 +27,6 @@ from treeagent.config import load_config
 from treeagent.envs import Env
 from treeagent.run.folder import Run
 from treeagent.run.recipes import find_recipe
-from treeagent.run.times import TIMES, stage_seconds
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.stages.build import environment
@@ -48,7 +47,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "larger": LARGER,
     "larger, more trees": (*LARGER, *MORE_TREES),
 }
-TRAINING, FAILED, SOLVED, SECONDS = "training tasks", "misread, failed", "misread, solved", "seconds of the run"
+TRAINING, FAILED, SOLVED = "training tasks", "misread, failed", "misread, solved"
 FIRST_TASK, TASKS = 1000, 200
 """The test tasks before these are those of the quickstart's seeds 0 to 4."""
 
@@ -114,8 +113,7 @@ def main() -> None:
                         if row.arm == f"{UPDATE}, greedy":
                             named = replace(named, figures={**row.figures, TRAINING: training_success(folder)})
                         if row.arm == f"{UPDATE}, mcts":
-                            spent = {SECONDS: sum(stage_seconds(folder / TIMES).values())}
-                            named = replace(named, figures={**row.figures, **misread_shares(folder, row), **spent})
+                            named = replace(named, figures={**row.figures, **misread_shares(folder, row)})
                         record.add(named)
                         print(f"seed {seed} {named.arm}: {100 * named.success:.1f} %", flush=True)
 
