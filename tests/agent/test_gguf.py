@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_t
 from treeagent.agent.gguf import import_gguf, stock
 from treeagent.cli.options import find_checkpoint
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import make_grammar
+from treeagent.generators.structured import Form
 from treeagent.run.folder import RunError
 from treeagent.types import Message, UserError
 
@@ -120,6 +123,15 @@ def test_a_file_becomes_the_model_that_it_was_made_of(tmp_path: Path) -> None:
     assert ChatFormat(loaded.tokenizer).prompt_ids(talk) == ours.prompt_ids(talk)
     assert ChatFormat(loaded.tokenizer).stop_id == ours.stop_id
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_turns_of_an_imported_model_can_be_held_to_their_format(tmp_path: Path) -> None:
+    chat = ChatFormat(load_checkpoint(import_gguf(written(tmp_path / "toy.gguf"), tmp_path / "out")).tokenizer)
+    form = Form(chat, partial(make_grammar("react", str(chat.tokenizer.chat_template)).rules, ()))
+    states = form.sample_states([()], 1, len(chat.tokenizer))
+    for token in [*chat.encode("Thought: it is red\nAction: search[red lamp]"), chat.stop_id]:
+        assert states.allowed()[0, 0, token]
+        states.advance([[token]])
 
 
 def test_quantised_weights_are_written_unquantised(tmp_path: Path) -> None:
