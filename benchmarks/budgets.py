@@ -3,9 +3,12 @@
     .venv/bin/python -m benchmarks.quickstart --seeds 0 1 2  # trains the policies
     .venv/bin/python -m benchmarks.budgets --seeds 0 1 2
 
-Best-of-N and tree search plan without rewards and have the same token limit per task.
+Best-of-N and tree search plan without rewards and have the same token limit per task. The figures of a row tell where
+environment steps go.
 """
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.command import record_of, settings_of, start_of, starting
@@ -13,10 +16,28 @@ from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode
 from treeagent.run.folder import Run
+from treeagent.run.outcomes import Outcome
 from treeagent.search.limits import Limits
 
 QUESTION = "How does success grow with the tokens that a task may take, before and after learning from trees?"
 WAYS: tuple[Mode, ...] = ("best_of_n", "mcts")
+
+
+def spent(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Means per task: the actions that the policy drew, the environment steps before and during the execution of the
+    plan, and the share of the actions that took no step, because they had been drawn before at the same state.
+
+    The recipe's search draws one action per proposal.
+    """
+    drawn = statistics.fmean(each.budget.proposals for each in outcomes)
+    planning = statistics.fmean(each.budget.environment_steps - each.steps for each in outcomes)
+    executed = statistics.fmean(each.steps for each in outcomes)
+    return {
+        "drawn actions": drawn,
+        "steps while planning": planning,
+        "steps of the plan": executed,
+        "drawn again, %": 100 * (1 - planning / drawn),
+    }
 
 
 def main() -> None:
@@ -41,8 +62,8 @@ def main() -> None:
                 digest(settings_of(settings) | {"tasks": arguments.tasks}),
             )
             if not record.has(arm, seed, settings_hash):
-                row = evaluate_arm(settings, checkpoint, way, arm, seed, settings_hash, arguments.tasks)
-                record.add(replace(row, figures={"tokens": tokens}))
+                row = evaluate_arm(settings, checkpoint, way, arm, seed, settings_hash, arguments.tasks, measure=spent)
+                record.add(replace(row, figures={"tokens": tokens, **row.figures}))
                 print(f"seed {seed} {arm}: {100 * row.success:.1f} %", flush=True)
 
 

@@ -7,6 +7,7 @@ Every method plans under the same limit of generated tokens per task and chooses
 The plan is then executed and verified.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig
 from treeagent.run.folder import Run
+from treeagent.run.outcomes import Outcome
 from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
 from treeagent.stages.evaluate import evaluate_batch
@@ -82,11 +84,13 @@ def evaluate_arm(
     settings: str,
     tasks: int,
     split: Split = "test",
+    measure: Callable[[Sequence[Outcome]], Mapping[str, float]] = lambda outcomes: {},
 ) -> Row:
     """Play a seed's own ``tasks`` tasks of a split, in batches of fifty. Returns the row of the arm.
 
     Args:
         settings: digest of the settings.
+        measure: computes the row's figures from the outcomes.
     """
     tasks_played = range(seed * tasks, (seed + 1) * tasks)
     jobs = [
@@ -96,7 +100,8 @@ def evaluate_arm(
     done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}
     outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
     seconds = sum(seconds for _, seconds in done.values())
-    return replace(outcome_row(arm, seed, settings, tasks_played.start, outcomes), seconds=seconds)
+    row = outcome_row(arm, seed, settings, tasks_played.start, outcomes, **measure(outcomes))
+    return replace(row, seconds=seconds)
 
 
 if __name__ == "__main__":
