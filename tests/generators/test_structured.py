@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_families import FAMILIES, family
+from tokenizers import decoders
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
@@ -286,6 +287,14 @@ def test_what_is_not_installed_is_told_before_the_warm_start(monkeypatch: pytest
 def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone() -> None:
     with pytest.raises(ConfigError, match=r"search.granularity is 'split', but policy.generator 'vllm'"):
         settings_of("policy.generator=vllm", "workers=1", "search.granularity=split")
+
+
+def test_a_tokenizer_that_llguidance_misreads_is_refused() -> None:
+    odd = copy.deepcopy(tokenizer())
+    odd.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), odd.backend_tokenizer.decoder])
+    _, grammar = talk("react", "plain")
+    with pytest.raises(UserError, match=r"policy\.structured=false"):
+        Form(ChatFormat(odd), partial(grammar.rules, ()))
 
 
 def test_text_alone_cannot_be_held() -> None:

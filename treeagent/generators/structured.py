@@ -44,13 +44,19 @@ class Form:
         lark: the complete rules, beginning with ``start``.
 
     Raises:
-        UserError: llguidance refuses the rules, for example because of a tool's schema.
+        UserError: llguidance misreads the tokenizer, or refuses the rules, for example because of a tool's schema.
     """
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
         self._stop = chat.stop_id
         known = llguidance.hf.from_tokenizer(tokenizer, eos_token=chat.stop_id)  # a large tokenizer takes a second
+        if b" b" not in known.decode_bytes(list(chat.encode("a b"))):
+            raise UserError(
+                "turns cannot be held to their format, because llguidance misreads the tokens of this tokenizer: set "
+                "policy.structured=false; if transformers 5.17 imported the model from a GGUF file, import it again "
+                "with a newer transformers"
+            )
         vocabulary = tokenizer.get_vocab()
 
         def mark_term(mark: str) -> str:
