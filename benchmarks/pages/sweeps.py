@@ -104,36 +104,51 @@ def sizes_where(result: Result, tokens: str, verdict: str) -> list[str]:
     ]
 
 
-def crossing_words(result: Result, tokens: str) -> str:
-    """Sentences that say at which horizons tree search solves more, less or as much, and from which horizon on it
-    should by ``predicted_crossing`` at the two shortest horizons."""
+def success_words(result: Result, tokens: str) -> str:
+    """Sentences that say at which horizons tree search solves more, less or as much as best-of-N."""
 
     def solved(sizes: Sequence[str]) -> str:
         arms = {size: (f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
         means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
-        parts = [
-            f"{search} % of the tasks that take {horizon(result, size):g} decisions (best-of-N {control} %)"
-            for size, (search, control) in means.items()
-        ]
-        return ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
+        return _listed(
+            [
+                f"{search} % of the tasks that take {horizon(result, size):g} decisions (best-of-N {control} %)"
+                for size, (search, control) in means.items()
+            ]
+        )
 
     more, less, level = (sizes_where(result, tokens, verdict) for verdict in ("more", "less", "level"))
     sentences = [f"With {tokens}, tree search solves {solved(more)}."] if more else []
     if less:
         sentences.append(f"It solves fewer of others: {solved(less)}.")
     if level:
-        horizons = ", ".join(f"{horizon(result, size):g}" for size in level)
-        sentences.append(f"For tasks of {horizons} decisions, the 95 % interval of their difference includes 0.")
-    if shortest := [size for size in sweep_sizes(result) if step_chance(result, size, tokens)][:2]:
-        predicted, constant = (decimal(predicted_crossing(result, tokens, sizes)) for sizes in (shortest, shortest[:1]))
-        known = " and ".join(f"{horizon(result, size):g}" for size in shortest)
-        measured = f", measured from {horizon(result, more[0]):g}" if more else ""
-        sentences.append(
-            f"Search should win where the limit pays for less than one success of best-of-N. By the chance of a right "
-            f"decision in tasks of {known} decisions, that is from {predicted} decisions on{measured} (from {constant} "
-            "on, if this chance did not fall with the horizon)."
-        )
+        horizons = _listed([f"{horizon(result, size):g}" for size in level])
+        sentences.append(f"At {horizons} decisions the two are level.")
     return " ".join(sentences)
+
+
+def prediction_words(result: Result, tokens: str) -> str:
+    """Sentences that compare the horizon from which on tree search should win, by ``predicted_crossing`` at the two
+    shortest horizons, with the measured one. Empty if there is no prediction."""
+    shortest = [size for size in sweep_sizes(result) if step_chance(result, size, tokens)][:2]
+    if not shortest:
+        return ""
+    predicted, constant = (decimal(predicted_crossing(result, tokens, sizes)) for sizes in (shortest, shortest[:1]))
+    known = _listed([f"{horizon(result, size):g}" for size in shortest])
+    sentences = [
+        "Tree search should win once best-of-N can expect less than one success within the limit.",
+        f"A line through the chances of a right decision at {known} decisions predicts this from {predicted} decisions "
+        "on.",
+    ]
+    if more := sizes_where(result, tokens, "more"):
+        sentences.append(f"Measured: from {horizon(result, more[0]):g} on.")
+    sentences.append(f"If the chance did not fall with the horizon, the prediction would be {constant}.")
+    return " ".join(sentences)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _methods_at_all_sizes(result: Result, tokens: str) -> list[str]:

@@ -159,9 +159,9 @@ def _validations(row: Row) -> dict[int, float]:
 
 
 def gains(result: Result, arm: str, control: str) -> str:
-    """How many points an arm and a control gain over the arm "before", as the end of a sentence about the arm."""
+    """A sentence: how many points the success of an arm and of a control differs from that of the arm "before"."""
     gain, other = (spread(difference(result, each, "before"), "+") for each in (arm, control))
-    return f"gains {gain} points over the policy before, where `{control}` gains {other}"
+    return f"The difference from the policy before is {gain} points with `{arm}` and {other} points with `{control}`."
 
 
 def kept_none(result: Result) -> str:
@@ -344,20 +344,24 @@ def names(arms: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def caption(result: Result) -> str:
+def caption(result: Result, split: str = "held-out") -> str:
     """The caption of a table: seeds and tasks, limits, and how the result was measured."""
-    return f"{played(result)} {measured(result)}"
+    return f"{played(result, split)} {measured(result)}"
 
 
-def played(result: Result) -> str:
-    """Sentences: the seeds and tasks of a result, what its intervals are, and the limits of a task."""
+def played(result: Result, split: str = "held-out") -> str:
+    """Sentences: the seeds and tasks of a result, what its intervals are, and the limits of a task.
+
+    Args:
+        split: what kind of tasks they are.
+    """
     tasks = sorted({row.tasks for row in result.rows if row.tasks})
     count = len(result.seeds)
     parts = []
     if tasks:
         firsts = {(row.seed, row.first_task) for row in result.rows if row.tasks}
         own = len({first for _, first in firsts}) == len(firsts)
-        each = f"{' or '.join(map(str, tasks))} held-out tasks a seed"
+        each = f"{' or '.join(map(str, tasks))} {split} tasks a seed"
         parts.append(f"{count} seed{'s' * (count != 1)}, {each}{', own ones for each' * (own and count > 1)}")
     else:
         parts.append(f"{count} repetition{'s' * (count != 1)}")

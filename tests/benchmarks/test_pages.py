@@ -10,7 +10,7 @@ import pytest
 from benchmarks.capacity import FAILED, SOLVED, TRAINING
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.lengths import length_table
-from benchmarks.pages.sweeps import crossing_words, horizon, predicted_crossing, sizes_where, step_chance, sweep_sizes
+from benchmarks.pages.sweeps import horizon, predicted_crossing, sizes_where, step_chance, success_words, sweep_sizes
 from benchmarks.pages.tables import (
     crossing,
     decimal,
@@ -83,8 +83,10 @@ def test_arms_to_which_an_end_betrays_success_are_marked(tmp_path: Path) -> None
     ],
 )
 def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], told: str) -> None:
-    store(tmp_path, "methods", {"mcts": mcts, "best_of_n": (5, 6, 7), "greedy": (1, 1, 1)}, generated_tokens=800.0)
+    store(tmp_path, "quickstart", {"base, mcts": mcts, "base, best_of_n": (5, 6, 7)}, generated_tokens=800.0)
     assert told in answer(made(tmp_path), "search")
+    store(tmp_path, "methods", {"mcts": mcts, "best_of_n": (5, 6, 7), "greedy": (1, 1, 1)}, generated_tokens=800.0)
+    assert page(made(tmp_path), "search").count(told) == 2
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_the_answer_follows_the_interval(tmp_path: Path, mcts: tuple[int, ...], 
             "updates",
             {"before": (3, 4, 5), "rft": (5, 6, 7), "dpo": (8, 9, 10)},
             "learning",
-            "30.0 points more than imitating",
+            "`dpo` is the best update",
         ),
         ("updates", {"before": (3, 4, 5), "rft": (8, 9, 10), "dpo": (8, 9, 10)}, "learning", "level with it: `dpo`"),
         (
@@ -151,7 +153,7 @@ def test_alarms_of_healthy_runs_are_false_ones(tmp_path: Path) -> None:
     assert "alarms" not in page(made(tmp_path), "learning")
     write_result(tmp_path / "alarms.json", Result("alarms", "Which?", {}, (SESSION,), tuple(rows)))
     shown = page(made(tmp_path), "learning")
-    assert "a fault in 1 of 3 healthy runs" in shown and "in 1 of 3 runs with `echo`: these are misses" in shown
+    assert "a fault in 1 of 3 healthy runs" in shown and "missing in 1 of 3 runs with `echo`" in shown
     assert "| clipping | 1, round 2 | 2, round 2 |\n| echo trap | 0 | 1, round 1 |\n| repetition |" in shown
     assert "3 seeds. Measured in" in shown
 
@@ -185,15 +187,16 @@ def test_an_arm_of_capacity_is_compared_with_the_recipe(tmp_path: Path) -> None:
 def test_long_plans_are_told_with_the_ratio_of_the_gains(tmp_path: Path) -> None:
     store(tmp_path, "updates_tireworld", {"before": (1, 2, 3), "states": (7, 8, 9), "chains-rft": (4, 5, 6)})
     store(tmp_path, "quickstart", {"base, mcts": (6,)})
-    assert "and gains +60.0 ± 0.0 points over the policy before" in (shown := page(made(tmp_path), "learning"))
-    assert "gains +30.0 ± 0.0: 2 × as many" in shown and "fewer trees" not in shown
+    shown = page(made(tmp_path), "learning")
+    assert "+60.0 ± 0.0 points with `states` and +30.0 ± 0.0 points with `chains-rft`" in shown
+    assert "The first is 2 × the second" in shown and "fewer trees" not in shown
     assert "solves 20.0 ± 24.8 % of such tasks greedily" in with_block(README, tmp_path)
     store(
         tmp_path,
         "updates_few_trees",
         dict.fromkeys(("before", "states", "chains-rft", "dpo", "dpo-trajectory"), (1, 2, 3)),
     )
-    assert "`states` gains +0.0 ± 0.0 points" in page(made(tmp_path), "learning")
+    assert "+0.0 ± 0.0 points with `states`" in page(made(tmp_path), "learning")
 
 
 def test_advantages_and_pairs_on_long_plans_are_compared(tmp_path: Path) -> None:
@@ -201,7 +204,8 @@ def test_advantages_and_pairs_on_long_plans_are_compared(tmp_path: Path) -> None
     successes = {arm: (count, count, count) for count, arm in enumerate(arms)}
     store(tmp_path, "updates_tireworld", successes)
     shown = page(made(tmp_path), "learning")
-    assert "the tree is 30.0 points more than flat GRPO on chains" in shown and "gains +40.0 ± 0.0 points" in shown
+    assert "the tree is 30.0 points more than flat GRPO on chains" in shown
+    assert "+40.0 ± 0.0 points with `grpo`" in shown
     assert "`grpo-no-anchor` is 20.0 points more than flat GRPO" in shown
     assert "compares siblings" not in shown and "TreeRL" not in shown
     store(tmp_path, "updates_tireworld", successes | {"dpo": (3, 4, 5), "dpo-trajectory": (5, 6, 7)})
@@ -219,7 +223,7 @@ def test_without_files_the_pages_hold_no_table(tmp_path: Path) -> None:
 
 
 def test_one_seed_is_told_as_such(tmp_path: Path) -> None:
-    store(tmp_path, "quickstart", {"base, mcts": (6,), "base, best_of_n": (5,)})
+    store(tmp_path, "quickstart", {"base, mcts": (6,), "base, best_of_n": (5,)}, generated_tokens=800.0)
     assert "one seed" in answer(made(tmp_path), "search")
 
 
@@ -343,8 +347,8 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     write_result(tmp_path / "sweep.json", found)
     files = made(tmp_path)
     assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
-    assert "For tasks of 2 decisions" in page(files, "search")
-    assert "from 3.2 decisions on, measured from 4" in page(files, "search")
+    assert "At 2 decisions the two are level" in page(files, "search")
+    assert "from 3.2 decisions on. Measured: from 4 on" in " ".join(page(files, "search").split())
     assert "| 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
     assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
@@ -355,7 +359,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     swapped = [replace(row, arm=", ".join([other[way], *rest])) for row in rows for way, *rest in [row.arm.split(", ")]]
     worse = replace(found, rows=tuple(swapped))
     assert sizes_where(worse, "100 tokens", "less") == ["size 4", "size 8"]
-    assert "3 % of the tasks that take 8 decisions (best-of-N 73 %)" in crossing_words(worse, "100 tokens")
+    assert "3 % of the tasks that take 8 decisions (best-of-N 73 %)" in success_words(worse, "100 tokens")
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
@@ -381,7 +385,7 @@ def test_what_rounds_add_by_hand(tmp_path: Path) -> None:
         for seed, each in enumerate(seeds)
     )  # fmt: skip
     found = Result("learning", "Which?", {}, (SESSION,), rows)
-    assert "+60.0 points" in gains(found, "adapt", "rft") and gains(found, "adapt", "rft").endswith("+20.0")
+    assert "+60.0 points with `adapt` and +20.0 points with `rft`" in gains(found, "adapt", "rft")
     head, _, adapt, rft = rounds_table(found).splitlines()
     assert head.endswith("| round 1 | round 2 |")
     assert adapt == "| adapt | +40.0 | +20.0 |" and rft == "| rft | +30.0 | −10.0 |"
@@ -431,7 +435,7 @@ def test_steps_of_grpo_are_told_if_both_learning_rates_were_measured(tmp_path: P
             tmp_path / f"{name}.json", replace(found, rows=tuple(replace(r, figures=figures) for r in found.rows))
         )
     shown = page(made(tmp_path), "learning")
-    assert shown.count("gains +60.0 ± 0.0 points over the policy before, where `chains-grpo` gains +30.0 ± 0.0") == 2
+    assert shown.count("+60.0 ± 0.0 points with `grpo` and +30.0 ± 0.0 points with `chains-grpo`") == 2
     assert "| 0 | 50.0 | 20 | 20 | 20 |" in shown and "`grpo-no-anchor` (as `before`, 3 of 3 seeds)" in shown
 
 
