@@ -1,10 +1,12 @@
 """The tiny tokenizer with the special tokens and a template in the style of one of today's model families."""
 
 import copy
+import json
 from functools import cache
 from pathlib import Path
 
-from toy_llama import tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
+from toy_llama import TEXTS, tokenizer
 from transformers import PreTrainedTokenizerFast
 
 FAMILIES = {
@@ -38,3 +40,33 @@ def with_template(template: str, marks: list[str], begin: str | None, end: str) 
 def family(name: str) -> PreTrainedTokenizerFast:
     template = (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     return with_template(template, *FAMILIES[name])
+
+
+@cache
+def blank_first() -> PreTrainedTokenizerFast:
+    """A tokenizer in the style of Phi-3's, with its template: it begins every text with a blank, as SentencePiece does,
+    and its special tokens swallow the blanks after them."""
+    alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
+    inner = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    lines = [line for text in TEXTS for line in text.splitlines()]
+    inner.train_from_iterator(
+        lines, trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "</s>", *alphabet], show_progress=False)
+    )
+    spec = json.loads(inner.to_str())  # the bytes are plain tokens
+    spec["added_tokens"] = [each for each in spec["added_tokens"] if each["content"] not in alphabet]
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(spec)), unk_token="<unk>", eos_token="</s>", pad_token="</s>"
+    )
+    marks = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    made.add_special_tokens(
+        {"additional_special_tokens": [AddedToken(mark, rstrip=True, special=True) for mark in marks]}
+    )
+    made.chat_template = (
+        "{% for message in messages %}{{ '<|' + message['role'] + '|>\\n' + message['content'] + '<|end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+    )
+    return made

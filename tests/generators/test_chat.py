@@ -5,6 +5,7 @@ import copy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from template_families import blank_first
 from toy_llama import tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -143,6 +144,18 @@ def test_an_action_cut_off_gets_its_stop_token_from_the_context() -> None:
     cut, whole = said(CHAT.encode("hm")), said((*CHAT.encode("hm"), STOP))
     assert CHAT.context_ids((*opening, cut, seen)) == (STOP, *CHAT.context_ids((*opening, whole, seen)))
     assert CHAT.prompt_ids((*opening, cut, seen)) == CHAT.prompt_ids((*opening, whole, seen))
+
+
+def test_a_tokenizer_that_begins_texts_with_a_blank_reads_the_prompt_of_its_template() -> None:
+    spoken = blank_first()
+    chat = ChatFormat(spoken)
+    turn = Message("assistant", "click[buy now]", chat.encode_action("click[buy now]"))
+    messages = (Message("user", "find a lamp"), turn, Message("user", "page 1"))
+    rows = [{"role": message.role, "content": message.content} for message in messages]
+    whole = spoken.apply_chat_template(rows, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert chat.prompt_ids(messages) == tuple(whole)
+    assert chat.decode((*chat.encode("so\n"), *chat.encode_within("Action:"))) == "so\nAction:"
+    assert chat.decode((*chat.encode("so"), *chat.encode_within("\nAction:"))) == "so\nAction:"
 
 
 def test_another_tokenisation_of_the_same_text_is_kept() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template_families import FAMILIES, family
+from template_families import FAMILIES, blank_first, family
 from tokenizers import decoders
 from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
 
@@ -72,7 +72,7 @@ words = st.text("abc .,!?", max_size=12).map(str.strip)
 
 @cache
 def talk(format: Format, name: str) -> tuple[ChatFormat, Grammar]:
-    spoken = tokenizer() if name == "plain" else family(name)
+    spoken = tokenizer() if name == "plain" else blank_first() if name == "blank first" else family(name)
     return ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
 
 
@@ -115,6 +115,26 @@ def test_what_is_well_formed_can_be_drawn(format: Format, name: str, thought: st
 def test_without_tools_a_text_is_said(format: Format, name: str, thought: str, said: str) -> None:
     chat, grammar = talk(format, name)
     assert first_refused(form(format, name, tooled=False), chat, ids_of(chat, grammar.write(thought, said))) is None
+
+
+@pytest.mark.parametrize("thought", ["", "I see a lamp."])
+@pytest.mark.parametrize("name", ["plain", "blank first", "deepseek", "mistral"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_demonstration_can_be_drawn(format: Format, name: str, thought: str) -> None:
+    chat, grammar = talk(format, name)
+    ids = chat.encode_action(grammar.write(thought, ToolCall("say", {"words": "a lamp"})))
+    assert first_refused(form(format, name), chat, ids) is None
+    turn = grammar.read(chat.decode(ids))
+    assert (turn.thought, turn.error) == (thought, "")
+
+
+def test_a_thought_in_tags_may_draft_an_action() -> None:
+    chat, grammar = talk("react", "deepseek")
+    text = 'Or\nAction: say["a"]\nNo.\n</think>\n\nThought: so\nAction: say["b"]'
+    assert first_refused(form("react", "deepseek"), chat, (*chat.encode(text), chat.stop_id)) is None
+    assert grammar.read(text).call == 'say["b"]'
+    assert not grammar.begins_action(text.partition("No")[0], opened=True)
+    assert grammar.begins_action(text, opened=True)
 
 
 MALFORMED: list[tuple[Format, str, str]] = [
@@ -266,7 +286,7 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
     stop = ChatFormat(spoken).stop_id
     edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
     ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]
-    assert len(ended) >= 5 and not any(action.error for action in ended)
+    assert len(ended) >= 3 and not any(action.error for action in ended)
 
 
 def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused() -> None:

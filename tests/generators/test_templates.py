@@ -109,8 +109,10 @@ def test_of_plain_words_a_prompt_spells_what_the_template_renders(name: str) -> 
     turns.append(("user", "bought"))
     messages = [said(format, each) if role == "assistant" else Message("user", each) for role, each in turns]
     expected = reference(name, turns)
-    if name == "deepseek":  # the tokens that opened the thought were read, and stay
-        expected = expected.replace("<｜Assistant｜>", "<｜Assistant｜><think>\n").removesuffix("<think>\n")
+    if name == "deepseek":  # the tokens that opened the thought were read, and stay; a turn without a thought closes it
+        opened, closed = "<｜Assistant｜><think>\n", "\n</think>\n\n"
+        expected = expected.replace(opened, "<｜Assistant｜>").replace("<｜Assistant｜>", opened + closed)
+        expected = expected.removesuffix(closed)
     if name == "mistral":  # the template writes a space before the words; in a sample the model writes it
         expected = expected.replace("[/INST] ", "[/INST]")
     assert spelled(format, *messages) == expected

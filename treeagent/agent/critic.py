@@ -96,7 +96,7 @@ class LMCritic:
                 continue
             logprobs = [sample.logprobs[0] for sample in samples]
             best = ranking.left[logprobs.index(max(logprobs))]
-            ranking.choose(best, self.chat.closing + self.chat.encode_action(LETTERS[best]))
+            ranking.choose(best, self.chat.encode_action(LETTERS[best]))
 
 
 @dataclass(slots=True)

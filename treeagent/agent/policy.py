@@ -213,9 +213,10 @@ class LLMPolicy:
         """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if the call has
         begun."""
         text = self.chat.decode(token_ids)
-        if self.grammar.begins_action(text):
+        opened = self.chat.opens_thought
+        if self.grammar.begins_action(text, opened=opened):
             return ()
-        lead = self.chat.encode_marks(self.grammar.lead(text, opened=self.chat.opens_thought, calls=bool(self.tools)))
+        lead = self.chat.encode_within(self.grammar.lead(text, opened=opened, calls=bool(self.tools)))
         return lead if self.form is None or not lead else self.form.lead_in(token_ids, lead)
 
     def _completed(self, turn: "_Turn", sample: Sample) -> Sample:
@@ -231,7 +232,7 @@ class LLMPolicy:
         tokens close a thought that the template has opened. Actions are left out if the format cannot write them, or if
         they take more than ``room`` tokens."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
-        closing = () if prefix.partial else self.chat.closing
+        forced = () if prefix.partial else tuple(range(len(self.chat.closing)))
         for text in state.legal_actions or ():
             call = text if self.grammar.calls == "text" else as_call(text, self.tools)
             turn = self.grammar.write("", call)
@@ -240,8 +241,8 @@ class LLMPolicy:
                 if not rest.startswith(opened):
                     continue
                 turn = rest[len(opened) :]
-            ids = closing + self.chat.encode_action(turn)
-            action = self._read(prefix, Sample(ids, (), tuple(range(len(closing)))))
+            ids = self.chat.encode_rest(turn) if prefix.partial else self.chat.encode_action(turn)
+            action = self._read(prefix, Sample(ids, (), forced))
             if len(ids) <= room and not action.error:
                 written[ids] = replace(action, thought="")
         return list(written.values())

@@ -24,7 +24,10 @@ class SplitPolicy:
     def __init__(self, policy: LLMPolicy) -> None:
         chat, grammar = policy.chat, policy.grammar
         self.policy = policy
-        self._pause = Pause(chat.tokens_with(grammar.mark[-1]), lambda ids: grammar.begins_action(chat.decode(ids)))
+        self._pause = Pause(chat.tokens_with(grammar.mark[-1]), lambda ids: self._begins_action(chat.decode(ids)))
+
+    def _begins_action(self, text: str) -> bool:
+        return self.policy.grammar.begins_action(text, opened=self.policy.chat.opens_thought)
 
     @property
     def concurrent(self) -> bool:
@@ -44,7 +47,7 @@ class SplitPolicy:
     def _thought(self, turn: Action) -> Action:
         """The thought of a turn that was paused after it; a whole turn unchanged."""
         sampled = len(turn.token_ids) - len(turn.forced)
-        paused = self.policy.grammar.begins_action(turn.text) and sampled < self.policy.max_new_tokens
+        paused = self._begins_action(turn.text) and sampled < self.policy.max_new_tokens
         if not paused:
             return turn
         thought = self.policy.grammar.read_thought(turn.text, turn.token_ids, turn.logprobs)

@@ -41,6 +41,9 @@ _CLOCK = (
     + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
 )
 """Put before a template, this replaces the clock that transformers gives to templates by ``_DATE``."""
+_MARKS = re.compile(r"</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\]")
+"""Marks of thoughts and calls in a turn of the agent. Where the tokenizer has them as special tokens, a model writes
+these tokens, so a turn that no model sampled gets them too."""
 _TEST_CONVERSATION = (
     Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
@@ -139,8 +142,17 @@ class ChatFormat:
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     def _encode_action(self, text: str) -> tuple[int, ...]:
-        """Ids of an action that no model sampled, such as a demonstration's, with the stop token."""
-        return (*self.encode(text), self.stop_id)
+        """Ids of a turn that no model sampled, such as a demonstration's, with the stop token. If the template has
+        opened a thought, the turn goes on with its own thought in ``<think>`` tags, or else begins with ``closing``."""
+        if self.opens_thought and text.startswith(opening := "<think>\n"):
+            return self.encode_rest(text.removeprefix(opening))
+        return (*self.closing, *self.encode_rest(text))
+
+    def encode_rest(self, text: str) -> tuple[int, ...]:
+        """Ids of the rest of a turn that no model sampled, with the stop token."""
+        others = _MARKS.sub("", text)
+        has_other_special = any(token in others for token in self._special)
+        return (*(self.encode(text) if has_other_special else self.encode_marks(text)), self.stop_id)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, without the stop token."""
@@ -153,15 +165,22 @@ class ChatFormat:
         """Ids of text that a grammar writes into a turn. The text of a special token becomes that token."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def encode_within(self, text: str) -> tuple[int, ...]:
+        """As ``encode_marks``, for text that continues a turn. Some tokenizers (SentencePiece) begin every text with a
+        blank, so the text is encoded behind another one, whose ids are then removed."""
+        other = "a" if text.startswith("\n") else "\n"
+        before, ids = self.encode_marks(other), self.encode_marks(other + text)
+        return ids[len(before) :] if ids[: len(before)] == before else self.encode_marks(text)
+
     @cached_property
     def opens_thought(self) -> bool:
         """Whether the template begins a turn with ``<think>``, so that the turn itself lacks this mark."""
-        return self.decode(self.prompt_ids((Message("user", "go"),))).rstrip().endswith("<think>")
+        return self._rendered((Message("user", "go"),)).rstrip().endswith("<think>")
 
     @cached_property
     def closing(self) -> tuple[int, ...]:
         """Ids that close a thought that the template has opened, before an answer without a thought."""
-        return self.encode_marks("\n</think>\n\n") if self.opens_thought else ()
+        return self.encode_within("\n</think>\n\n") if self.opens_thought else ()
 
     def tokens_with(self, character: str) -> frozenset[int]:
         """All tokens whose text contains this ASCII character."""
@@ -271,9 +290,12 @@ class ChatFormat:
         if messages and messages[-1].partial:
             return ()
         added = self._text_after_turn(self._render(messages, shown), before, shots_before)
-        if turn.token_ids[-1] == self.stop_id and added.lstrip().startswith(self.stop_text):
-            added = added.lstrip().removeprefix(self.stop_text)
-        return self._encode_rendered(added)
+        if turn.token_ids[-1] != self.stop_id or not added.lstrip().startswith(self.stop_text):
+            return self._encode_rendered(added)
+        # The turn has its stop token already. The text is encoded behind this token all the same, because a tokenizer
+        # may encode it differently there, or swallow its blanks (Phi-3).
+        ids = self._encode_rendered(added.lstrip())
+        return ids[1:] if ids[0] == self.stop_id else self._encode_rendered(added.lstrip().removeprefix(self.stop_text))
 
     def _text_after_turn(self, rendered: str, before: tuple[Message, ...], shown: int = 0) -> str:
         """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations

@@ -78,8 +78,8 @@ class Grammar(Protocol):
     def mark(self) -> str:
         """The text with which a call begins."""
 
-    def begins_action(self, text: str) -> bool:
-        """Whether this unfinished turn has ended its thought."""
+    def begins_action(self, text: str, *, opened: bool = False) -> bool:
+        """Whether this unfinished turn has ended its thought. ``opened`` is as for ``lead``."""
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         """The text to append to this unfinished turn, in which no call has begun, so that its call begins: up to and
@@ -149,8 +149,10 @@ class ReAct:
     calls: ClassVar[Literal["text"]] = "text"
     mark: ClassVar[str] = _ACTION.rstrip()
 
-    def begins_action(self, text: str) -> bool:
-        return _ACTION_LINE.search(text) is not None
+    def begins_action(self, text: str, *, opened: bool = False) -> bool:
+        if opened and "</think>" not in text:
+            return False
+        return _ACTION_LINE.search(_after_thinking(text).lstrip()) is not None
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         if opened and "</think>" not in text:
@@ -167,9 +169,10 @@ class ReAct:
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
-        tool in the form of ``_as_text``, or with its arguments as JSON."""
+        tool in the form of ``_as_text``, or with its arguments as JSON. A turn may begin with a blank, because some
+        tokenizers (SentencePiece) begin every text with one."""
         line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
-        rules = [f'turn: ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
+        rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
         if not tools or only:
             rule = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
@@ -195,7 +198,7 @@ class ReAct:
         return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        *heads, call = _ACTION_LINE.split(text)
+        *heads, call = _ACTION_LINE.split(_after_thinking(text).lstrip())  # a thought in tags may draft an action
         thought = _thought(text.removesuffix(call).removesuffix(self.mark))
         call = call.strip()
         error = ""
@@ -238,7 +241,7 @@ def _bracketed(schema: object, text: str) -> str:
 
 
 def _thought(head: str) -> str:
-    return head.strip().removeprefix(_THOUGHT.strip()).strip()
+    return _bare(head).removeprefix(_THOUGHT.strip()).strip()
 
 
 class _AfterThinking(ABC):
@@ -263,8 +266,8 @@ class _AfterThinking(ABC):
             ValueError: there is not exactly one call; the message is shown to the agent.
         """
 
-    def begins_action(self, text: str) -> bool:
-        return self._begin(_after_thinking(text)) >= 0
+    def begins_action(self, text: str, *, opened: bool = False) -> bool:
+        return not (opened and "</think>" not in text) and self._begin(_after_thinking(text)) >= 0
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         rest = text.rpartition("</think>")[2]
@@ -474,8 +477,8 @@ def _after_thought(calls: Sequence[str], mark_term: Callable[[str], str], mark: 
 def _thinking(mark_term: Callable[[str], str]) -> str:
     begin, end = mark_term("<think>"), mark_term("</think>")
     if _is_token(begin):
-        return rf"thinking: /\n?/ {begin} /{_ANY}/ {end}"
-    return rf"thinking[lazy]: /\n?<think>{_ANY}<\/think>/"
+        return rf"thinking: /[ \n]?/ {begin} /{_ANY}/ {end}"
+    return rf"thinking[lazy]: /[ \n]?<think>{_ANY}<\/think>/"
 
 
 def _is_token(term: str) -> bool:

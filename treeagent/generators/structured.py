@@ -66,9 +66,10 @@ class Form:
 
         end = mark_term("</think>")
         opened = f"opened: /(?s:.*)/ {end}" if end.startswith("<[") else r"opened[lazy]: /(?s:.*)<\/think>/"
-        start = f"opened turn <[{chat.stop_id}]>\n{opened}" if chat.opens_thought else f"turn <[{chat.stop_id}]>"
+        start = r"opened /\n{0,2}/ turn" if chat.opens_thought else "turn"
+        rest = f"\n{opened}" if chat.opens_thought else ""
         # The first line names the dialect; without it, vLLM's xgrammar would read the rules as its own dialect.
-        self.lark = f"%llguidance {{}}\nstart: {start}\n{rules(mark_term)}"
+        self.lark = f"%llguidance {{}}\nstart: {start} <[{chat.stop_id}]>{rest}\n{rules(mark_term)}"
         grammar = LLMatcher.grammar_from_lark(self.lark)
         if error := LLMatcher.validate_grammar(grammar, known):
             raise UserError(
