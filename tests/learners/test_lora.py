@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import composite
 from head_gradients import head_gradients
 from peft import PeftModel
 from tiny import HIDDEN, advantage_rows, logprobs, make_model, make_tokenizer, pairs, token_rows, tokens, weights
@@ -28,6 +29,7 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import UserError
+from treeagent.views.tokens import TokenRow
 
 LORA = LoraConfig(rank=2)
 Learn = Callable[[PeftModel, PreTrainedTokenizerFast, Hooks, bool], TrainResult]
@@ -334,3 +336,21 @@ def test_targets_that_cannot_have_an_adapter_are_refused() -> None:
         with_adapter(make_model(), replace(LORA, targets=("c_attn",)), 0)
     with pytest.raises(UserError, match="name the language-model head"):
         with_adapter(make_model(), replace(LORA, targets=("q_proj", "lm_head")), 0)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")  # PEFT's, before our error
+def test_an_adapter_on_an_embedding_that_the_head_shares_is_refused() -> None:
+    shape = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    apart = LlamaForCausalLM(shape)
+    with_adapter(apart, LoraConfig(rank=2, targets=("embed_tokens",)), seed=0)
+    shape.tie_word_embeddings = True
+    with pytest.raises(UserError, match=r"lora.targets .* input embedding"):
+        with_adapter(LlamaForCausalLM(shape), LoraConfig(rank=2, targets=("embed_tokens", "q_proj")), seed=0)
+
+
+def test_a_model_of_several_parts_is_trained() -> None:
+    model = composite()
+    before = set(vars(model.config))
+    rows = [TokenRow(f"task {number}", tuple(range(2, 22)), (False,) * 10 + (True,) * 10) for number in range(2)]
+    result = train_sft(model, make_tokenizer(), rows, SFTConfig(max_steps=2, batch_size=2))
+    assert result.steps == 2 and set(vars(model.config)) == before

@@ -5,7 +5,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -98,7 +98,8 @@ def prepared(
         for name in ("p", "gradient_checkpointing")
         if isinstance(getattr(module, name, None), float | bool)
     ]
-    use_cache, training, dtype = model.config.use_cache, model.training, model.dtype
+    training, dtype = model.training, model.dtype
+    use_cache = getattr(model.config, "use_cache", None)  # Gemma 3 has it only in the configs of its parts
     buffers = [
         (module, name, buffer.dtype)
         for module in model.modules()
@@ -126,7 +127,11 @@ def prepared(
                 module.__dict__["forward"] = forward
         for module, name, value in switches:
             setattr(module, name, value)
-        model.config.use_cache = use_cache
+        if use_cache is None:
+            with suppress(AttributeError):
+                del model.config.use_cache
+        else:
+            model.config.use_cache = use_cache
         for name, value in router.items():
             setattr(text_config, name, value)
         if model.dtype != dtype:

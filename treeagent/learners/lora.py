@@ -15,8 +15,8 @@ from treeagent.types import UserError
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself.
 
-    A model that has an adapter keeps it. A new adapter changes no output before it is trained. Its initial weights
-    depend only on ``seed``.
+    A model that has an adapter keeps it, and then "all-linear" allows any targets. A new adapter changes no output
+    before it is trained. Its initial weights depend only on ``seed``.
 
     Raises:
         UserError: the model's adapter differs from ``config``, or a target cannot have an adapter.
@@ -39,7 +39,13 @@ def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
             adapted = peft.get_peft_model(model, settings)
         except ValueError as error:  # no layer has this name, or LoRA cannot adapt such a layer
             raise UserError(f"lora.targets {targets} do not fit {name}: {error}") from error
-    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+    embedding, head = adapted.get_input_embeddings(), adapted.get_output_embeddings()
+    if isinstance(embedding, BaseTunerLayer) and head is not None and head.weight is embedding.weight:
+        raise UserError(
+            f"lora.targets {targets} name the input embedding of {name}, whose weights are also those of its "
+            "language-model head, which a merged adapter would change: leave it out"
+        )
+    if isinstance(head, BaseTunerLayer):
         raise UserError(f"lora.targets {targets} name the language-model head of {name}: leave it out")
     # The last part of a name is the same in every layer, so an adapter of any depth can be compared with the settings.
     adapter_config = adapted.active_peft_config
