@@ -40,12 +40,27 @@ def test_pairs_by_hand() -> None:
     assert names(tree, replace(ALL, min_visits=5)) == []
 
 
+def test_two_ways_to_make_one_call_form_no_pair() -> None:
+    """Chains keep them as separate edges: A and B differ in their thoughts only."""
+    tree = hand_tree()
+    tree.root.edges = [replace(each, action=replace(each.action, call="go")) for each in tree.root.edges[:2]]
+    assert names(tree, ALL) == ["A1>A2"]
+    tree.root.edges[1].action = replace(tree.root.edges[1].action, call="stay")
+    assert names(tree, ALL) == ["A>B", "A1>A2"]
+
+
 def test_the_pairs_of_a_thousand_chains_are_not_listed() -> None:
     """There are 500,000 pairs. The widest are those of the first and last edges."""
     tree, count = hand_tree(), 1000
     [tried, *_] = tree.root.edges
     tree.root.edges = [
-        replace(tried, action=replace(tried.action, text=str(place)), child=None, visits=1, value_sum=place / count)
+        replace(
+            tried,
+            action=replace(tried.action, text=str(place), call=str(place)),
+            child=None,
+            visits=1,
+            value_sum=place / count,
+        )
         for place in range(count)
     ]
     tracemalloc.start()

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.marks import Source, preference
 from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
+from treeagent.search.puct import merge_key
 from treeagent.types import Origin
 from treeagent.views.tokens import require_logprobs, turn_tokens
 
@@ -131,11 +132,11 @@ def compared_siblings(
         ]
         good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
         bad = sorted(tried, key=itemgetter(0))
-        # Chains keep equal samples as separate edges, and two actions with the same text form no pair.
+        # Chains keep equal calls as separate edges. They lead to the same state, so they form no pair.
         qualified = (
             (margin, best, worst)
             for margin, best, worst in _widest_first(_few_of_each_text(good), _few_of_each_text(bad), config.min_margin)
-            if best.action.text != worst.action.text and _texts(best, worst) not in decided
+            if merge_key(best.action) != merge_key(worst.action) and _texts(best, worst) not in decided
         )
         for decided_pair in decided.values():
             if decided_pair is not None:
