@@ -220,7 +220,7 @@ class EnvDynamics:
             terminated=terminated,
             truncated=truncated,
             origin=episode.origin,
-            invalid="tool_error" in info,
+            invalid=bool(info.get("tool_error")),
             cost=_cost(position, replayed),
             components={name: each for name, each in components.items() if self._reveal_reward or name in self._costs},
         )
