@@ -442,6 +442,34 @@ def test_files_and_options_that_cannot_be_used_are_named(
         make_env("planning", options)
 
 
+@pytest.mark.parametrize(
+    ("init", "more", "message"),
+    [
+        ("(at a)", "(:constraints (always (not (at b))))", "constraints"),
+        ("(at a) (at 5 (road b c))", "", "timed facts"),
+        ("(at a) (oneof (road b c) (road c b))", "", "unknown facts"),
+    ],
+)
+def test_parts_of_pddl_that_would_change_the_problem_are_refused(init: str, more: str, message: str) -> None:
+    domain = """(define (domain d) (:requirements :typing :contingent) (:types loc) (:predicates (at ?x - loc)
+        (road ?x ?y - loc)) (:action go :parameters (?x ?y - loc) :precondition (and (at ?x) (road ?x ?y))
+        :effect (and (not (at ?x)) (at ?y))))"""
+    problem = f"(define (problem p) (:domain d) (:objects a b c - loc) (:init {init} (road a b)) (:goal (at b)) {more})"
+    with pytest.raises(UserError, match=message):
+        read_problem(domain, problem)
+
+
+def test_files_of_one_name_are_tasks_of_their_own(tmp_path: Path) -> None:
+    one, other = problem_files(tmp_path / "easy", 2), problem_files(tmp_path / "hard", 1)
+    files = [str(path) for path in (one / "p00.pddl", other / "p00.pddl", one / "p01.pddl")]
+    env = make_env("planning", {"domain_file": str(one / "domain.pddl"), "problems": {"train": files}})
+    assert [task.id for task in env.tasks("train", 3)] == [
+        "blocks-train-p00-0",
+        "blocks-train-p00-1",
+        "blocks-train-p01",
+    ]
+
+
 def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> None:
     folder = problem_files(tmp_path / "mine", 1)
     (folder / "broken.pddl").write_text("(define (problem p) (:domain blocks) (:init")

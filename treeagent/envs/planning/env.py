@@ -153,7 +153,9 @@ class PlanningEnv(VisitEnv[Place]):
             prompt = prompt_of(self._loaded(lines).problem, self._hidden)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-        return Task(f"{self._domain.name}-{split}-{path.stem}", prompt, split, number, {"problem": list(lines)})
+        named_alike = sum(other.stem == path.stem for other in (self._files or {})[split]) > 1
+        name = f"{path.stem}-{number}" if named_alike else path.stem
+        return Task(f"{self._domain.name}-{split}-{name}", prompt, split, number, {"problem": list(lines)})
 
     def _shown(self, before: State | None = None) -> str:
         """Return what the agent reads after an action in the state ``before``, which is None at the start of a task."""

@@ -52,6 +52,8 @@ def read_problem(domain: str, problem: str) -> Problem:
 
 
 def _parsed(domain: str, problem: str | None) -> Any:
+    from unified_planning.model import ContingentProblem, SensingAction
+
     reader, environment = _reader()
     with warnings.catch_warnings():
         # In PDDL an action and a predicate may have the same name. The library warns or, by default, raises an error.
@@ -68,6 +70,17 @@ def _parsed(domain: str, problem: str | None) -> Any:
     odd += [each.name for each in found.actions if not hasattr(each, "effects") or hasattr(each, "duration")]
     if odd:
         raise UserError(f"{', '.join(odd)} has a number or a duration: use a domain in which facts are true or false")
+    unsupported = {
+        "constraints": found.trajectory_constraints,
+        "timed facts": found.timed_effects,
+        "timed goals": found.timed_goals,
+        "unknown facts": isinstance(found, ContingentProblem),
+        "sensing": any(isinstance(each, SensingAction) for each in found.actions),
+    }
+    if named := [name for name, used in unsupported.items() if used]:
+        raise UserError(
+            f"the PDDL has {' and '.join(named)}, which are not supported: write STRIPS or ADL without them"
+        )
     return found
 
 
