@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from statistics import fmean
 
 import pytest
@@ -16,6 +17,7 @@ from treeagent.config import EvaluateConfig, load_config
 from treeagent.envs import Env, EnvDynamics
 from treeagent.envs.base import SnapshotKind, StepResult, task_to_play
 from treeagent.envs.forks import Snapshots, snapshot_size
+from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.run.outcomes import Outcome
 from treeagent.search import Limits, SearchConfig
 from treeagent.search.decide import ranked_ends
@@ -154,3 +156,25 @@ def test_an_environment_in_which_every_replay_ends_alike_is_refused() -> None:
         None, ["environment.name=frozenlake", "evaluate.replays=4", "environment.options={slippery=true}"]
     )
     require(slippery, ["evaluate"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('evaluate.modes=["greedy"]', ""),
+        ('evaluate.modes=["greedy","mcts"]', "'mcts', .* is stochastic and has snapshot_kind 'replay'"),
+    ],
+)
+def test_a_plan_must_not_foresee_its_own_luck(setting: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrozenLakeEnv, "_copies_play_on", lambda self: False)
+    config = load_config(None, ["environment.name=frozenlake", "environment.options={slippery=true}", setting])
+    with pytest.raises(UserError, match=told) if told else nullcontext():
+        require(config, ["evaluate"])
+
+
+def test_failing_tools_are_random_outcomes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrozenLakeEnv, "_copies_play_on", lambda self: False)
+    suite = ["environment.name=frozenlake", 'evaluate.suite=["noise","failing tools"]']
+    with pytest.raises(UserError, match="leave failing tools out"):
+        require(load_config(None, [*suite, 'evaluate.modes=["mcts"]']), ["evaluate"])
+    require(load_config(None, [*suite, 'evaluate.modes=["greedy"]']), ["evaluate"])

@@ -74,8 +74,10 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
             import treeagent.generators.remote  # noqa: F401 - raises an error if the extra is missing
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
-        if "evaluate" in uses and config.evaluate.replays:
-            _require_random_outcomes(config, env)
+        if "evaluate" in uses:
+            _require_unforeseen_outcomes(config, env)
+            if config.evaluate.replays:
+                _require_random_outcomes(config, env)
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -138,6 +140,21 @@ def _require_legal_actions(config: RunConfig, env: Env) -> None:
             f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
             "actions: set policy.actions=sample, or an environment with legal_actions()"
         )
+
+
+def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
+    """Check that planning cannot foresee the random outcomes of the execution. Both replay the same ones if a
+    stochastic environment has no exact snapshots."""
+    planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
+    fails = "failing tools" in (*config.environment.disturbances, *config.evaluate.suite)
+    if not planned or config.evaluate.world or env.snapshot_kind == "exact" or not (env.stochastic or fails):
+        return
+    raise UserError(
+        f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} "
+        f"{'is stochastic' if env.stochastic else 'becomes stochastic by the disturbance failing tools'} and has "
+        f"snapshot_kind {env.snapshot_kind!r}, so that planning would replay the random outcomes of the execution: give"
+        f" it exact snapshots, or {'set evaluate.modes to greedy' if env.stochastic else 'leave failing tools out'}"
+    )
 
 
 def _require_random_outcomes(config: RunConfig, env: Env) -> None:
