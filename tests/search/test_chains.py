@@ -147,6 +147,19 @@ def test_chains_at_equal_tokens() -> None:
     assert (tree.budget.simulations, tree.budget.generated_tokens) == (7, 56)  # 8 a chain: 48 are too few
 
 
+class Free:
+    """Draws one action, which has no tokens."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [Proposal(actions=(Action("a", "a"),) * count)] * len(states)
+
+
+@pytest.mark.parametrize("method", [BestOfN, RandomExpand])
+def test_chains_of_actions_without_tokens_end_under_a_limit_of_tokens(method: type[BestOfN | RandomExpand]) -> None:
+    tree = grown(method(Free(), Treasure(), SearchConfig(limits=Limits(generated_tokens=50))), 5)
+    assert "simulations spent nothing of the limits" in tree.error and tree.budget.simulations >= 1000
+
+
 @pytest.mark.parametrize(("chains", "expansions", "rounds"), [(2, 2, 1), (1, 2, 1), (2, 6, 1), (1, 1, 3), (3, 2, 2)])
 def test_random_expansion_grows_as_many_chains_as_tree_grpo(chains: int, expansions: int, rounds: int) -> None:
     tree = expanded(Treasure(), chains=chains, expansions=expansions, rounds=rounds)

@@ -50,6 +50,8 @@ from treeagent.search.requests import (
 from treeagent.search.stopping import Enough
 from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
 
+_MOST_FREE = 1000
+"""Most simulations that may spend nothing of the limits, as where only tokens are limited and a policy samples none."""
 Path = list[Edge]
 """The edges from the root to a node or an untried edge of the tree."""
 
@@ -213,6 +215,9 @@ class Searcher(ABC):
         succeeded, reached a limit or has too little to gain."""
         tree, limits = growth.tree, self.config.limits
         if tree.error or tree.root.ended or growth.succeeded or limits.reached(tree.budget):
+            return 0
+        if tree.budget.simulations >= _MOST_FREE and not limits.share(tree.budget):
+            tree.error = f"{_MOST_FREE:,} simulations spent nothing of the limits: set limits.simulations too"
             return 0
         if self.enough and self.enough.gains_too_little(growth.best, limits.share(tree.budget)):
             return 0
