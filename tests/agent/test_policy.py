@@ -130,6 +130,13 @@ def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
     ]
 
 
+def test_a_state_that_cannot_be_read_never_ranks_above_the_others() -> None:
+    values = ValueHead(CONFIG.width, reward_range=(-10.0, 0.0))
+    long = State(Task("long", "long"), (Message("user", "x" * CONFIG.context),))
+    [unread] = asyncio.run(HeadValue(LocalGenerator(shared_model()), CHAT, values).estimate([long]))
+    assert unread.error and unread.value == -10.0
+
+
 def test_a_value_is_the_expected_outcome_less_what_was_paid() -> None:
     [tree] = search(TASKS[:1], LocalGenerator(shared_model()))
     value, state = HeadValue(LocalGenerator(shared_model()), CHAT, head()), tree.root.state

@@ -364,8 +364,8 @@ class HeadValue:
         return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """V(s) of each state in reward units. If a prompt cannot be read, V(s) is 0 and ``error`` has the reason. If a
-        request failed, V(s) is unknown (``Estimate.failed``)."""
+        """V(s) of each state in reward units. If a prompt cannot be read, ``error`` has the reason, and V(s) is 0 or, if
+        returns can be below 0, the lowest one. If a request failed, V(s) is unknown (``Estimate.failed``)."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [index for index, error in enumerate(errors) if not error]
         readable_prompts, trees = [prompts[index] for index in readable], [states[index].task.id for index in readable]
@@ -381,9 +381,10 @@ class HeadValue:
                 read.append(each)
         with torch.no_grad():
             values = iter(self.head.value(torch.stack(read)).tolist() if read else ())
+        unread = min(0.0, self.head.reward_range[0])
         return [
             Estimate(
-                0.0 if error else next(values) - state.paid,
+                unread if error else next(values) - state.paid,
                 self.chat.added_ids(reading),
                 error=error,
                 left_out=reading.left_out,
