@@ -91,9 +91,17 @@ class Unpicklable(Corridor):
         self.open = (number for number in range(3))
 
 
+def paid(game: Any, reward: float) -> bool:
+    return reward > 0
+
+
 def corridor(game: Any) -> GymnasiumEnv:
     return from_gymnasium(
-        game, prompt="Go right.", render=lambda _, place: f"at {place}", actions={"right": 1, "left": -1}
+        game,
+        prompt="Go right.",
+        render=lambda _, place: f"at {place}",
+        actions={"right": 1, "left": -1},
+        success=paid,
     )
 
 
@@ -107,7 +115,9 @@ def test_trying_whether_copies_play_on_does_not_close_the_game() -> None:
 
 
 def test_actions_are_found_in_their_own_case_and_in_any_other() -> None:
-    env = from_gymnasium(Corridor(), prompt="Go.", render=lambda _, place: f"at {place}", actions={"Right": 1, "l": -1})
+    env = from_gymnasium(
+        Corridor(), prompt="Go.", render=lambda _, place: f"at {place}", actions={"Right": 1, "l": -1}, success=paid
+    )
     env.reset(seed=0)
     assert env.legal_actions() == ["Right", "l"]
     calls: list[str | ToolCall] = ["Right", "L", "right", ToolCall("act", {"action": "Right"})]
@@ -227,6 +237,7 @@ def test_any_registered_environment_of_named_actions_is_played(name: str, action
             prompt="Play.",
             render=lambda _, observation: repr(observation),
             actions=actions,
+            success=paid,
             stochastic=name == "Blackjack-v1",
         )
 
@@ -298,9 +309,9 @@ def test_what_baby_ai_shows_is_named_by_where_it_is() -> None:
 
 def test_an_unknown_id_and_no_action_are_refused() -> None:
     with pytest.raises(UserError, match="'Nowhere-v0'"):
-        from_gymnasium("Nowhere-v0", prompt="", render=lambda *_: "", actions={"up": 1})
+        from_gymnasium("Nowhere-v0", prompt="", render=lambda *_: "", actions={"up": 1}, success=paid)
     with pytest.raises(UserError, match="actions is empty"):
-        from_gymnasium("CartPole-v1", prompt="", render=lambda *_: "", actions={})
+        from_gymnasium("CartPole-v1", prompt="", render=lambda *_: "", actions={}, success=paid)
     env = lake()
     with pytest.raises(UserError, match="holds no map"):
         env.reset(options={"task": Task("lake", "walk")})

@@ -55,6 +55,7 @@ class FrozenLakeEnv(GymnasiumEnv):
             prompt=prompt,
             render=_rendered,
             actions=_ACTIONS,
+            success=lambda _, reward: reward > 0,
             key=lambda game: str(game.unwrapped.s),
             stochastic=self.options.slippery,
         )

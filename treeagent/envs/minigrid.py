@@ -57,6 +57,7 @@ class MiniGridEnv(GymnasiumEnv):
             prompt="Do what the mission asks for.",
             render=_rendered,
             actions={name: number for number, name in enumerate(_ACTIONS)},
+            success=lambda _, reward: reward > 0,
         )
 
     def demonstrator(self, noise: float) -> Demonstrator | None:

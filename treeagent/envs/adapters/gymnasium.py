@@ -46,7 +46,9 @@ class GymnasiumEnv(Env):
         render: (game, observation) → the text that the agent reads.
         actions: action values by name.
         name: prefix of the task ids; required if ``game`` is a function, by default the name of the game.
-        success: (game, reward of the last step) → whether a terminated episode is a success.
+        success: (game, reward of the last step) → whether a terminated episode is a success. Only this counts, not the
+            game's own rewards. There is no default, because a game such as CartPole pays a reward also for the step
+            that fails.
         key: game → a key as for ``Env.state_key``; None if there is none.
         stochastic: whether the game draws random numbers from its ``np_random`` during an episode.
 
@@ -62,7 +64,7 @@ class GymnasiumEnv(Env):
         render: Callable[[Game, Any], str],
         actions: Mapping[str, object],
         name: str = "",
-        success: Callable[[Game, float], bool] = lambda game, reward: reward > 0,
+        success: Callable[[Game, float], bool],
         key: Callable[[Game], str] | None = None,
         stochastic: bool = False,
     ) -> None:
