@@ -364,8 +364,8 @@ class HeadValue:
         return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """V(s) of each state in reward units. If a prompt cannot be read, ``error`` has the reason, and V(s) is the lowest
-        return, but at most 0. If a request failed, V(s) is unknown (``Estimate.failed``)."""
+        """V(s) of each state in reward units. If a prompt cannot be read, ``error`` has the reason, and V(s) is the
+        lowest return, but at most 0. If a request failed, V(s) is unknown (``Estimate.failed``)."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [index for index, error in enumerate(errors) if not error]
         readable_prompts, trees = [prompts[index] for index in readable], [states[index].task.id for index in readable]
