@@ -297,8 +297,10 @@ def _questions_by_vote(config: JudgeConfig, *, separately: bool) -> list[list[st
 
 
 def _quoted_episode(messages: Sequence[Message]) -> str:
-    """An episode as quoted text."""
-    return quoted("\n".join(f"[{each.role}] {each.content}" for each in messages))
+    """An episode as quoted text. Every line names its speaker, so that no turn can contain an answer of the
+    environment."""
+    lines = ((each.role, line) for each in messages for line in storable(each.content).splitlines() or [""])
+    return quoted("\n".join(f"[{role}] {line}" for role, line in lines))
 
 
 def quoted(text: str) -> str:
