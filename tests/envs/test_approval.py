@@ -2,6 +2,7 @@
 state."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -16,12 +17,13 @@ from treeagent.config import load_config
 from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv
 from treeagent.envs.approval import Answer, Request, answer, ask, waiting
 from treeagent.envs.shield import FORBIDDEN
+from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.marks import FILE, append_mark, new_mark
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.stages.build import environment
-from treeagent.types import UserError
+from treeagent.types import ToolCall, UserError
 
 REQUEST = Request("stairs-1", "climb", "0", "stair 0", "up")
 
@@ -67,6 +69,15 @@ def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
     again = held(tmp_path, seconds=0.01)  # as in a resumed run: the answers are kept
     again.reset(options={"task": stairs_task(1)})
     assert [again.step("up")[0], again.step("up")[0]] == ["stair 1", FORBIDDEN + "ada said no: too high"]
+
+
+def test_a_request_names_the_arguments_so_that_one_approval_is_for_one_call(tmp_path: Path) -> None:
+    env = ShieldedEnv(ToolboxEnv(), approve=Approve(("^add",), str(tmp_path), 0.01))
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    for call in (ToolCall("add", {"x": 1, "y": True}), ToolCall("add", {"x": 1, "z": True})):
+        env.step(call)
+    asked = [json.loads(path.read_text())["call"] for path in tmp_path.glob("*.ask.json")]
+    assert sorted(asked) == ['add {"x": 1, "y": true}', 'add {"x": 1, "z": true}']
 
 
 def test_instances_that_ask_the_same_at_once_all_get_the_answer(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_each_forbidden_call_takes_its_penalty_off_the_verdict_but_no_more_than_
         (r"home, noon\]$", ToolCall("fly", {"to": ["home", {"by": "noon"}]}), True),
         (r"lamp", "no call of a lamp at all", True),
         (r"\[7\]$", ToolCall("fly", {"to": 7}), True),
+        (r"^click\[buy now\]$", "click[ buy \u00a0now ]", True),
+        (r"^click\[buy now\]$", ToolCall("click", {"item": "buy  now"}), True),
     ],
 )
 def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | ToolCall, forbidden: bool) -> None:

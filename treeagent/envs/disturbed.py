@@ -9,7 +9,7 @@ from typing import Literal
 from treeagent.envs.answers import checked_reset, checked_step
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
-from treeagent.envs.shield import ShieldedEnv
+from treeagent.envs.shield import FORBIDDEN, ShieldedEnv
 from treeagent.types import Split, Task, ToolCall, derive_seed, only_text
 
 Disturbance = Literal[
@@ -211,7 +211,7 @@ class DisturbedEnv(Env):
         return self._add_noise(observation)
 
     def _add_noise(self, observation: str) -> str:
-        if "noise" not in self._kinds:
+        if "noise" not in self._kinds or observation.startswith(FORBIDDEN):  # rewards know a refusal by its beginning
             return observation
         first, last = random.Random(derive_seed(0, observation)).sample(_NOISE, 2)
         return f"{first}\n{observation}\n{last}"

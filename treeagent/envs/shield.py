@@ -117,7 +117,7 @@ class ShieldedEnv(Env):
         observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
         self._episode = replace(self._episode, terminated=terminated)
         if self._needs_approval:
-            self._episode = replace(self._episode, calls=(*self._episode.calls, format_call(action)))
+            self._episode = replace(self._episode, calls=(*self._episode.calls, _call_formats(action)[-1]))
         return self._read(observation), reward, terminated, truncated or self._full(), info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -190,7 +190,7 @@ class ShieldedEnv(Env):
         argument = only_text([tool.parameters for tool in self._tools])
         if isinstance(call, ToolCall) and argument in call.arguments:
             texts.add(str(call.arguments[argument]))
-        return call, texts
+        return call, texts | set(map(_without_spare_blanks, texts))
 
     def _in_order(self, call: str | ToolCall) -> str | ToolCall:
         """Return a call with its arguments in the order in which a text in brackets holds them (``calls``)."""
@@ -210,7 +210,8 @@ class ShieldedEnv(Env):
         key = checked_key(self._env.state_key())
         state_key = history_key(episode.calls) if key is None else key
         task = ("", "") if episode.task is None else (episode.task.id, episode.task.prompt)
-        request = Request(*task, state_key, episode.observation, format_call(call))
+        # As JSON, because without the arguments' names two different calls can look the same.
+        request = Request(*task, state_key, episode.observation, _call_formats(call)[-1])
         return ask(Path(self._approve.folder), request, self._approve.seconds)
 
     def _refuse(self, reason: str) -> StepResult:
@@ -272,6 +273,11 @@ def _call_formats(call: str | ToolCall) -> tuple[str, ...]:
         return (call,)
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False, default=str)
     return f"{call.name}[{', '.join(_texts(call.arguments))}]", f"{call.name} {arguments}"
+
+
+def _without_spare_blanks(text: str) -> str:
+    """Return a call as most environments read it: blanks in a row count as one, and those inside of brackets not."""
+    return re.sub(r" ?([\[\]]) ?", r"\1", " ".join(text.split()))
 
 
 def _texts(value: object) -> Iterator[str]:
