@@ -227,9 +227,10 @@ def lambda_cap(wrong: float, episodes: int, ratio: float | None = None, *, noise
     is wrong. λ is the largest value that keeps this within ``noise``. From q = 1/2 on, imagined labels mislead at least
     as often as they inform.
 
-    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so a small audit allows little. If
-    imagined plans were replayed, q is at least 1 - CR (``ratio``), because search finds the states in which the model
-    errs in the agent's favour, and an audit on other trajectories misses these.
+    q is the upper end of the 95 % Wilson interval of ``wrong`` over ``episodes``, so few episodes allow little. It
+    counts the episodes of a task as independent, so an audit of few tasks allows too much. If imagined plans were
+    replayed, q is at least 1 - CR (``ratio``), because search finds the states in which the model errs in the agent's
+    favour, and an audit on other trajectories misses these.
     """
     q = max(wilson_interval(wrong * episodes, episodes)[1], 1 - ratio if ratio is not None else 0.0)
     return 0.0 if q >= 0.5 else min(1.0, noise / q)
