@@ -143,3 +143,21 @@ def test_a_value_target_outside_the_range_is_refused(
     rows = [replace(row, value_targets=(2.0, 2.0)) for row in token_rows(4)]
     with pytest.raises(ValueError, match="value target 2 lies outside"):
         train_sft(model, tokenizer, rows, ONE_STEP, head=ValueHead(HIDDEN))
+
+
+@pytest.mark.parametrize(("batch", "accumulation"), [(2, 2), (1, 4)])
+def test_accumulated_batches_weigh_the_value_loss_as_one_batch(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, batch: int, accumulation: int
+) -> None:
+    """Only one of four rows has value positions."""
+    first, *others = token_rows(4)
+    rows = [first, *(replace(row, value_positions=(), value_targets=()) for row in others)]
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    norms = []
+    for size, count in ((4, 1), (batch, accumulation)):
+        model.load_state_dict(start)
+        torch.manual_seed(0)
+        config = replace(ONE_STEP, batch_size=size, accumulation=count)
+        result = train_sft(model, tokenizer, rows, config, head=ValueHead(HIDDEN))
+        norms.append([result.metrics[name] for name in ("loss", "grad_norm")])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)

@@ -100,10 +100,17 @@ def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
 
 
 class _SFTTrainer(Learner, SFTTrainer):
+    value_positions = 0
+    """Number of value positions in all batches of the optimiser step."""
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Inputs], Any]:
+        batches, tokens = super().get_batch_samples(*args, **kwargs)
+        self.value_positions = sum(len(batch["value_targets"]) for batch in batches)
+        return batches, tokens
+
     def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
         inputs = dict(inputs)
         indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
-        share: float = inputs.pop("value_share", 1.0)
         packed = None if why_unpackable(self.model) else PackedModel(model, self.model, whole=self.head is not None)
         with hidden_states(self.model) if self.head is not None else nullcontext(list[Tensor]()) as collected:
             loss: Tensor = SFTTrainer.compute_loss(self, packed or model, inputs, False, num_items_in_batch)
@@ -114,8 +121,8 @@ class _SFTTrainer(Learner, SFTTrainer):
         flat_indices = grid if packed is None else packed.flat_indices
         value_loss: Tensor = self.head.loss(states[flat_indices[indices[:, 0], indices[:, 1]]], targets)
         self._metrics["train"]["value_loss"].append(value_loss.item())
-        # The token loss is already divided by the tokens of all accumulated batches.
-        return loss + _VALUE_WEIGHT * share * value_loss / self.current_gradient_accumulation_steps
+        # Like the token loss, the value loss is a mean over all accumulated batches.
+        return loss + _VALUE_WEIGHT * len(targets) / self.value_positions * value_loss
 
     def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
         indices, targets, rows = inputs["value_indices"], inputs["value_targets"], len(inputs["input_ids"])
@@ -127,6 +134,5 @@ class _SFTTrainer(Learner, SFTTrainer):
             part = slice_rows(tokens, first, last, rows) | {
                 "value_indices": indices[mine] - torch.tensor([first, 0], device=indices.device),
                 "value_targets": targets[mine],
-                "value_share": mine.sum().item() / max(len(targets), 1),
             }
             yield partial(self.batch_loss, model, part, num_items_in_batch)
