@@ -7,17 +7,21 @@ from typing import Any
 import orjson
 import pytest
 from command import treeagent
+from toy_llama import make_model, tokenizer
 
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
 from treeagent.export.transcripts import read_transcripts, transcript_tree
-from treeagent.generators.grammar import make_grammar
+from treeagent.generators.grammar import ReAct, make_grammar
 from treeagent.marks import FILE, append_mark, new_mark, state_hash
 from treeagent.run.folder import Run
+from treeagent.run.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
+from treeagent.stages.imported import import_transcripts
 from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
@@ -117,6 +121,51 @@ def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
     plain.write_bytes(orjson.dumps(CHAT))
     windows.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(CHAT) + b"\r\n")
     assert read_transcripts(windows) == read_transcripts(plain)
+
+
+def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
+    calls = [{"id": None, "function": {"name": "look", "arguments": {"at": at}}} for at in ("sky", "sea")]
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": None, "reasoning_content": None, "reasoning": "why", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": None, "content": "grey"},
+        {"role": "assistant", "content": "<think>so</think>", "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": "dark"},
+        {"role": "assistant", "content": "It is grey."},
+    ]
+    [one, other] = read_transcripts(written(tmp_path / "list.json", [{"messages": messages}, {"messages": messages}]))
+    assert one.messages == other.messages
+    assert steps(transcript_tree(one, GRAMMAR)) == [
+        (ToolCall("look", {"at": "sky"}), "why", []),
+        (ToolCall("look", {"at": "sea"}), "", ["grey"]),
+        (ToolCall("look", {}), "so", ["dark"]),
+        ("It is grey.", "", []),
+    ]
+
+
+def test_a_turn_that_the_format_cannot_express_is_not_imitated(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "two\nlines"}]
+    [transcript] = read_transcripts(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
+    tree = transcript_tree(transcript, ReAct())
+    [edge] = tree.root.edges
+    assert edge.action.error and not tree.may_prefer(edge)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_conversation_of_a_trace_has_its_own_reward(tmp_path: Path, order: tuple[int, int]) -> None:
+    def talk(start: int, name: str, score: float, messages: list[Any]) -> Any:
+        return span(
+            start,
+            operation__name="chat",
+            conversation__id=name,
+            input__messages=orjson.dumps(messages).decode(),
+            output__messages=[{"role": "assistant", "parts": [{"type": "text", "content": name}]}],
+            evaluation__score__value=score,
+        )
+
+    talks = [talk(1, "long", 0.0, OTLP_MESSAGES), talk(2, "short", 1.0, OTLP_MESSAGES[:1])]
+    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(*(talks[place] for place in order))))
+    assert (transcript.task_id, transcript.reward) == ("long", 0.0)
 
 
 def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
@@ -342,6 +391,26 @@ def test_transcripts_hold_no_log_probabilities_and_get_no_advantages() -> None:
     assert len(scored) == 2
     with pytest.raises(UserError, match="imported"):
         list(advantage_rows(trees[0], scored))
+
+
+@pytest.mark.parametrize("context", ["refuse", "drop"])
+def test_a_transcript_ends_where_the_models_context_does(tmp_path: Path, context: str) -> None:
+    """The toy model reads 256 tokens."""
+    save_checkpoint(Checkpoint(make_model(), tokenizer()), tmp_path / "model")
+    messages = [{"role": "user", "content": "go"}]
+    for number in range(8):
+        messages += [
+            {"role": "assistant", "content": f"look {number}"},
+            {"role": "user", "content": "page 1 of 3 " * 8},
+        ]
+    settings = [f"policy.context={context}", "policy.max_new_tokens=32"]
+    run, file = tmp_path / "run", written(tmp_path / "chat.json", {"messages": messages})
+    imported = import_transcripts(load_config(None, settings), file, run, tmp_path / "model")
+    assert imported == (1, 0, 1)
+    [tree] = read_trees(Run.open(run).trees)
+    *_, (path, _) = tree.walk()
+    assert 3 < len(path) < 8
+    assert len(tree.prompt_ids(path[:-1])) + len(path[-1].action.token_ids) <= 256
 
 
 @pytest.mark.slow

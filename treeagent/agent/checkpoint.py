@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from treeagent.agent.gguf import stock
 from treeagent.agent.value_head import FOLDER, ValueHead
+from treeagent.generators.attention import context_of
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.store import StoreError, regular, replace_folder
@@ -141,6 +142,17 @@ def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
     base, _ = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         return _weights(base)
+
+
+def count_context(name: str | Path) -> int:
+    """The most tokens that a checkpoint's model reads (``context_length``). Reads only its configuration.
+
+    Raises:
+        UserError: as ``load_checkpoint``.
+    """
+    base, _ = base_and_adapter(name)
+    with no_progress_bars(), _refused(base):
+        return context_of(AutoConfig.from_pretrained(base, trust_remote_code=False))
 
 
 def _weights(base: str) -> tuple[int, torch.dtype]:

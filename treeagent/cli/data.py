@@ -117,7 +117,8 @@ def rescore(
     source = Run.open(run_folder)
     config = trusted_settings(run_folder, overrides, trust)
     for key in config_difference(source.config, config):
-        if not key.startswith(("rewards.", "search.process_weight")):
+        # Weights of rewards replace search.process_weight, which must then be 0.
+        if not key.startswith("rewards.") and (key != "search.process_weight" or config.search.process_weight):
             raise UserError(f"rescore changes rewards.KEY settings alone, not {key}: leave it out")
     if out.resolve() == run_folder.resolve():
         raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")
@@ -211,8 +212,12 @@ def import_file(
 
     settings = [*([] if config else ["policy.format=tools"]), *(overrides or ())]
     chosen = load_config(find_recipe(config) if config else None, settings)
-    count = import_transcripts(chosen, file, out, find_checkpoint(checkpoint) if checkpoint else None)
-    Terminal().print(f"{count:,} trees in {out}")
+    trees, unfit, cut = import_transcripts(chosen, file, out, find_checkpoint(checkpoint) if checkpoint else None)
+    Terminal().print(f"{trees:,} trees in {out}")
+    if unfit:
+        Terminal().print(f"{unfit:,} turns do not fit policy.format={chosen.policy.format} and are not imitated")
+    if cut:
+        Terminal().print(f"{cut:,} transcripts end early, because the rest does not fit into the model's context")
 
 
 @app.command()

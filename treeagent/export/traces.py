@@ -356,7 +356,8 @@ def verifiers_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                 answers = [{"role": "tool", "tool_call_id": call_id, "content": each["content"]} for each in answers]
             number = add(parent, message, edge.action.token_ids, edge)
             stack.append((child, add_all(number, answers, () if child.left_out else child.context_ids), depth + 1))
-    best = max((total_reward(path) or 0.0 for path in ended_paths(tree)), default=0.0)
+    returns = [total_reward(path) for path in ended_paths(tree)]
+    best = max((each for each in returns if each is not None), default=0.0)
     yield {
         "version": 1,
         "id": _hex(16, facts.stage, tree.task.id, tree.seed),

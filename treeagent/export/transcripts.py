@@ -113,7 +113,7 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
             action = grammar.read(text)
             answers = [each for each in follow if _follows(each, step, turn, last=last)]
             conversation = (*node.state.messages, Message("assistant", text), *map(_message, answers))
-            child = Node(State(task, conversation))
+            child = Node(State(task, conversation), invalid=bool(action.error))  # such a turn is not imitated
             node.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, child))
             node = child
     node.terminated, node.state = True, State(task, node.state.messages, ended=True)
@@ -147,10 +147,15 @@ def _message(message: TranscriptMessage) -> Message:
 def _values(path: Path) -> Iterator[tuple[int, object]]:
     content = regular(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        yield 1, orjson.loads(content)
-        return
+        whole = orjson.loads(content)
     except orjson.JSONDecodeError:
-        pass
+        whole = None
+    if isinstance(whole, list) and all(isinstance(each, dict) and "role" not in each for each in whole):
+        yield from enumerate(whole, start=1)  # a list of transcripts; a list of messages is one of them
+        return
+    if whole is not None:
+        yield 1, whole
+        return
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
@@ -177,7 +182,14 @@ def _reward(value: object) -> float | None:
     return float(value)
 
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",  # OpenAI's older name
+}
 
 
 def _openai_message(value: Any) -> TranscriptMessage:
@@ -185,18 +197,15 @@ def _openai_message(value: Any) -> TranscriptMessage:
         raise _Unreadable(f"the message {value!r:.40} is no object")
     if (role := _ROLES.get(str(value.get("role")))) is None:
         raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
-    thought = value.get("reasoning_content", value.get("reasoning"))
-    calls = []
-    for call in value.get("tool_calls") or ():
-        function = call.get("function", call)  # some programs leave out the level "function"
-        calls.append((str(call.get("id", "")), _call(function["name"], function.get("arguments"))))
-    return TranscriptMessage(
-        role,
-        _content(value.get("content")),
-        storable(thought) if isinstance(thought, str) else "",
-        tuple(calls),
-        str(value.get("tool_call_id", "")),
-    )
+    thought = value.get("reasoning_content") or value.get("reasoning")
+    thought, content = storable(thought) if isinstance(thought, str) else "", _content(value.get("content"))
+    if role == "assistant" and not thought and content.lstrip().startswith("<think>") and "</think>" in content:
+        thought, _, content = (part.strip() for part in content.lstrip().removeprefix("<think>").partition("</think>"))
+    listed = [(call.get("id"), call.get("function", call)) for call in value.get("tool_calls") or ()]
+    if isinstance(older := value.get("function_call"), dict):
+        listed.append((None, older))
+    calls = tuple((str(key or ""), _call(function["name"], function.get("arguments"))) for key, function in listed)
+    return TranscriptMessage(role, content, thought, calls, str(value.get("tool_call_id") or ""))
 
 
 def _content(value: object) -> str:
@@ -255,15 +264,16 @@ def _value(value: Json) -> object:
 
 
 def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
-    """The longest conversation of a trace: the input and output messages of the span with the most messages."""
-    talks: list[tuple[int, int, list[TranscriptMessage]]] = []
+    """The longest conversation of a trace: the input and output messages of the span with the most messages. Its reward
+    is that of a span with the same conversation id, or else of a span without an id."""
+    talks: list[tuple[int, int, object, list[TranscriptMessage]]] = []
     answers: dict[str, str] = {}
-    reward: object = None
-    name: object = None
+    rewards: dict[object, object] = {}
     for span in spans:
         read = span["read"]
-        reward = read.get("treeagent.reward", read.get("gen_ai.evaluation.score.value", reward))
-        name = read.get("gen_ai.conversation.id", name)
+        name, reward = read.get("gen_ai.conversation.id"), read.get("gen_ai.evaluation.score.value")
+        if (reward := read.get("treeagent.reward", reward)) is not None:
+            rewards[name] = reward
         if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
             answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
@@ -271,16 +281,19 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
             conversation = [TranscriptMessage("system", _join(system))] if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
                 conversation += [message for each in _parsed(read[key]) for message in _otel_messages(each)]
-            talks.append((len(conversation), span["start"], conversation))
+            talks.append((len(conversation), span["start"], name, conversation))
     if not talks:
         raise _Unreadable(
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
-    *_, conversation = max(talks, key=lambda each: each[:2])
+    *_, name, conversation = max(talks, key=lambda each: each[:2])
+    names = {each["read"]["gen_ai.conversation.id"] for each in spans if "gen_ai.conversation.id" in each["read"]}
+    if name is None and len(names) == 1:  # only the span of the whole conversation has the id
+        [name] = names
     for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
         if call_id in answers:
             conversation = [*conversation, TranscriptMessage("tool", answers[call_id], answers=call_id)]
-    return Transcript(storable(str(name or trace)), tuple(conversation), _reward(reward))
+    return Transcript(storable(str(name or trace)), tuple(conversation), _reward(rewards.get(name, rewards.get(None))))
 
 
 def _parsed(value: object) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from treeagent.types import UserError
@@ -177,7 +177,12 @@ def context_length(model: PreTrainedModel | PeftModel) -> int:
     With LongRoPE the limit is the length of the original training. In a longer row all keys are rotated differently, so
     cached keys would be wrong.
     """
-    config = base_model(model).config.get_text_config()
+    return context_of(base_model(model).config)
+
+
+def context_of(config: PreTrainedConfig) -> int:
+    """``context_length`` of a model with this configuration."""
+    config = config.get_text_config()
     limit: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
