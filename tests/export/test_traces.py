@@ -200,6 +200,16 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_the_answer_to_a_last_turn_without_a_call_comes_back(tmp_path: Path, rows: Any) -> None:
+    messages = [("user", "guess"), ("assistant", "41"), ("user", "more"), ("assistant", "42"), ("user", "right")]
+    told = {"messages": [{"role": role, "content": content} for role, content in messages], "reward": 1}
+    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    out = written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD))
+    [back] = read_transcripts(out)
+    assert [(each.role, each.content) for each in back.messages] == messages
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
 def test_a_transcript_without_a_reward_comes_back_without_one(tmp_path: Path, rows: Any) -> None:
     """Its first two steps pay 0, but its return is unknown, not 0."""
     talk = {key: value for key, value in CHAT.items() if key != "reward"}

@@ -200,7 +200,7 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
             }
 
         conversation = [_parts(_plain(message)) for message in tree.root.state.messages]
-        opening = list(conversation)
+        opening, last_answers = list(conversation), list[Json]()
         for index, turn in enumerate(_turns(tree.root, path, facts)):
             output = _output(turn)
             usage = sum(len(edge.action.token_ids) for edge in turn.edges)
@@ -221,6 +221,7 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
             )
             conversation.append({"role": "assistant", "parts": output["parts"]})
             answer = "\n".join(each.content for each in turn.answers)
+            last_answers = [] if turn.call is not None else [_parts(_plain(each)) for each in turn.answers]
             if turn.call is not None:
                 spans.append(
                     span(
@@ -240,7 +241,7 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                 part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
                 conversation.append({"role": "tool", "parts": [part]})
             else:
-                conversation += [_parts(_plain(each)) for each in turn.answers]
+                conversation += last_answers
         reward = total_reward(path)
         root = span(
             "invoke_agent treeagent",
@@ -255,6 +256,8 @@ def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
                 "treeagent.origin": path_origin(path),
                 "treeagent.stage": facts.stage,
                 **({} if reward is None else {"treeagent.reward": float(reward)}),
+                # No later span has the answer to the last turn, if that makes no call.
+                **({"treeagent.last_answers": _text(last_answers)} if last_answers else {}),
             },
             tree.error,
         )

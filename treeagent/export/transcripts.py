@@ -268,12 +268,16 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
     is that of a span with the same conversation id, or else of a span without an id."""
     talks: list[tuple[int, int, object, list[TranscriptMessage]]] = []
     answers: dict[str, str] = {}
+    last_answers: list[TranscriptMessage] = []
     rewards: dict[object, object] = {}
     for span in spans:
         read = span["read"]
         name, reward = read.get("gen_ai.conversation.id"), read.get("gen_ai.evaluation.score.value")
         if (reward := read.get("treeagent.reward", reward)) is not None:
             rewards[name] = reward
+        last_answers += [
+            message for each in _parsed(read.get("treeagent.last_answers", [])) for message in _otel_messages(each)
+        ]
         if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
             answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
@@ -293,7 +297,9 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
     for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
         if call_id in answers:
             conversation = [*conversation, TranscriptMessage("tool", answers[call_id], answers=call_id)]
-    return Transcript(storable(str(name or trace)), tuple(conversation), _reward(rewards.get(name, rewards.get(None))))
+    return Transcript(
+        storable(str(name or trace)), (*conversation, *last_answers), _reward(rewards.get(name, rewards.get(None)))
+    )
 
 
 def _parsed(value: object) -> list[Any]:
