@@ -293,6 +293,15 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
 
 
+def test_the_reward_of_verifiers_is_the_best_known_return() -> None:
+    tree = forked_tree()
+    left, right = tree.root.edges
+    assert left.child is not None
+    left.child.edges[0].reward, right.reward = None, -3.0
+    [row] = verifiers_rows(tree, TOLD)
+    assert row["rewards"]["reward"]["score"] == -3.0
+
+
 def test_a_judgement_leaves_the_process_rewards_in_traced_advantages(tmp_path: Path) -> None:
     """With η = 1/2, an outcome of 1 and a process reward of 0.2 make Q = 0.6. An end that is called failed leaves 0.1,
     so that the advantages beside a sibling of Q = 0 are 0.05 and -0.05."""

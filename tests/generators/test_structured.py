@@ -134,7 +134,19 @@ def test_a_thought_in_tags_may_draft_an_action() -> None:
     assert first_refused(form("react", "deepseek"), chat, (*chat.encode(text), chat.stop_id)) is None
     assert grammar.read(text).call == 'say["b"]'
     assert not grammar.begins_action(text.partition("No")[0], opened=True)
+    unfinished = "<think>\nabc"
+    assert grammar.read(f"{unfinished}{grammar.lead(unfinished, opened=False, calls=True)} go").call == "go"
+    assert grammar.read("Action: say </think> x").call == "say </think> x"
     assert grammar.begins_action(text, opened=True)
+
+
+@pytest.mark.parametrize("words", ["the <s> tag", "the [TOOL_CALLS] tag"])
+def test_an_argument_holds_no_special_token(words: str) -> None:
+    chat, grammar = talk("tools", "mistral")
+    ids = chat.encode_action(grammar.write("", ToolCall("say", {"words": words})))
+    assert first_refused(form("tools", "mistral"), chat, ids) is None
+    [mark, *_] = chat.encode_marks("[TOOL_CALLS]")
+    assert ids.count(mark) == 1 and not set(chat.encode_marks("<s>")) & set(ids)
 
 
 MALFORMED: list[tuple[Format, str, str]] = [
@@ -282,11 +294,11 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
     shape, spoken = replace(CONFIG, context=4096), family("llama3")
     save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
     config = settings_of(f"search.granularity={granularity}")
-    search_batch(BatchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1], tmp_path), lambda event: None)
+    search_batch(BatchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1, 2], tmp_path), lambda event: None)
     stop = ChatFormat(spoken).stop_id
     edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
     ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]
-    assert len(ended) >= 3 and not any(action.error for action in ended)
+    assert len(ended) >= 5 and not any(action.error for action in ended)
 
 
 def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused() -> None:

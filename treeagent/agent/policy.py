@@ -241,7 +241,8 @@ class LLMPolicy:
                 if not rest.startswith(opened):
                     continue
                 turn = rest[len(opened) :]
-            ids = self.chat.encode_rest(turn) if prefix.partial else self.chat.encode_action(turn)
+            within = (*self.chat.encode_within(turn), self.chat.stop_id)
+            ids = within if prefix.partial else self.chat.encode_action(turn)
             action = self._read(prefix, Sample(ids, (), forced))
             if len(ids) <= room and not action.error:
                 written[ids] = replace(action, thought="")

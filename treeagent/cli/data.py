@@ -102,7 +102,8 @@ def rescore(
     """Compute the rewards of a run's trees again with other weights, rules or budgets, without a model.
 
     Reads RUN/trees, writes RESCORED/trees, does not change RUN. The same command continues after it was killed.
-    Updates and exports accept RESCORED like a run: treeagent update dpo CHECKPOINT --trees RESCORED --out NEW.
+    search.process_weight can only be set to 0, as weights of rewards require. Updates and exports accept RESCORED like
+    a run: treeagent update dpo CHECKPOINT --trees RESCORED --out NEW.
 
     Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
     """

@@ -153,7 +153,8 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
         f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} "
         f"{'is stochastic' if env.stochastic else 'becomes stochastic by the disturbance failing tools'} and has "
         f"snapshot_kind {env.snapshot_kind!r}, so that planning would replay the random outcomes of the execution: give"
-        f" it exact snapshots, or {'set evaluate.modes to greedy' if env.stochastic else 'leave failing tools out'}"
+        f" it exact snapshots, {'' if env.stochastic else 'leave failing tools out, '}set evaluate.modes to greedy, or "
+        "plan in a world model (evaluate.world)"
     )
 
 

@@ -27,7 +27,7 @@ class Mark:
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, followed by one hash for each action's observation."""
     spelling: str = field(init=False, repr=False)
-    """The actions as text, by which marks are compared: to Python the arguments ``1`` and ``True`` are equal."""
+    """Hash of the actions as text, by which marks are compared: to Python, the arguments 1 and True are equal."""
     state_seed: int = field(default=0, compare=False, repr=False)
     """Value from which the seeds of a stochastic environment derive here. It depends on the seeds and actions that led
     to this state."""
@@ -35,7 +35,7 @@ class Mark:
     """The nearest earlier mark that may have a snapshot to replay from."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spelling", repr(self.actions))
+        object.__setattr__(self, "spelling", _hash(repr(self.actions)))
 
 
 def _hash(observation: str) -> str:

@@ -276,7 +276,7 @@ def _call_formats(call: str | ToolCall) -> tuple[str, ...]:
 
 
 def _without_spare_blanks(text: str) -> str:
-    """Return a call as most environments read it: blanks in a row count as one, and those inside of brackets not."""
+    """Return a call as most environments read it: several blanks count as one, and those next to a bracket as none."""
     return re.sub(r" ?([\[\]]) ?", r"\1", " ".join(text.split()))
 
 

@@ -53,12 +53,12 @@ def read_transcripts(path: Path) -> list[Transcript]:
     ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id`` (or ``id``).
 
     Raises:
-        UserError: a line is none of these; the message names the line.
+        UserError: a value is none of these; the message names its line, or its number in a list.
         StoreError: the path is not a regular file.
     """
     found: list[Transcript] = []
     spans: dict[str, list[Json]] = {}
-    for line, value in _values(path):
+    for place, value in _values(path):
         try:
             if isinstance(value, dict) and "resourceSpans" in value:
                 for span in _spans(value):
@@ -66,9 +66,9 @@ def read_transcripts(path: Path) -> list[Transcript]:
             else:
                 found.append(_from_openai(value, len(found)))
         except _Unreadable as error:
-            raise UserError(f"{path}, line {line}: {error}") from None
+            raise UserError(f"{path}, {place}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}, line {line}: this is no transcript ({type(error).__name__} {error})") from None
+            raise UserError(f"{path}, {place}: this is no transcript ({type(error).__name__} {error})") from None
     for trace, members in spans.items():
         try:
             found.append(_from_spans(trace, members))
@@ -144,22 +144,24 @@ def _message(message: TranscriptMessage) -> Message:
     )
 
 
-def _values(path: Path) -> Iterator[tuple[int, object]]:
+def _values(path: Path) -> Iterator[tuple[str, object]]:
+    """The values of a file, each with its place in words."""
     content = regular(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         whole = orjson.loads(content)
     except orjson.JSONDecodeError:
         whole = None
-    if isinstance(whole, list) and all(isinstance(each, dict) and "role" not in each for each in whole):
-        yield from enumerate(whole, start=1)  # a list of transcripts; a list of messages is one of them
+    if isinstance(whole, list) and not any(isinstance(each, dict) and "role" in each for each in whole):
+        for number, each in enumerate(whole, start=1):  # a list of transcripts; a list of messages is one of them
+            yield f"transcript {number}", each
         return
     if whole is not None:
-        yield 1, whole
+        yield "line 1", whole
         return
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
-                yield number, orjson.loads(line)
+                yield f"line {number}", orjson.loads(line)
             except orjson.JSONDecodeError:
                 raise UserError(f"{path}, line {number} is not JSON: give JSON lines, or one JSON value") from None
 

@@ -9,8 +9,9 @@ For this, the template gets a stand-in character for each turn of the agent. The
 and only the text between two of them is tokenised, once, when it is added. So it does not matter whether the template
 trims the text of a turn or leaves thoughts out. A template that rewrites the text before a turn is refused.
 
-Only the template's own marks become special tokens. An observation or a tool's description that contains such a mark
-stays plain text, so no web page and no tool server can end its own message and write a turn of the agent.
+Only the marks of the template and of a turn's format become special tokens. An observation or a tool's description that
+contains such a mark stays plain text, so no web page and no tool server can end its own message and write a turn of the
+agent.
 """
 
 import re
@@ -41,7 +42,7 @@ _CLOCK = (
     + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
 )
 """Put before a template, this replaces the clock that transformers gives to templates by ``_DATE``."""
-_MARKS = re.compile(r"</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\]")
+_MARKS = re.compile(r"(</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
 """Marks of thoughts and calls in a turn of the agent. Where the tokenizer has them as special tokens, a model writes
 these tokens, so a turn that no model sampled gets them too."""
 _TEST_CONVERSATION = (
@@ -145,14 +146,22 @@ class ChatFormat:
         """Ids of a turn that no model sampled, such as a demonstration's, with the stop token. If the template has
         opened a thought, the turn goes on with its own thought in ``<think>`` tags, or else begins with ``closing``."""
         if self.opens_thought and text.startswith(opening := "<think>\n"):
-            return self.encode_rest(text.removeprefix(opening))
-        return (*self.closing, *self.encode_rest(text))
+            return (*self.encode_within(text.removeprefix(opening)), self.stop_id)
+        return (*self.closing, *self._encode_turn(text), self.stop_id)
 
-    def encode_rest(self, text: str) -> tuple[int, ...]:
-        """Ids of the rest of a turn that no model sampled, with the stop token."""
-        others = _MARKS.sub("", text)
-        has_other_special = any(token in others for token in self._special)
-        return (*(self.encode(text) if has_other_special else self.encode_marks(text)), self.stop_id)
+    def _encode_turn(self, text: str) -> tuple[int, ...]:
+        """Ids of text of a turn that no model sampled. The first of each mark becomes a special token if the tokenizer
+        has it. Any other text of a special token, such as one in an argument, stays plain."""
+        parts = _MARKS.split(text)  # every second part is a mark
+        marks, others = parts[1::2], "".join(parts[::2])
+        if len(set(marks)) == len(marks) and not any(token in others for token in self._special):
+            return self.encode_marks(text)
+        ids, seen = list[int](), set[str]()
+        for number, part in enumerate(parts):
+            is_mark = number % 2 == 1 and part not in seen
+            seen.update(marks[number // 2 : number // 2 + is_mark])
+            ids += self.encode_marks(part) if is_mark else self.encode(part) if part else ()
+        return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, without the stop token."""
@@ -166,11 +175,11 @@ class ChatFormat:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_within(self, text: str) -> tuple[int, ...]:
-        """As ``encode_marks``, for text that continues a turn. Some tokenizers (SentencePiece) begin every text with a
-        blank, so the text is encoded behind another one, whose ids are then removed."""
+        """Ids of text that continues a turn and that no model sampled. Some tokenizers (SentencePiece) begin every text
+        with a blank, so the text is encoded behind another one, whose ids are then removed."""
         other = "a" if text.startswith("\n") else "\n"
-        before, ids = self.encode_marks(other), self.encode_marks(other + text)
-        return ids[len(before) :] if ids[: len(before)] == before else self.encode_marks(text)
+        before, ids = self.encode(other), self._encode_turn(other + text)
+        return ids[len(before) :] if ids[: len(before)] == before else self._encode_turn(text)
 
     @cached_property
     def opens_thought(self) -> bool:

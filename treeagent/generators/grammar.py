@@ -150,12 +150,13 @@ class ReAct:
     mark: ClassVar[str] = _ACTION.rstrip()
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        if opened and "</think>" not in text:
-            return False
-        return _ACTION_LINE.search(_after_thinking(text).lstrip()) is not None
+        if not _thinks_in_tags(text, opened):
+            return _ACTION_LINE.search(text.lstrip()) is not None
+        _, closed, rest = text.rpartition("</think>")
+        return bool(closed) and _ACTION_LINE.search(rest.lstrip()) is not None
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        if opened and "</think>" not in text:
+        if _thinks_in_tags(text, opened) and "</think>" not in text:
             return f"</think>{self.mark}"
         return f"\n{self.mark}" if text and text[-1] != "\n" and not text.endswith("</think>") else self.mark
 
@@ -198,7 +199,9 @@ class ReAct:
         return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        *heads, call = _ACTION_LINE.split(_after_thinking(text).lstrip())  # a thought in tags may draft an action
+        *heads, call = _ACTION_LINE.split(text.rpartition("</think>")[2].lstrip())  # a thought may draft an action
+        if not heads:
+            *heads, call = _ACTION_LINE.split(text.lstrip())
         thought = _thought(text.removesuffix(call).removesuffix(self.mark))
         call = call.strip()
         error = ""
@@ -240,8 +243,14 @@ def _bracketed(schema: object, text: str) -> str:
     return text if kind == "string" else _SCALARS.get(str(kind), "")
 
 
+def _thinks_in_tags(text: str, opened: bool) -> bool:
+    """Whether a turn begins with a thought in ``<think>`` tags; ``opened`` is as for ``Grammar.lead``."""
+    return opened or text.lstrip().startswith("<think>")
+
+
 def _thought(head: str) -> str:
-    return _bare(head).removeprefix(_THOUGHT.strip()).strip()
+    thinking, _, said = head.rpartition("</think>")
+    return "\n".join(filter(None, (_bare(thinking), _bare(said).removeprefix(_THOUGHT.strip()).strip())))
 
 
 class _AfterThinking(ABC):

@@ -35,7 +35,7 @@ except ImportError as error:
 
 Answer = TypeVar("Answer")
 _LONGEST_WAIT = 60.0
-"""Most seconds that a server's ``Retry-After`` is obeyed, as by the client of a single server."""
+"""Most seconds that a server's ``Retry-After`` is obeyed."""
 _RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
 """Seconds before each retry of a request that no server of a pool has answered; long enough for servers that are
 temporarily full. The client of a single server waits about as long, unless the server says how long."""
@@ -255,7 +255,7 @@ class Servers:
             f"none of {self._section}.url serves {self.checkpoint!r} any more: start one on it"
         )
         for wait in (*_RETRY_SECONDS, None):
-            asked_for = 0.0
+            asked_for = list[float]()
             for server, left_out in self._available(order):
                 try:
                     answer = request(server)
@@ -263,14 +263,15 @@ class Servers:
                     if not _is_retryable(error):
                         return self._failure(server, error)
                     self._leave_out(server, error)
-                    last, failed, asked_for = server, error, max(asked_for, _retry_after(error))
+                    last, failed = server, error
+                    asked_for.append(_retry_after(error))
                 else:
                     if left_out:  # otherwise the server may have been left out while this request was in flight
                         server.left_out_until = 0.0
                     return answer
             if wait is None or isinstance(failed, openai.APITimeoutError):  # no server is fast enough for this request
                 break
-            time.sleep(max(wait, asked_for))
+            time.sleep(max(wait, min(asked_for, default=0.0)))
         return self._failure(last, failed)
 
     def _available(self, order: Sequence[Server]) -> Iterator[tuple[Server, bool]]:
@@ -366,7 +367,7 @@ def _close(clients: Sequence[openai.OpenAI]) -> None:
 def _retry_after(error: Exception) -> float:
     """Seconds that a server asks to wait before the next request, at most ``_LONGEST_WAIT``; 0 if it names none."""
     said = error.response.headers.get("retry-after", "") if isinstance(error, openai.APIStatusError) else ""
-    return min(float(said), _LONGEST_WAIT) if said.isdigit() else 0.0
+    return min(float(said), _LONGEST_WAIT) if said.isdecimal() else 0.0
 
 
 def _is_retryable(error: Exception) -> bool:

@@ -15,8 +15,8 @@ from treeagent.types import UserError
 def with_adapter(model: Model, config: LoraConfig | None, seed: int) -> Model:
     """The model with an adapter, whose weights alone are trained; without a ``config``, the model itself.
 
-    A model that has an adapter keeps it, and then "all-linear" allows any targets. A new adapter changes no output
-    before it is trained. Its initial weights depend only on ``seed``.
+    A model that has an adapter keeps it; targets "all-linear" then stand for the targets that it has. A new adapter
+    changes no output before it is trained. Its initial weights depend only on ``seed``.
 
     Raises:
         UserError: the model's adapter differs from ``config``, or a target cannot have an adapter.

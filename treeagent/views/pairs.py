@@ -132,10 +132,10 @@ def compared_siblings(
         ]
         good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
         bad = sorted(tried, key=itemgetter(0))
-        # Chains keep equal calls as separate edges. They lead to the same state, so they form no pair.
+        # Chains keep equal calls as separate edges. They are one decision, so they form no pair.
         qualified = (
             (margin, best, worst)
-            for margin, best, worst in _widest_first(_few_of_each_text(good), _few_of_each_text(bad), config.min_margin)
+            for margin, best, worst in _widest_first(_few_of_each_call(good), _few_of_each_call(bad), config.min_margin)
             if merge_key(best.action) != merge_key(worst.action) and _texts(best, worst) not in decided
         )
         for decided_pair in decided.values():
@@ -149,14 +149,14 @@ _Valued = tuple[float, Edge]
 """Q of an edge, and the edge."""
 
 
-def _few_of_each_text(edges: Sequence[_Valued]) -> list[_Valued]:
-    """The first edges of each text, as many as a node may have pairs. No others can be in the widest pairs."""
-    counts = Counter[str]()
+def _few_of_each_call(edges: Sequence[_Valued]) -> list[_Valued]:
+    """The first edges of each call, as many as a node may have pairs. No others can be in the widest pairs."""
+    counts = Counter[object]()
     few: list[_Valued] = []
     for each in edges:
-        text = each[1].action.text
-        counts[text] += 1
-        if counts[text] <= _MOST_PER_NODE:
+        call = merge_key(each[1].action)
+        counts[call] += 1
+        if counts[call] <= _MOST_PER_NODE:
             few.append(each)
     return few
 
