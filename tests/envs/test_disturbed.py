@@ -9,6 +9,7 @@ from faulty_envs import Stairs, stairs_task
 
 from treeagent.envs import Env, Forkable, Shield, ShieldedEnv, check_env
 from treeagent.envs.disturbed import CANARY, OF_TOOLS, Disturbance, DisturbedEnv, has_obeyed
+from treeagent.envs.shield import FORBIDDEN
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sokoban import SokobanEnv
 from treeagent.envs.toolbox import ToolboxEnv
@@ -131,6 +132,13 @@ def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -
     assert f"search[{CANARY}]" in told[0]
     assert has_obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
     assert not has_obeyed(["search[lamp]"])
+
+
+def test_noise_leaves_the_beginning_of_a_refusal_by_which_rewards_know_it() -> None:
+    env = DisturbedEnv(ShieldedEnv(Stairs(), Shield(deny=("^down$",))), ["noise"])
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("down")[0].startswith(FORBIDDEN)
+    assert not env.step("up")[0].startswith("stair")
 
 
 def test_a_shield_reads_the_names_of_the_environment() -> None:

@@ -103,6 +103,7 @@ def test_an_error_that_no_stored_call_made_may_have_a_weight() -> None:
         ("rewards.weights={when=1.0}", "rewards.tools"),
         ("rewards.rules={brief='nowhere:brief'}", "nowhere:brief"),
         ("collect.tasks=3", "collect.tasks"),
+        ("search.process_weight=0.5", "search.process_weight"),
     ],
 )
 def test_what_cannot_be_rescored_is_told(searched: Path, tmp_path: Path, setting: str, named: str) -> None:
