@@ -26,16 +26,12 @@ class Mark:
     actions: tuple[str | ToolCall, ...] = field(default=(), compare=False)
     hashes: tuple[str, ...] = ()
     """Hash of the reset's observation, followed by one hash for each action's observation."""
-    spelling: str = field(init=False, repr=False)
-    """Hash of the actions as text, by which marks are compared: to Python, the arguments 1 and True are equal."""
-    state_seed: int = field(default=0, compare=False, repr=False)
+    state_seed: int = field(default=0, repr=False)
     """Value from which the seeds of a stochastic environment derive here. It depends on the seeds and actions that led
-    to this state."""
+    to this state. Marks are compared by it instead of by the actions, because Python takes the arguments 1 and True as
+    equal."""
     parent: "Mark | None" = field(default=None, compare=False, repr=False)
     """The nearest earlier mark that may have a snapshot to replay from."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spelling", _hash(repr(self.actions)))
 
 
 def _hash(observation: str) -> str:

@@ -158,9 +158,11 @@ class ChatFormat:
             return self.encode_marks(text)
         ids, seen = list[int](), set[str]()
         for number, part in enumerate(parts):
-            is_mark = number % 2 == 1 and part not in seen
-            seen.update(marks[number // 2 : number // 2 + is_mark])
-            ids += self.encode_marks(part) if is_mark else self.encode(part) if part else ()
+            if number % 2 and part not in seen:
+                seen.add(part)
+                ids += self.encode_marks(part)
+            elif part:
+                ids += self.encode(part)
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:

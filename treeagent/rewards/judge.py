@@ -299,7 +299,7 @@ def _questions_by_vote(config: JudgeConfig, *, separately: bool) -> list[list[st
 def _quoted_episode(messages: Sequence[Message]) -> str:
     """An episode as quoted text. Every line names its speaker, so that no turn can contain an answer of the
     environment."""
-    lines = ((each.role, line) for each in messages for line in storable(each.content).splitlines() or [""])
+    lines = ((each.role, line) for each in messages for line in each.content.splitlines() or [""])
     return quoted("\n".join(f"[{role}] {line}" for role, line in lines))
 
 
