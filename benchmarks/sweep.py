@@ -1,11 +1,13 @@
-"""Where does tree search beat independent samples? One policy on planning problems of many sizes.
+"""Where does tree search beat independent samples? One policy, evaluated at horizons of many lengths.
 
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
+    .venv/bin/python -m benchmarks.sweep --ladder sokoban --seeds 0 1 2
 
-A policy trained from scratch imitates a planner that makes mistakes, on problems of sizes 2 to 6. Its value head learns
-from how these demonstrations ended, and then from the policy's own trees. The policy is evaluated at each size alone,
-and at size 8, which it was not trained on. The horizon H of a size is the mean length of the planner's plans, including
-the final "finish". Every search method has the same limit of generated tokens per task and sees no reward.
+A ladder is an environment with rungs: kinds of tasks that need more and more decisions (``benchmarks.ladders``). For
+each seed, a policy trained from scratch imitates a demonstrator that makes mistakes, at the ladder's training settings.
+Its value head learns from how these demonstrations ended, and then from the policy's own trees. The policy is evaluated
+at each rung alone. The horizon H of a rung is the mean length of the demonstrator's episodes without mistakes. Every
+search method has the same limit of generated tokens per task and sees no reward.
 
 The figures of a row explain its success. ``p`` is the share of sampled episodes that succeed, and q = p^(1/H). In rows
 that keep trees, "at 100 steps" is the success after the first 100 environment steps, and "at 10 s" that after the first
@@ -19,10 +21,12 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.command import parser, record_of, settings_of
+from benchmarks.ladders import LADDERS, Rung
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.report.anytime import moments
@@ -44,21 +48,8 @@ from treeagent.views.signal import signal_figures, value_signal
 from treeagent.workers.processes import run_jobs
 
 QUESTION = "From which horizon on does tree search beat independent samples, with a policy that learnt?"
-POLICY = (
-    "environment.options={domain='tireworld', size=[2, 6], show='changes', show_commands=true, hide=['road']}",
-    "environment.max_steps=24",
-    "warm_start.episodes=3000",
-    "warm_start.tasks=3000",
-    "warm_start.noise=0.1",
-    "warm_start.max_tokens=640",
-    "warm_start.training.max_steps=700",
-    "workers=1",
-    "threads=1",
-)
-"""Overrides of the recipe planning for the policy's run, on one core. The policy reads which roads lead on from its
-place, and where spare tires are, but not the map. So a wrong road looks like the right one."""
-ACTION_TOKENS = 10
-"""Approximate number of tokens in a turn of this policy."""
+_MOST_STEPS = 400
+"""Limit of an episode of the demonstrator."""
 STEP_SECONDS = 0.1
 STEPS, SECONDS = (50, 100, 200, 400), (5, 10, 20, 40)
 """Limits of environment steps, and of seconds if each step takes ``STEP_SECONDS`` besides the time of the search."""
@@ -87,29 +78,30 @@ WAYS: dict[str, Way] = {
 
 def main() -> None:
     options = parser(__doc__, "sweep")
-    options.add_argument("--runs", type=Path, default=Path("runs/sweep"), help="where the policies are trained")
-    options.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4, 5, 6, 7, 8])
-    options.add_argument("--tokens", type=int, nargs="+", default=[800], help="limits of a task")
-    options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and size")
+    options.add_argument("--ladder", choices=list(LADDERS), default="tireworld")
+    options.add_argument("--runs", type=Path, help="where the policies are trained; by default runs/NAME")
+    options.add_argument("--rungs", nargs="+", metavar="RUNG", help="names of rungs; by default all")
+    options.add_argument("--tokens", type=int, nargs="+", help="limits of a task; by default the ladder's")
+    options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and rung")
     options.add_argument("--split", choices=["validation", "test"], default="test")
     options.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
     arguments = options.parse_args()
+    ladder = LADDERS[arguments.ladder]
+    if arguments.ladder != "tireworld" and arguments.name == "sweep":
+        arguments.name = f"sweep_{arguments.ladder}"
+    runs = arguments.runs or Path("runs") / arguments.name
+    rungs = [rung for rung in ladder.rungs if rung.name in (arguments.rungs or [each.name for each in ladder.rungs])]
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
-            config = load_config(find_recipe("planning"), [*POLICY, *arguments.set], seed=seed)
-            with Run.create(arguments.runs / f"seed{seed}", config, resume=True) as run:
+            config = load_config(find_recipe(ladder.recipe), [*ladder.settings, *arguments.set], seed=seed)
+            with Run.create(runs / f"seed{seed}", config, resume=True) as run:
                 checkpoint = train_policy(config, run)
-            for size, tokens, name in (
-                (size, tokens, name)
-                for size in arguments.sizes
-                for tokens in arguments.tokens
-                for name in arguments.only
-            ):
+            for rung, tokens, name in product(rungs, arguments.tokens or [ladder.tokens], arguments.only):
                 way = WAYS[name]
-                settings = at_size(config, size, tokens, way)
+                settings = at_rung(config, rung, tokens, ladder.action_tokens, way)
                 arm, more = (
-                    f"{name}, size {size}, {tokens} tokens",
+                    f"{name}, {rung.name}, {tokens} tokens",
                     {"tasks": arguments.tasks, "split": arguments.split},
                 )
                 settings_hash = digest(settings_of(settings) | {"mode": way.mode} | more)
@@ -118,7 +110,7 @@ def main() -> None:
                     row = measure_arm(
                         settings, checkpoint, way.mode, (arm, seed, settings_hash), tasks_played, arguments.split
                     )
-                    record.add(replace(row, figures={**row.figures, "size": size, "tokens": tokens}))
+                    record.add(replace(row, figures={**row.figures, "tokens": tokens}))
                     rounded = {name: round(value, 2) for name, value in row.figures.items()}
                     steps, tokens_spent = row.environment_steps / row.tasks, row.generated_tokens / row.tasks
                     print(
@@ -136,12 +128,12 @@ def train_policy(config: RunConfig, run: Run) -> Path:
     return fit_base(config, run, progress, warm)
 
 
-def at_size(config: RunConfig, size: int, tokens: int, way: Way) -> RunConfig:
-    """The settings of an evaluation at one size."""
+def at_rung(config: RunConfig, rung: Rung, tokens: int, action_tokens: int, way: Way) -> RunConfig:
+    """The settings of an evaluation at one rung."""
     base = config.environment
-    environment = replace(base, options={**base.options, "size": size}, max_steps=4 * size)
-    # Beam search and REBASE go down once. They are as wide as the limit allows for a plan of two actions per road.
-    wide = max(2, tokens // (ACTION_TOKENS * 2 * size))
+    environment = replace(base, options={**base.options, **rung.options}, max_steps=rung.max_steps)
+    # Beam search and REBASE go down once. They are as wide as the limit allows for a plan of half of the steps.
+    wide = max(2, tokens // (action_tokens * rung.max_steps // 2))
     once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
     search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
     return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
@@ -170,16 +162,17 @@ def measure_arm(
 
 
 def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int]:
-    """The number of actions that the planner takes for each task."""
-    env, lengths = environment(config), list[int]()
+    """The number of actions that the demonstrator takes for each task if it makes no mistakes, whatever the limit of
+    the settings."""
+    env, lengths = environment(replace(config, environment=replace(config.environment, max_steps=_MOST_STEPS))), []
     player = env.demonstrator(0.0)
     assert player is not None
     for task in tasks_at(env, split, task_range):
         env.reset(options={"task": task})
-        steps = 0
-        while env.legal_actions():
-            env.step(player.act(random.Random(0))[1])
-            steps += 1
+        steps, ended = 0, False
+        while not ended:
+            _, _, terminated, truncated, _ = env.step(player.act(random.Random(0))[1])
+            steps, ended = steps + 1, terminated or truncated
         lengths.append(steps)
     return lengths
 

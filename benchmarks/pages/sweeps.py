@@ -44,19 +44,19 @@ def step_chance(result: Result, size: str, tokens: str) -> float:
 
 
 def sweep_table(result: Result, tokens: str) -> str:
-    """A table with a line per size: horizon, p, q and the crossing that q predicts, AUC of V among siblings, success of
-    each search method, and how often a success was found."""
+    """A table with a line per rung: its name, horizon, p, q and the crossing that q predicts, AUC of V among siblings,
+    success of each search method, and how often a success was found."""
     ways = _methods_at_all_sizes(result, tokens)
     lines = []
     for size in sweep_sizes(result):
         p = estimate([100 * row.figures["p"] for row in _rows(result, _CONTROL, size, tokens)])
         q = step_chance(result, size, tokens)
-        line = [f"{horizon(result, size):g}", spread(p), decimal(q, 2) if q else ""]
+        line = [size, f"{horizon(result, size):g}", spread(p), decimal(q, 2) if q else ""]
         line.append(decimal(predicted_crossing(result, tokens, [size])) if q else "")
         line.append(_mean(result, _SEARCH, size, tokens, "value_siblings"))
         line += [spread(mean(result, f"{way}, {size}, {tokens}"), digits=0) for way in ways]
         lines.append([*line, *(_mean(result, way, size, tokens, "found") for way in (_CONTROL, _SEARCH))])
-    head = ["H", "p, %", "q", "crossing predicted", "V of siblings, AUC", *(f"{way}, %" for way in ways)]
+    head = ["tasks", "H", "p, %", "q", "crossing predicted", "V of siblings, AUC", *(f"{way}, %" for way in ways)]
     return markdown([*head, f"{_CONTROL} found, share", f"{_SEARCH} found, share"], lines)
 
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from benchmarks.horizon import Ladder, climbs, words_taken
-from benchmarks.sweep import POLICY, WAYS, at_size, of_trees, plan_lengths, sampled
+from benchmarks.ladders import LADDERS
+from benchmarks.sweep import WAYS, at_rung, of_trees, plan_lengths, sampled
 from treeagent.config import load_config
 from treeagent.envs import make_env
 from treeagent.envs.planning import PlanningEnv
@@ -55,17 +56,21 @@ def test_success_at_fewer_steps_is_that_of_the_episodes_within_them() -> None:
     assert figures["value_auc_ends"] > 0.99
 
 
-def test_a_size_is_evaluated_with_a_limit_of_steps_that_fits_it() -> None:
-    config = load_config(find_recipe("planning"), POLICY)
-    settings = at_size(config, 3, 500, WAYS["beam"])
+def test_a_rung_is_evaluated_with_a_limit_of_steps_that_fits_it() -> None:
+    ladder = LADDERS["tireworld"]
+    config = load_config(find_recipe(ladder.recipe), ladder.settings)
+    settings = at_rung(config, ladder.rungs[1], 500, ladder.action_tokens, WAYS["beam"])
     assert settings.environment.options == {**config.environment.options, "size": 3}
     assert settings.environment.max_steps == 12
     assert settings.search.limits == Limits(generated_tokens=500)
     assert settings.search.candidates == WAYS["beam"].search["candidates"]
+    assert settings.search.rebase.width == 2 * settings.search.beam.width == 500 // (10 * 6)
 
 
 def test_the_horizon_is_the_planner_s() -> None:
-    settings = at_size(load_config(find_recipe("planning"), POLICY), 3, 500, WAYS["greedy"])
+    ladder = LADDERS["tireworld"]
+    config = load_config(find_recipe(ladder.recipe), ladder.settings)
+    settings = at_rung(config, ladder.rungs[1], 500, ladder.action_tokens, WAYS["greedy"])
     lengths = plan_lengths(settings, range(4, 8), "test")
     env = make_env("planning", settings.environment.options)
     assert isinstance(env, PlanningEnv)
@@ -73,3 +78,11 @@ def test_the_horizon_is_the_planner_s() -> None:
         env.reset(options={"task": task})
         plan = Planner(env.problem).plan(env.visit.state)
         assert plan is not None and length == len(plan) + 1
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_every_rung_has_valid_settings(name: str) -> None:
+    ladder = LADDERS[name]
+    config = load_config(find_recipe(ladder.recipe), ladder.settings)
+    for rung in ladder.rungs:
+        at_rung(config, rung, ladder.tokens, ladder.action_tokens, WAYS["mcts"])

@@ -424,7 +424,7 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
         ({"domain_file": "finish.pddl", "problems": "."}, "has an action finish"),
         ({"size": 1}, "refuses option size=1"),
         ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
-        ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
+        ({"size": [3, 31]}, r"refuses option size=.*from 2 to 30"),
         ({"domain": "chess"}, "refuses option domain='chess'"),
         ({"problems": {"held-out": "."}}, "refuses option problems"),
     ],

@@ -63,6 +63,9 @@ class ScratchSizes:
     """Hidden size of a model from scratch."""
     heads: Annotated[int, Field(gt=0)] = 4
     """Number of attention heads of a model from scratch; ``width`` must be a multiple of twice this number."""
+    context: Annotated[int, Field(gt=0)] = 1024
+    """Tokens of the longest conversation that a model from scratch reads. Raise it for long episodes, together with
+    ``warm_start.max_tokens``."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -77,8 +80,6 @@ class ScratchConfig(ScratchSizes):
 
     vocabulary: Annotated[int, Field(ge=300)] = 1024
     """Largest vocabulary of the tokenizer, in tokens."""
-    context: Annotated[int, Field(gt=0)] = 1024
-    """Length of the longest conversation, in tokens."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -17,8 +17,8 @@ Sizes = int | tuple[int, int]
 
 def _ordered(sizes: Sizes) -> Sizes:
     least, greatest = (sizes, sizes) if isinstance(sizes, int) else sizes
-    if not 2 <= least <= greatest <= 20:
-        raise ValueError("give a size from 2 to 20, or the least and the greatest one, such as [2, 8]")
+    if not 2 <= least <= greatest <= 30:
+        raise ValueError("give a size from 2 to 30, or the least and the greatest one, such as [2, 8]")
     return sizes
 
 
