@@ -76,7 +76,7 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
             for solved in _NOTES:
                 if with_outcome := [edge for edge in edges if ends[id(edge)][solved]]:
                     continuations.append(
-                        (_prompt_with_outcome(policy.chat, tree, start, solved) + behind, with_outcome, solved)
+                        (prompt_with_note(policy.chat, tree, start, _NOTES[solved]) + behind, with_outcome, solved)
                     )
     longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in continuations]
     refused = policy.generator.refusal
@@ -103,8 +103,12 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
                 edge.divergence = sum(changes) / found.total()
 
 
-def _prompt_with_outcome(chat: ChatFormat, tree: Tree, start: Node, known: bool) -> tuple[int, ...]:
-    """The token ids of the prompt at ``start``, a node where a prompt begins, with the outcome told before the task."""
+def prompt_with_note(chat: ChatFormat, tree: Tree, start: Node, note: str) -> tuple[int, ...]:
+    """The token ids of the prompt at ``start``, a node where a prompt begins, with a note before the task.
+
+    Raises:
+        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched it.
+    """
     messages = as_read(start.state.messages, start.left_out)
     if chat.prompt_ids(messages) != start.context_ids:
         raise UserError(
@@ -112,7 +116,7 @@ def _prompt_with_outcome(chat: ChatFormat, tree: Tree, start: Node, known: bool)
             "that searched it: name that policy by --model, with its policy.instructions, policy.shots and "
             "policy.format"
         )
-    return chat.prompt_ids(_with_note(messages, _NOTES[known]))
+    return chat.prompt_ids(_with_note(messages, note))
 
 
 def _with_note(messages: Sequence[Message], note: str) -> tuple[Message, ...]:
