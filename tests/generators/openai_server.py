@@ -68,6 +68,8 @@ class OpenAIServer:
     """The API key that it accepts; empty for any."""
     fault: Callable[[Body], "Fault | None"] = lambda body: None
     """Returns a fault to send instead of the answer, or None."""
+    retry_after: str = ""
+    """The header Retry-After of every answer; empty sends none."""
     asked: list[Body] = field(default_factory=list[Body])
     in_flight: int = 0
     most_in_flight: int = 0
@@ -229,6 +231,8 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text.encode())))
             self.send_header("Retry-After-Ms", "20")
+            if server.retry_after:
+                self.send_header("Retry-After", server.retry_after)
             self.end_headers()
             self.wfile.write(text.encode())
 

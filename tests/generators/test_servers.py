@@ -195,6 +195,22 @@ def test_a_server_that_is_full_passes_a_request_on_and_stays(two: tuple[OpenAISe
     assert len(one.asked) == before + 2
 
 
+def test_a_pool_that_is_full_waits_as_long_as_its_servers_ask(
+    two: tuple[OpenAIServer, OpenAIServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_LONGEST_WAIT", 0.3)
+    generator, mine = remote(*two), prompt_for(*two)
+    expected, before = draw(generator, mine), sum(len(server.asked) for server in two)
+    for server in two:
+        server.retry_after = "1"
+        asked = len(server.asked)
+        server.fault = lambda body, server=server, asked=asked: 429 if len(server.asked) == asked + 1 else None  # type: ignore[misc]
+    started = time.monotonic()
+    assert draw(generator, mine) == expected
+    assert time.monotonic() - started >= 0.3
+    assert sum(len(server.asked) for server in two) == before + 3
+
+
 def test_connections_end_with_the_generator(two: tuple[OpenAIServer, OpenAIServer]) -> None:
     generator = remote(*two)
     clients = [server.client for server in generator.servers]
