@@ -34,8 +34,9 @@ class AdvantageConfig:
     """How actions are scored, and which actions are left out."""
 
     kind: Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae", "graph", "pivot"] = "q"
-    """Formula of the advantage. "q" compares the search values of siblings, "gae" (PPO) compares each step with the
-    value function, and the others compare the trajectories of a task's trees with each other."""
+    """Formula of the advantage. "q" compares the search values of siblings, "graph" does so in the graph of a
+    task's trees, "pivot" compares the success found beyond siblings, "gae" (PPO) compares each step with the value
+    function, and the others compare the trajectories of a task's trees with each other."""
     min_visits: Annotated[int, Field(gt=0)] = 1
     """Minimum visit count N(s,a) of an action that gets an advantage."""
     grpo: GRPOConfig = Field(default_factory=GRPOConfig)
