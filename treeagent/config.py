@@ -489,13 +489,14 @@ class EvaluateConfig:
     """Number of samples (N) of best-of-N, which replaces ``search.limits.simulations`` in this mode."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
-    likelihood_weight: Annotated[float, Field(ge=0)] = 0.02
-    """λ of ``decision`` "leaf", which ranks ends by V + λ log π(path), in reward units per nat; scale it with the range
-    of ``environment.returns``. At 0, ends that V overrates are taken, however unlikely the policy finds them."""
+    likelihood_weight: Annotated[float, Field(ge=0)] = 0.1
+    """λ of ``decision`` "leaf", which ranks ends by V + λ ℓ. ℓ is the mean of log π over the turns of the path, in
+    nats, and λ is in reward units per nat; scale it with the range of ``environment.returns``. At 0, ends that V
+    overrates are taken, however unlikely the policy finds them."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
-    """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ log π of the
-    best end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for
-    ``decision`` "leaf", and not for lookahead, with ``replays`` or with ``rewards.budgets``."""
+    """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best
+    end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for ``decision`` "leaf",
+    and not for lookahead, with ``replays`` or with ``rewards.budgets``."""
     replays: Annotated[int, Field(ge=0)] = 0
     """For stochastic environments: how often each of the best plans of a finished tree is executed again, with other
     random outcomes, before one is chosen. 0 chooses by the outcomes seen in the search. Only for ``decision``

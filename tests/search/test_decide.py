@@ -1,10 +1,12 @@
 """From statistics to actions, on hand-made trees."""
 
+from dataclasses import replace
+
 import pytest
 from toy_search import act, begin, task
 
 from treeagent.search.decide import Decision, best_path, most_visited_path
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, mean_logprob
 
 
 def edge(name: str, visits: int, q: float, *below: Edge, reward: float | None = 0.0, prior: float = 0.1) -> Edge:
@@ -122,9 +124,21 @@ def test_gumbel_weighs_priors_against_values() -> None:
 
 
 def test_an_end_that_the_policy_finds_unlikely_loses_by_the_weight_of_its_likelihood() -> None:
-    # act() gives each action a log-probability of -1: two steps against one.
-    grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, ends("c", 1, 0.85)))
-    assert sum(each.action.logprob for each in grown.root.edges) == -2
+    # act() gives each action a log-probability of -1; that of c is -3, so that the mean of its path is -2.
+    last = ends("c", 1, 0.85)
+    last.action = replace(last.action, logprobs=(-3.0,))
+    grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, last))
     assert names(best_path(grown, "leaf")) == "bc"
     assert names(best_path(grown, "leaf", likelihood_weight=0.04)) == "bc"  # 0.85 - 0.08 against 0.80 - 0.04
     assert names(best_path(grown, "leaf", likelihood_weight=0.06)) == "a"  # 0.85 - 0.12 against 0.80 - 0.06
+
+
+def test_a_long_path_of_likely_turns_is_not_unlikely() -> None:
+    grown = tree(ends("a", 1, 0.80), edge("b", 1, 0.85, edge("c", 1, 0.85, ends("d", 1, 0.85))))
+    assert names(best_path(grown, "leaf", likelihood_weight=10.0)) == "bcd"
+
+
+def test_a_thought_is_a_part_of_its_turn() -> None:
+    thought = edge("t", 1, 0.5, ends("c", 1, 0.5))
+    thought.action = replace(thought.action, call="")
+    assert thought.thought and mean_logprob([thought, *thought.child.edges]) == -2  # type: ignore[union-attr]

@@ -33,7 +33,7 @@ def test_the_gain_by_hand() -> None:
 )
 def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, episodes: int) -> None:
     """Each episode has two steps of -1 nat and pays 0.6. Of 10 episodes, the possible gain after 4 is 0.6 * 0.4 = 0.24,
-    after 3 0.28, after 2 0.32, after 1 0.36. With λ = 0.1 the end is worth 0.4, so it is 0.24 after 6 and 0.3 after
+    after 3 0.28, after 2 0.32, after 1 0.36. With λ = 0.1 the end is worth 0.5, so it is 0.2 after 6 and 0.25 after
     5."""
     world = Written(ends={"aa": 0.6})
     config = SearchConfig(Limits(simulations=10), method="best_of_n")

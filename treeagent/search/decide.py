@@ -5,7 +5,7 @@ from typing import Literal
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import best_root_edge, improved_policy, is_explored
-from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
+from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_logprob, path_return
 
 Decision = Literal["visits", "value", "leaf", "gumbel"]
 
@@ -23,17 +23,19 @@ def best_path(
 
     Args:
         decision: how to choose.
-            "leaf" takes the end with the greatest G + λ log π(path), where V replaces a withheld reward. Ties go to the
-            likelier end, then to the nearer one. Ends at a limit count only if no path ended the task. If the tree has
-            no end, it works like "visits".
+            "leaf" takes the end with the greatest G + λ ℓ, where ℓ is the ``mean_logprob`` of its path and V replaces a
+            withheld reward. Ties go to the likelier end, then to the nearer one. Ends at a limit count only if no path
+            ended the task. If the tree has no end, it works like "visits".
             "visits" follows at every step the child with the greatest Q among the most visited ones and those beyond
             which search has seen everything.
             "value" follows the child with the greatest Q.
             "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
             and below the root the action with the greatest probability in the improved policy.
-        likelihood_weight: λ, in reward units per nat. Among policies within a bound on their KL divergence from π,
-            π exp(V/λ) is the best (Korbak et al. 2022, equation 3), and "leaf" takes its mode. It guards against paths
-            that V overrates and that the policy itself finds unlikely.
+        likelihood_weight: λ, in reward units per nat and turn. It guards against paths that V overrates and that the
+            policy itself finds unlikely. Among policies within a bound on their KL divergence from π, π exp(V/λ') is
+            the best (Korbak et al. 2022, equation 3), and its mode has the greatest V + λ' log π. A path of T turns may
+            diverge T times as far as one turn, so λ' is λ / T. With one λ' for all paths, the many turns of a long
+            success would rank it below a short failure.
         allowed: whether a path from the root may be taken, for example because it keeps a budget. If a path is not
             allowed, its continuations are not allowed either. If no path is allowed, the result is empty.
     """
@@ -64,8 +66,8 @@ def end_rank(tree: Tree, path: Sequence[Edge], node: Node, likelihood_weight: fl
     A path cut off by a limit has earned only its rewards, because V(s) beyond the limit would never be collected. It
     therefore ranks below every path that ended the task.
     """
-    logprob = path_logprob(path)
-    return node.terminated, path_return(path, tree.discount) + likelihood_weight * logprob, logprob, -len(path)
+    total = path_return(path, tree.discount) + likelihood_weight * mean_logprob(path)
+    return node.terminated, total, path_logprob(path), -len(path)
 
 
 def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = lambda path: True) -> list[Edge]:

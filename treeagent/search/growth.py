@@ -68,7 +68,7 @@ class Growth:
     succeeded: bool = False
     """Whether a finished path has reached ``stop_at_return``."""
     best: float = -math.inf
-    """Return + λ log π of the best end of the task so far. Updated only for a search with ``Enough``."""
+    """G + λ ℓ of the best end of the task so far (``Enough``). Updated only for a search with ``Enough``."""
     bootstrap: bool = False
     """As in ``SearchConfig``."""
     failure: str = ""

@@ -325,6 +325,11 @@ def path_logprob(path: Sequence[Edge]) -> float:
     return sum(edge.action.logprob for edge in path)
 
 
+def mean_logprob(path: Sequence[Edge]) -> float:
+    """The mean of log π over the turns of a path, in nats. A thought alone is a part of the turn of its action."""
+    return path_logprob(path) / max(sum(not edge.thought for edge in path), 1)
+
+
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     """All paths on which the episode is over: the task ended, or its own limit was reached (``Node.final``)."""
     return (path for path, node in tree.walk() if path and node.final)

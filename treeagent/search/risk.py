@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from treeagent.search.growth import Growth, estimate_nodes, take_step
-from treeagent.search.node import Edge, Node, Tree, path_logprob, path_return
+from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_return
 from treeagent.types import Dynamics, Value
 
 Plan = Sequence[Edge]
@@ -47,8 +47,8 @@ async def safest(
     likelihood_weight: float = 0.0,
     step_seconds: float | None = None,
 ) -> list[Plan]:
-    """For each tree, the plan with the greatest CVaR_α(G) + λ log π over its replays. Ties go to the first; the result
-    is empty for a tree without plans.
+    """For each tree, the plan with the greatest CVaR_α(G) + λ ℓ over its replays, where ℓ is its ``mean_logprob``. Ties
+    go to the first; the result is empty for a tree without plans.
 
     The steps of replays count in the trees' budgets. A replay that the environment breaks off, or whose end no request
     could estimate, is left out, and its reason becomes the tree's error.
@@ -59,7 +59,7 @@ async def safest(
         plans: the plans of each tree, in order of preference.
         replays: how often each plan is replayed.
         level: α of ``cvar``.
-        likelihood_weight: λ, in reward units per nat.
+        likelihood_weight: λ, in reward units per nat and turn.
     """
 
     async def rank(tree: Tree, plan: Plan) -> float:
@@ -71,7 +71,7 @@ async def safest(
             tree.budget.add(growth.tree.budget)
             tree.error = tree.error or growth.tree.error or growth.failure
         returns = [path_return(path, tree.discount) for growth, path in unbroken if not growth.failure]
-        return (cvar(returns, level) if returns else -math.inf) + likelihood_weight * path_logprob(plan)
+        return (cvar(returns, level) if returns else -math.inf) + likelihood_weight * mean_logprob(plan)
 
     async def choose(tree: Tree, candidates: Sequence[Plan]) -> Plan:
         # Plan by plan, so that the snapshots of one plan's replays are freed before the next plan starts.

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class Enough:
     """When a search whose decision is "leaf" ends before its limits.
 
-    The best end so far is the one with the greatest G + λ log π(path), and G_max is the greatest return that an episode
-    can have. Ends at a limit of the environment do not count, because every end of the task ranks above them.
+    The best end so far is the one with the greatest G + λ ℓ, where ℓ is the ``mean_logprob`` of its path. G_max is the
+    greatest return that an episode can have. Ends at a limit of the environment do not count, because every end of the
+    task ranks above them.
     """
 
     lowest: float
@@ -26,10 +27,10 @@ class Enough:
         it with probability 1 - s, where s is the share of the limits that is spent. It gains at most the difference
         between G_max and the best end so far. So the search ends when
 
-            (1 - s) (G_max - max_{ends} (G + λ log π(path))) < least_gain
+            (1 - s) (G_max - max_{ends} (G + λ ℓ)) < least_gain
 
         Args:
-            best: max (G + λ log π) of the ends so far; -∞ if there is none.
+            best: max (G + λ ℓ) of the ends so far; -∞ if there is none.
             share: s, less than 1.
         """
         return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
