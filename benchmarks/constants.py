@@ -22,7 +22,7 @@ from treeagent.search.limits import Limits
 
 QUESTION = "Which constants of tree search solve most validation tasks?"
 EXPLORATION = (0.25, 0.5, 1.0, 2.0)
-LIKELIHOOD = (0.0, 0.01, 0.02, 0.05, 0.1)
+LIKELIHOOD = (0.0, 0.05, 0.1, 0.2, 0.4)
 GAIN = (0.01, 0.02, 0.03, 0.05)
 
 
