@@ -377,11 +377,22 @@ def played(result: Result, split: str = "held-out") -> str:
     return f"{'; '.join(parts)}.{marked}"
 
 
+_BY_SUM = frozenset(
+    (
+        *("budgets", "capacity", "constants", "constants_toolbox", "imagined_plans", "methods", "quickstart"),
+        *("quickstart_llm", "rewards", "rewards_toolbox", "robustness", "sweep", "tireworld_llm", "toolbox", "values"),
+    )
+)
+"""Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
+_RULE_BY_SUM = "Here search ranked ends by V + λ Σ log π, with the sum over the turns of a path instead of their mean."
+
+
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
     sentence = f"Measured in {_duration(result.seconds)} on {_joined_distinct(map(_machine_name, result.sessions))}"
     commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
-    return f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
+    sentence = f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
+    return f"{sentence} {_RULE_BY_SUM}" if result.name in _BY_SUM else sentence
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:
