@@ -84,7 +84,9 @@ def taught_rows(tree: Tree, teacher: LLMPolicy, aucs: dict[str, list[float]]) ->
                 for name, each in zip(("auc of the policy", "auc"), logprobs, strict=True):
                     own = edges.index(path[index])
                     others = [other for number, other in enumerate(each) if number != own]
-                    aucs[name].append(statistics.fmean(each[own] > other for other in others))
+                    aucs[name].append(
+                        statistics.fmean((each[own] > other) + (each[own] == other) / 2 for other in others)
+                    )
             may = [tree.may_prefer(edge) and not edge.action.error for edge in edges]
             weights = [math.exp(each - max(logprobs[1])) * ok for each, ok in zip(logprobs[1], may, strict=True)]
             if total := sum(weights):
@@ -123,7 +125,7 @@ def learn(config: RunConfig, start: Path, trees: Sequence[Tree], taught: bool, o
 
 
 def main() -> None:
-    options = starting(__doc__, "updates_more", out="runs/updates_more")
+    options = starting(__doc__, "teacher", out="runs/updates_more")
     options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
     arguments = options.parse_args()
     with record_of(arguments, QUESTION) as record:

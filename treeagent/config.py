@@ -453,9 +453,6 @@ class UpdateConfig:
     """Policy gradient on tree advantages."""
     reward: RewardTraining = Field(default_factory=RewardTraining)
     """Training of a reward model, on the pairs that ``pairs`` selects and on pairs of ends of one task."""
-    observations: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of an extra loss beside every update: the mean negative log-likelihood of the environment's answers in the
-    trees, in nats a token."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Maximum number of tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"

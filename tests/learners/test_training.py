@@ -25,7 +25,7 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import ExtraLoss, Hooks, TrainingDiverged, TrainResult
+from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
 from treeagent.store import StoreError
 
 SFT = SFTConfig(max_steps=7, batch_size=4, save_every=2, validate_every=2, log_every=1)
@@ -307,23 +307,6 @@ def test_the_router_of_experts_comes_back_as_it_was_lent(
     before = (model.config.output_router_logits, model.config.router_aux_loss_coef)
     run(model, make_head(), tokenizer, {})
     assert (model.config.output_router_logits, model.config.router_aux_loss_coef) == before
-
-
-def test_an_extra_loss_adds_its_gradient(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Plain gradient descent on two parts of one loss: the second half of the rows as an extra loss of weight 1 moves
-    the weights as if its gradient had been added."""
-    rows = [replace(row, value_positions=(), value_targets=()) for row in token_rows(2)]
-    config = SFTConfig(max_steps=1, batch_size=1, log_every=1)
-    seen: list[dict[str, float]] = []
-    alone, both = make_model(), make_model()
-    train_sft(alone, tokenizer, rows[:1], config, on_metrics=lambda row: seen.append(dict(row)))
-    extra = ExtraLoss(rows[1:], 2.0)
-    train_sft(both, tokenizer, rows[:1], config, extra_loss=extra, on_metrics=lambda row: seen.append(dict(row)))
-    labels = torch.tensor([[i if m else -100 for i, m in zip(rows[1].token_ids, rows[1].mask, strict=True)]])
-    own = make_model()(input_ids=torch.tensor([rows[1].token_ids]), labels=labels).loss.item()
-    assert seen[1]["observations"] == pytest.approx(own, rel=1e-4)
-    assert seen[1]["loss"] == pytest.approx(seen[0]["loss"] + 2.0 * own, rel=1e-4)
-    assert seen[1]["grad_norm"] != pytest.approx(seen[0]["grad_norm"])
 
 
 def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

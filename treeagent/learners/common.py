@@ -2,7 +2,6 @@
 checkpoints."""
 
 import gc
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +22,12 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
-from treeagent.learners.batches import Batches, pad, padded
+from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.memory import Inputs, SavedGradients, return_memory, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
-from treeagent.learners.watch import ExtraLoss, Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
+from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 from treeagent.types import UserError
 
 Model = PreTrainedModel | PeftModel
@@ -158,10 +157,8 @@ class Learner(Trainer):
     fingerprint: str
     """Fingerprint of the configuration and the rows; empty if no checkpoints are written."""
     head: ValueHead | None = None
-    extra_loss: ExtraLoss | None = None
     optimiser: str = "adamw"
     aux_loss_enabled: bool
-    _metrics: Any  # TRL's trainers collect their metrics here
     rows_per_batch: int
     """Rows of a whole batch."""
     parts: int = 1
@@ -201,26 +198,12 @@ class Learner(Trainer):
                 gc.collect()
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
-        if self.extra_loss is not None:
-            loss = loss + self._add_extra_loss(model, self.extra_loss)
         if saved is not None:
             saved.add()
         everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
             raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
         return loss
-
-    def _add_extra_loss(self, model: nn.Module, extra: ExtraLoss) -> Tensor:
-        """Add the gradients of the second loss on rows drawn for this step. Returns the loss."""
-        rng = random.Random(f"{self.args.seed}/{self.state.global_step}")
-        rows = [extra.rows[rng.randrange(len(extra.rows))] for _ in range(self.rows_per_batch)]
-        labels = [[i if m else -100 for i, m in zip(row.token_ids, row.mask, strict=True)] for row in rows]
-        inputs = {**padded([row.token_ids for row in rows]), "labels": pad(labels, torch.long, -100)}
-        inputs = {name: each.to(self.accelerator.device) for name, each in inputs.items()}
-        loss = extra.weight * model(**inputs, use_cache=False).loss / self.current_gradient_accumulation_steps
-        self.accelerator.backward(loss)
-        self._metrics["train"]["observations"].append(loss.item() / extra.weight)
-        return cast(Tensor, loss.detach())
 
     def compute_loss(
         self, model: nn.Module, inputs: Inputs, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -324,7 +307,6 @@ def fit(
     trainer.batches, trainer.optimiser, trainer.rows_per_batch = batches, config.optimiser, config.batch_size
     batches.processes = trainer.accelerator.num_processes
     trainer.watch = watch = Watch(model, config, hooks)
-    trainer.extra_loss = hooks.get("extra_loss")
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
     folder = hooks.get("checkpoint_dir")

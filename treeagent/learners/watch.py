@@ -1,7 +1,7 @@
 """Observe a running trainer: metrics, progress, validation, the best weights, divergence."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -14,7 +14,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from treeagent.learners.checkpoints import Progress
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.sharding import run_on_leader, shared_as, whole
-from treeagent.views.tokens import TokenRow
 
 
 class TrainingDiverged(RuntimeError):
@@ -34,17 +33,6 @@ class Hooks(TypedDict, total=False):
     processes train together, only the first one calls it."""
     checkpoint_dir: Path | None
     """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
-    extra_loss: "ExtraLoss | None"
-    """A second loss of every forward pass, on rows of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraLoss:
-    """A second loss beside that of the learner: ``weight`` times the mean negative log-likelihood, in nats, of the
-    masked tokens of rows. Each forward pass draws as many of these rows as it has of its own."""
-
-    rows: Sequence[TokenRow]
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)

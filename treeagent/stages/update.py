@@ -27,7 +27,6 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import run_on_leader, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.learners.watch import ExtraLoss
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.constraint import mean_costs, next_multiplier
 from treeagent.rewards.reweigh import rescored
@@ -52,7 +51,6 @@ from treeagent.stages.play import execute, playable_together
 from treeagent.stages.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.store import shards
 from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
-from treeagent.views.early_experience import world_rows
 from treeagent.workers.launch import launch
 from treeagent.workers.machine import training_threads
 from treeagent.workers.processes import Workers, own_worker, run_jobs
@@ -245,9 +243,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         record_marks(job.scratch, job.marks)
     validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
-    if settings.observations:
-        answers = [row for tree in read_trees(job.trees, job.names) for row in world_rows(tree)]
-        hooks["extra_loss"] = ExtraLoss(answers, settings.observations)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     trained = None if isinstance(model, PeftModel) else model.num_parameters()
     match job.method:

@@ -10,9 +10,7 @@ from treeagent.search.node import Tree
 from treeagent.views.advantages.common import TINY, trajectories
 from treeagent.views.advantages.gae import GAEConfig, gae_advantages
 from treeagent.views.advantages.gigpo import gigpo_advantages
-from treeagent.views.advantages.graph import graph_advantages
 from treeagent.views.advantages.grpo import GRPOConfig, grpo_advantages
-from treeagent.views.advantages.pivot import pivot_advantages
 from treeagent.views.advantages.q import q_advantages
 from treeagent.views.advantages.rloo import rloo_advantages
 from treeagent.views.advantages.rows import AdvantageRow, advantage_rows
@@ -33,10 +31,9 @@ __all__ = [
 class AdvantageConfig:
     """How actions are scored, and which actions are left out."""
 
-    kind: Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae", "graph", "pivot"] = "q"
-    """Formula of the advantage. "q" compares the search values of siblings, "graph" does so in the graph of a
-    task's trees, "pivot" compares the success found beyond siblings, "gae" (PPO) compares each step with the value
-    function, and the others compare the trajectories of a task's trees with each other."""
+    kind: Literal["q", "tree_grpo", "treerl", "gigpo", "grpo", "rloo", "gae"] = "q"
+    """Formula of the advantage. "q" compares the search values of siblings, "gae" (PPO) compares each step with the
+    value function, and the others compare the trajectories of a task's trees with each other."""
     min_visits: Annotated[int, Field(gt=0)] = 1
     """Minimum visit count N(s,a) of an action that gets an advantage."""
     grpo: GRPOConfig = Field(default_factory=GRPOConfig)
@@ -88,10 +85,6 @@ def _raw_advantages(trees: Sequence[Tree], config: AdvantageConfig) -> dict[int,
         case "q":
             by_tree = (q_advantages(tree, config.min_visits) for tree in trees)
             return {edge: advantage for scored in by_tree for edge, advantage in scored.items()}
-        case "graph":
-            return graph_advantages(trees, config.min_visits)
-        case "pivot":
-            return {edge: scored for tree in trees for edge, scored in pivot_advantages(tree).items()}
         case "tree_grpo":
             return tree_grpo_advantages(trees)
         case "treerl":
