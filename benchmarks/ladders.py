@@ -14,7 +14,7 @@ class Rung:
     options: Options
     """Options of the environment that differ from those of the training."""
     max_steps: int
-    """Limit of an episode: about twice the actions of a plan."""
+    """Limit of an episode: about twice the mean length of a plan."""
 
 
 @dataclass(frozen=True)

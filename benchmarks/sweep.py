@@ -9,11 +9,12 @@ Its value head learns from how these demonstrations ended, and then from the pol
 at each rung alone. The horizon H of a rung is the mean length of the demonstrator's episodes without mistakes. Every
 search method has the same limit of generated tokens per task and sees no reward.
 
-The figures of a row explain its success. ``p`` is the share of sampled episodes that succeed, and q = p^(1/H). In rows
-that keep trees, "at 100 steps" is the success after the first 100 environment steps, and "at 10 s" that after the first
-10 seconds if each step took 0.1 s. What was spent later is cut off. A search without an end by then counts as failed,
-while an evaluation continues its plan greedily. ``value_siblings`` is the chance that V prefers the sibling that leads
-to a success.
+The figures of a row explain its success. ``p`` is the share of sampled episodes that succeed, and q = p^(1/H).
+``possible`` is the share of tasks that the demonstrator solves within the limit of an episode. In rows that keep trees,
+"at 100 steps" is the success after the first 100 environment steps, and "at 10 s" that after the first 10 seconds if
+each step took 0.1 s. What was spent later is cut off. A search without an end by then counts as failed, while an
+evaluation continues its plan greedily. ``value_siblings`` is the chance that V prefers the sibling that leads to a
+success.
 """
 
 import random
@@ -148,7 +149,11 @@ def measure_arm(
         job = BatchJob(config, checkpoint, "sweep", 0, task_range, trees_at, split=split, mode=mode)
         [(_, (outcomes, seconds))] = run_jobs(evaluate_batch, [job], config)
         trees = list(read_as(from_record, Path(folder), "sweep"))
-    figures = {"horizon": statistics.fmean(plan_lengths(config, task_range, split))}
+    lengths = plan_lengths(config, task_range, split)
+    figures = {
+        "horizon": statistics.fmean(lengths),
+        "possible": statistics.fmean(length <= config.environment.max_steps for length in lengths),
+    }
     found = [outcome.success for outcome in outcomes if outcome.found]
     if trees:
         figures["found"] = len(found) / len(outcomes)
@@ -162,7 +167,7 @@ def measure_arm(
 
 
 def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int]:
-    """The number of actions that the demonstrator takes for each task if it makes no mistakes, whatever the limit of
+    """The number of actions with which the demonstrator solves each task if it makes no mistakes, whatever the limit of
     the settings."""
     env, lengths = environment(replace(config, environment=replace(config.environment, max_steps=_MOST_STEPS))), []
     player = env.demonstrator(0.0)
@@ -171,8 +176,9 @@ def plan_lengths(config: RunConfig, task_range: range, split: Split) -> list[int
         env.reset(options={"task": task})
         steps, ended = 0, False
         while not ended:
-            _, _, terminated, truncated, _ = env.step(player.act(random.Random(0))[1])
+            _, reward, terminated, truncated, _ = env.step(player.act(random.Random(0))[1])
             steps, ended = steps + 1, terminated or truncated
+        assert terminated and reward > 0, f"the demonstrator fails at task {task.id}"
         lengths.append(steps)
     return lengths
 

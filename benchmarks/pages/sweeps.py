@@ -118,12 +118,12 @@ def success_words(result: Result, tokens: str) -> str:
         )
 
     more, less, level = (sizes_where(result, tokens, verdict) for verdict in ("more", "less", "level"))
-    sentences = [f"With {tokens}, tree search solves {solved(more)}."] if more else []
+    sentences = [f"Within {tokens}, tree search solves {solved(more)}."] if more else []
     if less:
-        sentences.append(f"It solves fewer of others: {solved(less)}.")
+        sentences.append(f"Tree search solves fewer than best-of-N elsewhere: {solved(less)}.")
     if level:
         horizons = _listed([f"{horizon(result, size):g}" for size in level])
-        sentences.append(f"At {horizons} decisions the two are level.")
+        sentences.append(f"At {horizons} decisions tree search and best-of-N are level.")
     return " ".join(sentences)
 
 

@@ -64,8 +64,7 @@ class ScratchSizes:
     heads: Annotated[int, Field(gt=0)] = 4
     """Number of attention heads of a model from scratch; ``width`` must be a multiple of twice this number."""
     context: Annotated[int, Field(gt=0)] = 1024
-    """Tokens of the longest conversation that a model from scratch reads. Raise it for long episodes, together with
-    ``warm_start.max_tokens``."""
+    """Tokens of the longest conversation that a model from scratch reads; long episodes need more."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:

@@ -37,7 +37,7 @@ def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
 
 def draw_blocks(size: int, rng: random.Random) -> list[str]:
     """Draw a problem with ``size`` blocks in random towers, to be rebuilt into other towers."""
-    names = [*ascii_lowercase, *(f"{letter}2" for letter in ascii_lowercase)][:size]
+    names = ascii_lowercase[:size]
     while True:
         (start, clear), (end, _) = _towers(names, rng), _towers(names, rng)
         goal = [fact for fact in end if fact[0] == "on"]
@@ -114,7 +114,7 @@ def _lines(objects: Mapping[str, str], init: Iterable[Fact], goal: Iterable[Fact
     return [" ".join((kind, *each)) for kind, part in parts.items() for each in part]
 
 
-def _towers(names: Sequence[str], rng: random.Random) -> tuple[list[Fact], list[str]]:
+def _towers(names: str, rng: random.Random) -> tuple[list[Fact], list[str]]:
     """Draw random towers. Returns a fact for each block, on another block or on the table, and the topmost blocks."""
     found, tops = list[Fact](), list[str]()
     for name in rng.sample(names, len(names)):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator, ConfigDict, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from treeagent.types import Split
@@ -15,10 +15,15 @@ Sizes = int | tuple[int, int]
 """The size of all problems, or the smallest and the largest size."""
 
 
-def _ordered(sizes: Sizes) -> Sizes:
+_LARGEST, _LONGEST_ROUTE = 20, 30
+"""The largest size of a problem, and that of tireworld, whose plans the planner finds fast."""
+
+
+def _ordered(sizes: Sizes, info: ValidationInfo) -> Sizes:
     least, greatest = (sizes, sizes) if isinstance(sizes, int) else sizes
-    if not 2 <= least <= greatest <= 30:
-        raise ValueError("give a size from 2 to 30, or the least and the greatest one, such as [2, 8]")
+    largest = _LONGEST_ROUTE if info.data.get("domain") == "tireworld" else _LARGEST
+    if not 2 <= least <= greatest <= largest:
+        raise ValueError(f"give a size from 2 to {largest}, or the least and the greatest one, such as [2, 8]")
     return sizes
 
 
