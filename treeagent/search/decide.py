@@ -31,11 +31,11 @@ def best_path(
             "value" follows the child with the greatest Q.
             "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
             and below the root the action with the greatest probability in the improved policy.
-        likelihood_weight: λ, in reward units per nat and turn. It guards against paths that V overrates and that the
+        likelihood_weight: λ, in reward units per nat. It guards against paths that V overrates and that the
             policy itself finds unlikely. Among policies within a bound on their KL divergence from π, π exp(V/λ') is
             the best (Korbak et al. 2022, equation 3), and its mode has the greatest V + λ' log π. A path of T turns may
-            diverge T times as far as one turn, so λ' is λ / T. With one λ' for all paths, the many turns of a long
-            success would rank it below a short failure.
+            diverge T times as far as one turn, so λ' is λ / T. With the same λ' for all paths, a long success could
+            rank below a short failure, because every turn adds its nats.
         allowed: whether a path from the root may be taken, for example because it keeps a budget. If a path is not
             allowed, its continuations are not allowed either. If no path is allowed, the result is empty.
     """

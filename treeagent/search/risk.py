@@ -59,7 +59,7 @@ async def safest(
         plans: the plans of each tree, in order of preference.
         replays: how often each plan is replayed.
         level: α of ``cvar``.
-        likelihood_weight: λ, in reward units per nat and turn.
+        likelihood_weight: λ, in reward units per nat.
     """
 
     async def rank(tree: Tree, plan: Plan) -> float:
