@@ -379,8 +379,8 @@ def played(result: Result, split: str = "held-out") -> str:
 
 _BY_SUM = frozenset(
     (
-        *("budgets", "capacity", "constants", "constants_toolbox", "imagined_plans", "methods", "quickstart"),
-        *("quickstart_llm", "rewards", "rewards_toolbox", "robustness", "sweep", "tireworld_llm", "toolbox", "values"),
+        *("budgets", "capacity", "constants", "imagined_plans", "methods", "quickstart", "quickstart_llm"),
+        *("rewards", "rewards_toolbox", "robustness", "tireworld_llm", "values"),
     )
 )
 """Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
