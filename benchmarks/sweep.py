@@ -92,7 +92,10 @@ def main() -> None:
     if arguments.ladder != "tireworld" and arguments.name == "sweep":
         arguments.name = f"sweep_{arguments.ladder}"
     runs = arguments.runs or Path("runs") / arguments.name
-    rungs = [rung for rung in ladder.rungs if rung.name in (arguments.rungs or [each.name for each in ladder.rungs])]
+    by_name = {rung.name: rung for rung in ladder.rungs}
+    if unknown := set(arguments.rungs or ()) - by_name.keys():
+        options.error(f"{arguments.ladder} has no rung {min(unknown)!r}, but {', '.join(by_name)}")
+    rungs = [by_name[name] for name in arguments.rungs or by_name]
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             config = load_config(find_recipe(ladder.recipe), [*ladder.settings, *arguments.set], seed=seed)
