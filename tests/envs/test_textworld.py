@@ -177,8 +177,9 @@ def test_a_snapshot_is_good_in_another_process(cache: str, env: TextWorldEnv, tm
     assert seen == {here}
 
 
-def test_equal_keys_are_equal_futures(env: TextWorldEnv) -> None:
-    rng = random.Random(0)
+@pytest.mark.parametrize("kind", ["cooking", "coin_collector", "treasure_hunter"])
+def test_equal_keys_are_equal_futures(cache: str, kind: Kind) -> None:
+    env, rng = make(cache, kind), random.Random(0)
     begin(env)
     places, by_key = [env.snapshot()], {env.state_key(): [env.snapshot()]}
     for _ in range(60):
@@ -199,7 +200,19 @@ def test_equal_keys_are_equal_futures(env: TextWorldEnv) -> None:
                     futures.append((env.step(command)[:4], env.state_key(), env.legal_actions()))
                 assert futures[0] == futures[1]
                 compared += 1
-    assert compared > 30
+    assert compared > 20
+
+
+def test_a_way_and_back_leads_to_the_same_key(cache: str) -> None:
+    env = make(cache, "coin_collector", difficulty=2)
+    begin(env)
+    exits = {"go east": "go west", "go west": "go east", "go north": "go south", "go south": "go north"}
+    key, way = env.state_key(), next(command for command in env.legal_actions() if command in exits)
+    env.step(way)
+    assert env.state_key() != key
+    env.step(exits[way])
+    assert env.state_key() == key
+    env.close()
 
 
 def test_looking_changes_no_key_and_doing_does(env: TextWorldEnv) -> None:

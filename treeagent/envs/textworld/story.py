@@ -30,6 +30,13 @@ examining a book in the player's hand."""
 _OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
 """Position of the object table's address in the header, and layout of the table (Z-machine Standard 1.1, sections 11.1
 and 12.3)."""
+_OBJECT_BYTES = 14
+_VISITED, *_FLAGS = 21, 31, 35, 36
+"""Attributes of objects that no later text depends on: whether a room was visited, because a room is described in full
+at each visit, and flags that the game sets and clears while it prints."""
+
+_LASTING = ~np.packbits([number in (_VISITED, *_FLAGS) for number in range(8 * _OBJECT_BYTES)])
+"""Mask of the bits of an object that tell states apart."""
 
 Outcome = Literal["", "won", "lost"]
 
@@ -126,12 +133,14 @@ class Story:
     def key(self, position: Position) -> str:
         """Return a hash of the facts and the interpreter's object tree. If it is equal for two positions, the same
         commands give the same texts from there on, except for commands with the word "it"."""
-        ram = self._memory(position).tobytes()[: self._ram_bytes]
+        memory = self._memory(position)[: self._ram_bytes]
+        ram = memory.tobytes()
         table = int.from_bytes(ram[_OBJECT_TABLE : _OBJECT_TABLE + 2], "big") + _FIRST_OBJECT
         # The object table ends where the first property list begins.
         end = int.from_bytes(ram[table + _PROPERTIES : table + _PROPERTIES + 2], "big")
         digest = blake2b(self.tracked(position).facts, digest_size=16)
-        digest.update(ram[table:end])
+        objects = memory[table:end].reshape(-1, _OBJECT_BYTES)
+        digest.update((objects & _LASTING).tobytes())
         return f"{digest.hexdigest()}{position.outcome}"
 
     def _execute(self, position: Position, words: str) -> tuple[str, Position]:
