@@ -292,6 +292,38 @@ def test_baby_ai_in_words_with_its_own_bot(capsys: pytest.CaptureFixture[str]) -
         make_env("minigrid", {"level": "Nowhere-v0"})
 
 
+@pytest.mark.parametrize("level", ["BabyAI-PutNextLocal-v0", "BabyAI-SynthSeq-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0"])
+def test_equal_keys_of_minigrid_are_equal_futures(level: str) -> None:
+    pytest.importorskip("minigrid", reason="the minigrid extra is not installed")
+    env, rng = make_env("minigrid", {"level": level}), random.Random(0)
+    actions = ["left", "right", "forward", "pickup", "drop", "toggle"]
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    places, by_key = [env.snapshot()], {env.state_key(): [env.snapshot()]}
+    for _ in range(80):
+        env.restore(rng.choice(places[-12:]))
+        if not any(env.step(rng.choice(actions))[2:4]):
+            places.append(env.snapshot())
+            by_key.setdefault(env.state_key(), []).append(env.snapshot())
+    compared = 0
+    for first, *alike in by_key.values():
+        for place in alike[:1]:
+            for action in actions:
+                futures = []
+                for start in (first, place):
+                    env.restore(start)
+                    observation, _, *ended, _ = env.step(action)
+                    futures.append((observation, ended, env.state_key()))
+                assert futures[0] == futures[1]
+                compared += 1
+    assert compared > 40
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    key = env.state_key()
+    env.step("left")
+    assert env.state_key() != key
+    env.step("right")
+    assert env.state_key() == key
+
+
 def test_what_baby_ai_shows_is_named_by_where_it_is() -> None:
     pytest.importorskip("minigrid", reason="the minigrid extra is not installed")
     env = make_env("minigrid", {"level": "MiniGrid-DoorKey-5x5-v0"})

@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 from pydantic import ConfigDict
@@ -58,6 +59,7 @@ class MiniGridEnv(GymnasiumEnv):
             render=_rendered,
             actions={name: number for number, name in enumerate(_ACTIONS)},
             success=lambda _, reward: reward > 0,
+            key=_key,
         )
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -114,3 +116,33 @@ def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
     held = game.unwrapped.carrying
     lines = [f"mission: {observation['mission']}", f"you see: {', '.join(seen) or 'nothing'}"]
     return "\n".join((*lines, f"you carry: {held.color} {held.type}") if held is not None else lines)
+
+
+def _key(game: Game) -> str:
+    """What the results of actions depend on: the agent, the objects, how far the mission is, and the generator."""
+    level = game.unwrapped
+    parts = (
+        [tuple(map(int, level.agent_pos)), int(level.agent_dir), _thing(level.carrying)],
+        [_thing(thing) for thing in level.grid.grid],
+        _progress(getattr(level, "instrs", None)),
+        level.np_random.bit_generator.state,
+    )
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _thing(thing: Any) -> object:
+    """What an object is and where it lay at first, which tells two objects that look alike apart."""
+    if thing is None:
+        return None
+    first = None if thing.init_pos is None else tuple(map(int, thing.init_pos))
+    return (*map(int, thing.encode()), first, _thing(getattr(thing, "contains", None)))
+
+
+def _progress(instruction: Any) -> list[object]:
+    """What a mission of BabyAI remembers of earlier steps."""
+    if instruction is None:
+        return []
+    verdicts = [getattr(instruction, name, None) for name in ("a_done", "b_done", "lastStepMatch")]
+    known = [verdict if verdict in ("success", "failure", True) else None for verdict in verdicts]  # or "continue"
+    parts = [_progress(getattr(instruction, name, None)) for name in ("instr_a", "instr_b")]
+    return [*known, _thing(getattr(instruction, "preCarrying", None)), *parts]
