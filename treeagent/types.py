@@ -179,6 +179,12 @@ class State:
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
     """Every action that is legal here, as texts; None if the dynamics was not asked for them or cannot list them."""
 
+    @property
+    def place(self) -> str | None:
+        """The environment's own key of this state (``Env.state_key``), which does not count the steps used; None if
+        unknown."""
+        return None if self.key is None else self.key.partition(" ")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Transition:

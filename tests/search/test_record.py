@@ -69,7 +69,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     """If a field were added to one of these classes but not to the record, it would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "edges", "marks", "paid"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "marks", "paid"}),
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "vetoed", "components", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),

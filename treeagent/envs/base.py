@@ -164,7 +164,8 @@ class Env(Protocol):
 
     def state_key(self) -> str | None:
         """Return a key of the current state; ``None`` if there is none. Two states may have the same key only if the
-        same actions lead to the same results from both. Search can merge states with equal keys."""
+        same actions lead to the same results from both. Search can then leave out steps that lead back to an earlier
+        state (``search.prune_repeats``), and GiGPO compares actions at equal states."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:

@@ -176,7 +176,7 @@ class EnvDynamics:
 
     def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
         used = _steps_used(state)
-        key = state.key if state.key is None else _key(state.key.partition(" ")[2], used)
+        key = _key(state.place, used)
         return Transition(
             self._next_state(state, action, f"Invalid action: {action.error}", key, position, state.legal_actions),
             reward=0.0 if self._reveal_reward else None,

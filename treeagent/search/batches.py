@@ -32,7 +32,7 @@ from treeagent.search.growth import (
     store_estimate,
     try_step,
 )
-from treeagent.search.node import Edge, Node, Tree, path_return, reaches
+from treeagent.search.node import Edge, Node, Tree, path_return, reaches, repeats_state
 from treeagent.search.pending import PendingRequests
 from treeagent.search.requests import (
     KINDS,
@@ -48,7 +48,18 @@ from treeagent.search.requests import (
     WantValue,
 )
 from treeagent.search.stopping import Enough
-from treeagent.types import Critic, Dynamics, Estimate, Policy, Proposal, Task, Transition, Value, is_concurrent
+from treeagent.types import (
+    Critic,
+    Dynamics,
+    Estimate,
+    Policy,
+    Proposal,
+    Task,
+    Transition,
+    UserError,
+    Value,
+    is_concurrent,
+)
 
 _MOST_FREE = 1000
 """Most simulations that may spend nothing of the limits, as where only tokens are limited and a policy samples none."""
@@ -97,6 +108,8 @@ class Searcher(ABC):
         """
         start = time.perf_counter()
         growths = await create_trees(self.dynamics, tasks, seeds, self.config)
+        if self.config.prune_repeats:
+            _require_keys([growth.tree for growth in growths])
         share_time(growths, start)
         broker = Broker(growths, map(self.request_generator, growths), on_batch)
         single: list[tuple[type[Request], Callable[[Request], Awaitable[Answer]]]] = [(WantStep, self._step_one)]
@@ -161,14 +174,18 @@ class Searcher(ABC):
         answers = yield [WantStep(last_node(growth, path[:-1]).state, path[-1].action) for path in paths]
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
             add_step_result(growth, path, answer)
+            if self.config.prune_repeats and (node := path[-1].child) is not None:
+                node.repeat = repeats_state(growth.tree, path)
         if self.value is None or not (estimate or self.config.estimate_all):
             return
         yield from self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Estimate V(s) at the end of each path. Not for states that ``step`` has estimated."""
-        # After a step that has no answer, an estimate would have no basis.
-        paths = [path for path in paths if not last_node(growth, path).unknown]
+        # After a step that has no answer, an estimate would have no basis. V of a pruned repeat stays 0.
+        nodes = [last_node(growth, path) for path in paths]
+        pruned = [node.repeat and self.is_end(node) for node in nodes]
+        paths = [path for path, node, skip in zip(paths, nodes, pruned, strict=True) if not (node.unknown or skip)]
         if self.value is None or not paths:
             return
         answers = yield [WantValue(last_node(growth, path).state) for path in paths]
@@ -245,9 +262,9 @@ class Searcher(ABC):
         return node is not None and not self.is_end(node)
 
     def is_end(self, node: Node) -> bool:
-        """Whether the tree does not grow beyond ``node``: the episode ended there, or a refused call led there (with
-        ``prune_invalid``)."""
-        return node.ended or (node.invalid and self.config.prune_invalid)
+        """Whether the tree does not grow beyond ``node``: the episode ended there, the path led back to an earlier
+        state (with ``prune_repeats``), or a refused call led there (with ``prune_invalid``)."""
+        return node.ended or node.repeat or (node.invalid and self.config.prune_invalid)
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. Note whether it was a success that ends the search, and update the best end so far."""
@@ -279,3 +296,17 @@ class Searcher(ABC):
             if edge is last:
                 value = edge.with_critic(value, config.critic_weight)
         return value, math.prod(edge.prior for edge in path)
+
+
+def _require_keys(trees: Sequence[Tree]) -> None:
+    """Check that the environment gives keys of its states.
+
+    Raises:
+        UserError: it gives none.
+    """
+    for tree in trees:
+        if not tree.error and tree.root.state.place is None:
+            raise UserError(
+                f"search.prune_repeats compares keys of states, but {tree.task.id} has none: define state_key in the "
+                "environment, or set search.prune_repeats=false"
+            )

@@ -130,6 +130,11 @@ class SearchConfig:
     left, and stops when it has none. AB-MCTS always does so."""
     prune_invalid: bool = True
     """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
+    prune_repeats: bool = False
+    """Does not grow a tree beyond a step that leads back to an earlier state of its path, by ``Env.state_key``. Such a
+    step counts as a failure (V = 0). Use it where steps can be undone and search would walk in circles, as in mazes and
+    puzzles. Do not use it where the agent must fetch information and come back, such as reading a recipe in another
+    room: the environment is then in the same state as before. Whole chains, as in best-of-N, are not affected."""
     stop_at_return: float | None = None
     """The search of a task stops when a finished path has at least this return, in reward units."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None

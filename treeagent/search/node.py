@@ -147,6 +147,9 @@ class Node:
     origin: Origin = "real"
     invalid: bool = False
     """The action that led here was malformed or refused."""
+    repeat: bool = False
+    """The path led back to a state that it had been in before, and the search does not grow a tree beyond it
+    (``SearchConfig.prune_repeats``)."""
     unknown: bool = False
     """The dynamics could not predict what follows, or a request for V(s) or for actions failed. Such a node is a dead
     end without a value."""
@@ -328,6 +331,15 @@ def path_logprob(path: Sequence[Edge]) -> float:
 def mean_logprob(path: Sequence[Edge]) -> float:
     """The mean of log π over the turns of a path, in nats. A thought alone is a part of the turn of its action."""
     return path_logprob(path) / max(sum(not edge.thought for edge in path), 1)
+
+
+def repeats_state(tree: Tree, path: Sequence[Edge]) -> bool:
+    """Whether the last step of a path led back to a state of the path, by ``State.place``. The end of an episode
+    repeats nothing, and neither does a thought alone, which is no step."""
+    edge, node = path[-1], path[-1].child
+    if node is None or node.ended or edge.thought or node.state.place is None:
+        return False
+    return any(node.state.place == earlier.state.place for earlier in tree.states(path[:-1]))
 
 
 def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
