@@ -29,6 +29,8 @@ class Ladder:
     """Limit of generated tokens per task."""
     action_tokens: int
     """Approximate number of tokens in a turn of the policy."""
+    circles: bool = False
+    """Whether steps can be undone. Tree search is then also measured with ``search.prune_repeats``."""
 
 
 _ONE_CORE = ("workers=1", "threads=1")
@@ -59,11 +61,11 @@ LADDERS: Mapping[str, Ladder] = {
             "environment.options={domain='tireworld', size=[2, 30], show='changes', show_commands=true, hide=['road']}",
             "environment.max_steps=120",
             "policy.scratch.context=4096",
-            "warm_start.episodes=3000",
-            "warm_start.tasks=3000",
-            "warm_start.noise=0.05",
+            "warm_start.episodes=8000",
+            "warm_start.tasks=8000",
+            "warm_start.noise=0.1",
             "warm_start.max_tokens=3200",
-            "warm_start.training.batch_size=8",
+            "warm_start.training.batch_size=16",
             "warm_start.training.max_steps=700",
             "collect.tasks=200",
             *_ONE_CORE,
@@ -96,6 +98,7 @@ LADDERS: Mapping[str, Ladder] = {
         ),
         tokens=800,
         action_tokens=20,
+        circles=True,
     ),
     # A ball in a room of which the agent sees seven squares ahead. Nothing ends an episode but its limit.
     "minigrid": Ladder(
@@ -118,6 +121,7 @@ LADDERS: Mapping[str, Ladder] = {
         ),
         tokens=800,
         action_tokens=8,
+        circles=True,
     ),
     # A coin at the end of a route, with as many rooms beside it.
     "textworld": Ladder(
@@ -139,6 +143,7 @@ LADDERS: Mapping[str, Ladder] = {
         ),
         tokens=800,
         action_tokens=12,
+        circles=True,
     ),
     # Chores in generated flats.
     "alfworld": Ladder(
@@ -161,5 +166,6 @@ LADDERS: Mapping[str, Ladder] = {
         ),
         tokens=800,
         action_tokens=15,
+        circles=True,
     ),
 }

@@ -70,6 +70,7 @@ class Way:
 WAYS: dict[str, Way] = {
     "best_of_n": Way("best_of_n", {}),
     "mcts": Way("mcts", {}),
+    "mcts_pruned": Way("mcts", {"prune_repeats": True}),
     "greedy": Way("greedy", {}),
     "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),
@@ -85,7 +86,7 @@ def main() -> None:
     options.add_argument("--tokens", type=int, nargs="+", help="limits of a task; by default the ladder's")
     options.add_argument("--tasks", type=int, default=30, help="held-out tasks of each seed and rung")
     options.add_argument("--split", choices=["validation", "test"], default="test")
-    options.add_argument("--only", nargs="+", choices=list(WAYS), default=list(WAYS))
+    options.add_argument("--only", nargs="+", choices=list(WAYS))
     options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every arm")
     arguments = options.parse_args()
     ladder = LADDERS[arguments.ladder]
@@ -96,12 +97,13 @@ def main() -> None:
     if unknown := set(arguments.rungs or ()) - by_name.keys():
         options.error(f"{arguments.ladder} has no rung {min(unknown)!r}, but {', '.join(by_name)}")
     rungs = [by_name[name] for name in arguments.rungs or by_name]
+    ways = arguments.only or [way for way in WAYS if ladder.circles or way != "mcts_pruned"]
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             config = load_config(find_recipe(ladder.recipe), [*ladder.settings, *arguments.set], seed=seed)
             with Run.create(runs / f"seed{seed}", config, resume=True) as run:
                 checkpoint = train_policy(config, run)
-            for rung, tokens, name in product(rungs, arguments.tokens or [ladder.tokens], arguments.only):
+            for rung, tokens, name in product(rungs, arguments.tokens or [ladder.tokens], ways):
                 way = WAYS[name]
                 settings = at_rung(config, rung, tokens, ladder.action_tokens, way)
                 arm, more = (
