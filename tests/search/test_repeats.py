@@ -13,6 +13,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Estimate, State, Task, Transition, UserError
+from treeagent.views.values import ValueTargetConfig, state_outcome
 
 
 class Hall:
@@ -95,3 +96,10 @@ def test_an_environment_without_keys_is_refused() -> None:
 
     with pytest.raises(UserError, match="prune_repeats"):
         grow(POLICY, Nameless(), config(prune=True), Sure())
+
+
+def test_a_repeat_is_no_target_of_v() -> None:
+    """From cell 0 the first simulation goes left, which leads back, and the second right, to V = 0.9."""
+    [tree] = grow(POLICY, Hall(), config(prune=True, simulations=2), Sure())
+    assert [(edge.visits, edge.value) for edge in tree.root.edges] == [(1, 0.0), (1, pytest.approx(0.9)), (0, 0.0)]
+    assert state_outcome(tree.root, (), ValueTargetConfig(target="lambda", lambda_=1.0)) == pytest.approx(0.9)

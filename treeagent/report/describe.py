@@ -195,12 +195,13 @@ def statistics(edge: Edge) -> dict[str, str]:
 
 
 def marks(edge: Edge) -> list[str]:
-    """The flags that apply to a step: "imagined", "invalid", "terminated", "truncated", or "untried" alone."""
+    """The flags that apply to a step: "imagined", "invalid", "repeat", "terminated", "truncated", or "untried"
+    alone."""
     child = edge.child
     if child is None:
         return ["untried"]
     found = ["imagined"] if child.origin == "imagined" else []
-    return found + [name for name in ("invalid", "terminated", "truncated") if getattr(child, name)]
+    return found + [name for name in ("invalid", "repeat", "terminated", "truncated") if getattr(child, name)]
 
 
 def observation(parent: Node, child: Node) -> str:

@@ -151,13 +151,15 @@ def _return(edge: Edge, step: Callable[[Edge, Node, Sequence[Edge], Sequence[flo
 
 
 def _tried_edges(node: Node) -> list[Edge]:
-    """The tried edges with informative returns. A refused call beyond which nothing was tried is left out: it leads
-    back to the same state, whose V would be fitted to itself."""
+    """The tried edges with informative returns. A step back to an earlier state (``Node.repeat``) or a refused call is
+    left out if nothing was tried beyond it: V of a state would be fitted to itself."""
     return [edge for edge in node.edges if edge.visits and not _leads_back(edge.child)]
 
 
 def _leads_back(child: Node | None) -> bool:
-    return child is not None and child.invalid and not child.ended and not any(edge.visits for edge in child.edges)
+    if child is None or child.ended or any(edge.visits for edge in child.edges):
+        return False
+    return child.invalid or child.repeat
 
 
 def _visit_mean(edges: Sequence[Edge], values: Sequence[float]) -> float:
