@@ -94,21 +94,24 @@ def predicted_crossing(result: Result, tokens: str, sizes: Sequence[str]) -> flo
     return low
 
 
-def sizes_where(result: Result, tokens: str, verdict: str) -> list[str]:
-    """The sizes at which tree search solves "more" or "less" than best-of-N, or the two are "level", by the interval of
-    their paired difference."""
+def sizes_where(result: Result, tokens: str, verdict: str, way: str = _SEARCH) -> list[str]:
+    """The sizes at which a search method solves "more" or "less" than best-of-N, or the two are "level", by the
+    interval of their paired difference."""
     return [
         size
         for size in sweep_sizes(result)
-        if difference(result, f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}").verdict == verdict
+        if difference(result, f"{way}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}").verdict == verdict
     ]
 
 
-def success_words(result: Result, tokens: str) -> str:
-    """Sentences that say at which horizons tree search solves more, less or as much as best-of-N."""
+def success_words(result: Result, tokens: str, way: str = _SEARCH, name: str = "tree search") -> str:
+    """Sentences that say at which horizons a search method solves more, less or as much as best-of-N. Empty if the
+    method was not measured at all sizes."""
+    if way not in _methods_at_all_sizes(result, tokens):
+        return ""
 
     def solved(sizes: Sequence[str]) -> str:
-        arms = {size: (f"{_SEARCH}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
+        arms = {size: (f"{way}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
         means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
         return _listed(
             [
@@ -117,13 +120,15 @@ def success_words(result: Result, tokens: str) -> str:
             ]
         )
 
-    more, less, level = (sizes_where(result, tokens, verdict) for verdict in ("more", "less", "level"))
-    sentences = [f"Within {tokens}, tree search solves {solved(more)}."] if more else []
+    more, less, level = (sizes_where(result, tokens, verdict, way) for verdict in ("more", "less", "level"))
+    subject = name[0].upper() + name[1:]
+    sentences = [f"Within {tokens}, {name} solves {solved(more)}."] if more else []
     if less:
-        sentences.append(f"Tree search solves fewer than best-of-N elsewhere: {solved(less)}.")
+        elsewhere = "elsewhere" if more else f"within {tokens}"
+        sentences.append(f"{subject} solves fewer than best-of-N {elsewhere}: {solved(less)}.")
     if level:
         horizons = _listed([f"{horizon(result, size):g}" for size in level])
-        sentences.append(f"At {horizons} decisions tree search and best-of-N are level.")
+        sentences.append(f"At {horizons} decisions {name} and best-of-N are level.")
     return " ".join(sentences)
 
 
