@@ -178,12 +178,9 @@ class State:
     """Whether the step that led here ended the episode or hit a limit, so that no step follows. Set by the search."""
     legal_actions: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
     """Every action that is legal here, as texts; None if the dynamics was not asked for them or cannot list them."""
-
-    @property
-    def place(self) -> str | None:
-        """The environment's own key of this state (``Env.state_key``), which does not count the steps used; None if
-        unknown."""
-        return None if self.key is None else self.key.partition(" ")[2]
+    place: str | None = field(default=None, compare=False, repr=False)
+    """The environment's own key of this state (``Env.state_key``), which unlike ``key`` does not count the steps used;
+    None if unknown, as in imagined and stored states."""
 
 
 @dataclass(frozen=True, slots=True)

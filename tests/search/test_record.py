@@ -73,7 +73,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
         (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "group", "vetoed", "components", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
-        (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions"}),
+        (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),
     ):
         assert {each.name for each in fields(kind)} == {*kept, *apart}, kind
 

@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from toy_search import AllPolicy, after, begin, calls, grow, plain, task
 
 from treeagent.search.chains import BestOfN
 from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
+from treeagent.search.gumbel import is_explored
 from treeagent.search.limits import Limits
+from treeagent.search.lookahead import Lookahead
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Estimate, State, Task, Transition, UserError
@@ -17,31 +21,32 @@ from treeagent.views.values import ValueTargetConfig, state_outcome
 
 
 class Hall:
-    """Walk from cell 0 to cell ``goal``, in at most 30 steps. Each step can be undone."""
+    """Walk from cell 0 to cell ``goal``, in at most 30 steps, each of which costs ``price`` and can be undone."""
 
-    def __init__(self, goal: int = 7) -> None:
-        self.goal = goal
+    def __init__(self, goal: int = 7, price: float = 0.0) -> None:
+        self.goal, self.price = goal, price
 
     async def reset(self, task: Task) -> State:
-        return replace(begin(task, "0"), key="0 cell 0")
+        return replace(begin(task, "0"), place="cell 0")
 
     async def step(self, state: State, action: Action) -> Transition:
         moves = {"left": -1, "right": 1, "look": 0}
         cell = max(int(state.messages[-1].content) + moves[str(action.call)], 0)
         steps, done = len(calls(state)) + 1, cell == self.goal
-        reached = replace(after(state, action, str(cell)), key=f"{steps} cell {cell}")
-        return Transition(reached, reward=float(done), terminated=done, truncated=not done and steps == 30)
+        reached = replace(after(state, action, str(cell)), place=f"cell {cell}")
+        reward = float(done) - self.price
+        return Transition(reached, reward=reward, terminated=done, truncated=not done and steps == 30)
 
 
 class Sure:
-    """V(s) is 0.9 everywhere."""
+    """V(s) is the same everywhere."""
 
-    def __init__(self) -> None:
-        self.estimated = list[State]()
+    def __init__(self, value: float = 0.9) -> None:
+        self.value, self.estimated = value, list[State]()
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
         self.estimated += states
-        return [Estimate(0.9, (1,)) for _ in states]
+        return [Estimate(self.value, (1,)) for _ in states]
 
 
 POLICY = AllPolicy("left", "right", "look")
@@ -77,10 +82,35 @@ def test_search_reaches_a_goal_that_circles_hide() -> None:
     assert (found(circles), found(straight)) == (False, True)
 
 
-def test_chains_go_in_circles() -> None:
-    search = BestOfN(POLICY, Hall(1), replace(config(prune=True, simulations=4), candidates=1), Sure())
-    [tree] = asyncio.run(search.run([task()], [0]))
-    assert any(node.edges for node in repeats(tree))
+@pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
+def test_no_decision_leads_back(selection: Literal["puct", "uct", "gumbel"]) -> None:
+    """A step costs 0.1, so that the first step back has the greatest return of all paths."""
+    settings = replace(config(prune=True), selection=selection)
+    [tree] = grow(POLICY, Hall(price=0.1), settings, Sure(-0.5), noise=False)
+    left, right, _ = tree.root.edges
+    assert left.child is not None
+    assert left.child.value <= -0.5
+    assert [tree.may_prefer(edge) for edge in tree.root.edges] == [False, True, False]
+    assert is_explored(left) is False
+    for decision in ("visits", "value", "leaf"):
+        path = best_path(tree, decision)
+        assert path[0] is right
+        assert not any(node.repeat for node in tree.states(path))
+
+
+@pytest.mark.parametrize("method", [BestOfN, Lookahead])
+def test_episodes_go_in_circles(method: type[BestOfN | Lookahead]) -> None:
+    """Also without keys."""
+
+    class Nameless(Hall):
+        async def reset(self, task: Task) -> State:
+            return replace(await super().reset(task), place=None)
+
+    for world in (Hall(3), Nameless(3)):
+        search = method(POLICY, world, config(prune=True, simulations=200), None)
+        [tree] = asyncio.run(search.run([task()], [0]))
+        assert not repeats(tree)
+        assert any(node.ended for node in tree.nodes())
 
 
 def test_the_record_keeps_which_states_are_repeats() -> None:
@@ -92,7 +122,7 @@ def test_the_record_keeps_which_states_are_repeats() -> None:
 def test_an_environment_without_keys_is_refused() -> None:
     class Nameless(Hall):
         async def reset(self, task: Task) -> State:
-            return replace(await super().reset(task), key=None)
+            return replace(await super().reset(task), place=None)
 
     with pytest.raises(UserError, match="prune_repeats"):
         grow(POLICY, Nameless(), config(prune=True), Sure())

@@ -164,8 +164,8 @@ class Env(Protocol):
 
     def state_key(self) -> str | None:
         """Return a key of the current state; ``None`` if there is none. Two states may have the same key only if the
-        same actions lead to the same results from both. Search can then leave out steps that lead back to an earlier
-        state (``search.prune_repeats``), and GiGPO compares actions at equal states."""
+        same actions lead to the same results from both, but for limits of steps. With keys, search can leave out steps
+        that lead back to an earlier state (``search.prune_repeats``), and GiGPO compares actions at equal states."""
         return None
 
     def demonstrator(self, noise: float) -> Demonstrator | None:

@@ -170,15 +170,16 @@ class EnvDynamics:
         with _forget_state_on_error(fork, episode):
             env, (observation, _) = fork.env, fork.reset(checked_task(task))
             episode.origin, episode.has_verifier = env.origin, checked_verdict(env.verify()) is not None
-            key, episode.last = _key(env.state_key(), 0), fork.mark()
+            place, episode.last = checked_key(env.state_key()), fork.mark()
             position, legal = _Position(episode.last, episode), self._legal_actions(env)
-            return State(task, (Message("user", opening(task, observation)),), key, position, legal_actions=legal)
+            first = (Message("user", opening(task, observation)),)
+            return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
 
     def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
         used = _steps_used(state)
-        key = _key(state.place, used)
+        answer = f"Invalid action: {action.error}"
         return Transition(
-            self._next_state(state, action, f"Invalid action: {action.error}", key, position, state.legal_actions),
+            self._next_state(state, action, answer, state.place, position, state.legal_actions),
             reward=0.0 if self._reveal_reward else None,
             truncated=used >= self._max_steps,
             origin=position.episode.origin,
@@ -196,7 +197,7 @@ class EnvDynamics:
                 verdict = checked_verdict(env.verify()) if terminated else None
                 process = checked_process(info) if self._reveal_reward else 0.0
                 components = checked_components(info, env.components)
-                key, mark = _key(env.state_key(), used), fork.mark()
+                place, mark = checked_key(env.state_key()), fork.mark()
                 legal = None if terminated or truncated else self._legal_actions(env)
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
@@ -214,7 +215,9 @@ class EnvDynamics:
         unverified = 0.0 if episode.has_verifier else env_reward
         reward = unverified if verdict is None else verdict
         return Transition(
-            self._next_state(state, action, observation, key, _Position(mark, episode, position.paid + reward), legal),
+            self._next_state(
+                state, action, observation, place, _Position(mark, episode, position.paid + reward), legal
+            ),
             reward=reward if self._reveal_reward else None,
             process=process,
             terminated=terminated,
@@ -238,18 +241,18 @@ class EnvDynamics:
         state: State,
         action: Action,
         observation: str,
-        key: str | None,
+        place: str | None,
         position: _Position,
         legal: tuple[str, ...] | None = None,
     ) -> State:
         turn = Message("assistant", action.text, action.token_ids)
         messages = (*state.messages, turn, Message("user", observation))
-        return State(state.task, messages, key, position, legal_actions=legal)
+        key = _key(place, _steps_used(state))
+        return State(state.task, messages, key, position, legal_actions=legal, place=place)
 
 
-def _key(answer: object, used: int) -> str | None:
-    env_key = checked_key(answer)
-    return None if env_key is None else f"{used} {env_key}"
+def _key(place: str | None, used: int) -> str | None:
+    return None if place is None else f"{used} {place}"
 
 
 @contextlib.contextmanager

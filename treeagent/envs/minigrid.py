@@ -119,7 +119,8 @@ def _rendered(game: Game, observation: Mapping[str, Any]) -> str:
 
 
 def _key(game: Game) -> str:
-    """What the results of actions depend on: the agent, the objects, how far the mission is, and the generator."""
+    """What the results of actions depend on, but for the level's limit of steps: the agent, the objects, how far the
+    mission is, and the generator."""
     level = game.unwrapped
     parts = (
         [tuple(map(int, level.agent_pos)), int(level.agent_dir), _thing(level.carrying)],
@@ -145,4 +146,6 @@ def _progress(instruction: Any) -> list[object]:
     verdicts = [getattr(instruction, name, None) for name in ("a_done", "b_done", "lastStepMatch")]
     known = [verdict if verdict in ("success", "failure", True) else None for verdict in verdicts]  # or "continue"
     parts = [_progress(getattr(instruction, name, None)) for name in ("instr_a", "instr_b")]
-    return [*known, _thing(getattr(instruction, "preCarrying", None)), *parts]
+    described = [getattr(instruction, name, None) for name in ("desc", "desc_move", "desc_fixed")]
+    places = [[tuple(map(int, place)) for place in each.obj_poss] for each in described if each is not None]
+    return [*known, _thing(getattr(instruction, "preCarrying", None)), places, *parts]

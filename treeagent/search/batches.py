@@ -26,6 +26,7 @@ from treeagent.search.growth import (
     create_trees,
     expand,
     last_node,
+    prune_repeat,
     reopen,
     score,
     share_time,
@@ -108,7 +109,7 @@ class Searcher(ABC):
         """
         start = time.perf_counter()
         growths = await create_trees(self.dynamics, tasks, seeds, self.config)
-        if self.config.prune_repeats:
+        if self.prunes_repeats:
             _require_keys([growth.tree for growth in growths])
         share_time(growths, start)
         broker = Broker(growths, map(self.request_generator, growths), on_batch)
@@ -174,18 +175,17 @@ class Searcher(ABC):
         answers = yield [WantStep(last_node(growth, path[:-1]).state, path[-1].action) for path in paths]
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
             add_step_result(growth, path, answer)
-            if self.config.prune_repeats and (node := path[-1].child) is not None:
-                node.repeat = repeats_state(growth.tree, path)
+            if self.prunes_repeats and repeats_state(growth.tree, path):
+                prune_repeat(growth, path)
         if self.value is None or not (estimate or self.config.estimate_all):
             return
         yield from self.estimate(growth, [path for path in paths if path[-1].child is not None])
 
     def estimate(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Estimate V(s) at the end of each path. Not for states that ``step`` has estimated."""
-        # After a step that has no answer, an estimate would have no basis. V of a pruned repeat stays 0.
+        # After a step that has no answer, an estimate would have no basis. A repeat has its value already.
         nodes = [last_node(growth, path) for path in paths]
-        pruned = [node.repeat and self.is_end(node) for node in nodes]
-        paths = [path for path, node, skip in zip(paths, nodes, pruned, strict=True) if not (node.unknown or skip)]
+        paths = [path for path, node in zip(paths, nodes, strict=True) if not (node.unknown or node.repeat)]
         if self.value is None or not paths:
             return
         answers = yield [WantValue(last_node(growth, path).state) for path in paths]
@@ -255,6 +255,11 @@ class Searcher(ABC):
         while start < len(paths) and (room := self.simulations_allowed(growth)):
             yield paths[start : start + room]
             start += room
+
+    @property
+    def prunes_repeats(self) -> bool:
+        """Whether the tree does not grow beyond steps that lead back to an earlier state of their path."""
+        return self.config.prune_repeats
 
     def is_expandable(self, path: Path) -> bool:
         """Whether the tree may grow beyond ``path``."""

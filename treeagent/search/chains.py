@@ -20,9 +20,10 @@ from treeagent.types import Proposal
 class Chains(Searcher):
     """A search that grows its trees by whole chains."""
 
-    def is_end(self, node: Node) -> bool:
-        """Whether the episode ended at ``node``. Chains also continue after refused calls and in circles."""
-        return node.ended
+    @property
+    def prunes_repeats(self) -> bool:
+        """Never: an independent episode also walks in circles."""
+        return False
 
     def candidate_count(self, growth: Growth, node: Node) -> int:
         return 1

@@ -131,10 +131,11 @@ class SearchConfig:
     prune_invalid: bool = True
     """Does not grow a tree beyond a malformed or refused call, which leaves the environment unchanged."""
     prune_repeats: bool = False
-    """Does not grow a tree beyond a step that leads back to an earlier state of its path, by ``Env.state_key``. Such a
-    step counts as a failure (V = 0). Use it where steps can be undone and search would walk in circles, as in mazes and
-    puzzles. Do not use it where the agent must fetch information and come back, such as reading a recipe in another
-    room: the environment is then in the same state as before. Whole chains, as in best-of-N, are not affected."""
+    """Does not grow a tree beyond a step that leads back to an earlier state of its path, by ``Env.state_key``, and
+    counts the step as a failure. Use it where steps can be undone and search would walk in circles, as in mazes and
+    puzzles. Do not use it where the agent must look something up, such as a recipe: that leaves the environment in the
+    same state, and is pruned. Lookahead and whole chains, as in best-of-N, are not affected, and imagined states have
+    no keys."""
     stop_at_return: float | None = None
     """The search of a task stops when a finished path has at least this return, in reward units."""
     step_seconds: Annotated[float, Field(gt=0)] | None = None

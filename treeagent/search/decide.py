@@ -79,12 +79,13 @@ def most_visited_path(tree: Tree, allowed: Callable[[Sequence[Edge]], bool] = la
 def _follow(
     tree: Tree, choose: Callable[[Node, Sequence[Edge]], Edge], allowed: Callable[[Sequence[Edge]], bool]
 ) -> list[Edge]:
-    """The path of chosen edges, as far as simulations went. The choice is among edges that were tried and are
-    allowed."""
+    """The path of chosen edges, as far as simulations went. The choice is among edges that were tried and are allowed,
+    and that do not lead back to an earlier state (``Node.repeat``)."""
     path: list[Edge] = []
     node: Node | None = tree.root
     while node is not None:
-        tried = [edge for edge in node.edges if edge.visits and edge.child is not None and allowed([*path, edge])]
+        edges = [edge for edge in node.edges if edge.visits and edge.child is not None and not edge.child.repeat]
+        tried = [edge for edge in edges if allowed([*path, edge])]
         if not tried:
             break
         path.append(choose(node, tried))

@@ -267,6 +267,12 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
+def prune_repeat(growth: Growth, path: Sequence[Edge]) -> None:
+    """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0."""
+    node, parent = last_node(growth, path), last_node(growth, path[:-1])
+    node.repeat, node.value = True, min(0.0, parent.value, growth.value_range.low)
+
+
 async def estimate_nodes(value: Value | None, paths: Sequence[tuple[Growth, Sequence[Edge]]]) -> None:
     """Estimate V(s) at the ends of all paths in one call, and store it with the context tokens. A node after a step
     without an answer is left out, because an estimate there would have no basis.

@@ -156,6 +156,7 @@ def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
 
 
 def is_explored(edge: Edge) -> bool:
-    """Whether search has seen everything beyond this edge. This is false for a refused call and after a failed request,
-    because search did not look there."""
-    return edge.exhausted and edge.child is not None and not edge.child.invalid and not edge.child.unknown
+    """Whether search has seen everything beyond this edge. This is false for refused calls, pruned steps and failed
+    requests, because search did not look there."""
+    node = edge.child
+    return node is not None and node.exhausted and not (node.invalid or node.repeat or node.unknown)

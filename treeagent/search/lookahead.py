@@ -22,6 +22,11 @@ class Lookahead(Searcher):
     the action led to.
     """
 
+    @property
+    def prunes_repeats(self) -> bool:
+        """Never: an action once taken cannot be pruned."""
+        return False
+
     def grow(self, growth: Growth) -> RequestGenerator[None]:
         path: Path = []
         while self.simulations_allowed(growth) and (not path or self.is_expandable(path)):

@@ -148,8 +148,8 @@ class Node:
     invalid: bool = False
     """The action that led here was malformed or refused."""
     repeat: bool = False
-    """The path led back to a state that it had been in before, and the search does not grow a tree beyond it
-    (``SearchConfig.prune_repeats``)."""
+    """The path led back to an earlier state of its own, and the search did not grow the tree beyond it. Its value is
+    that of a failure (``SearchConfig.prune_repeats``)."""
     unknown: bool = False
     """The dynamics could not predict what follows, or a request for V(s) or for actions failed. Such a node is a dead
     end without a value."""
@@ -236,12 +236,13 @@ class Tree:
         """Whether training may make the agent take this expanded action more often: as the preferred side of a pair, as
         an imitated action, or by a positive advantage.
 
-        A malformed or refused call is never taught. If the tree does not grow beyond it, its Q is an unverified V. If a
-        chain continues beyond it, the call took a step but left the environment unchanged, so it did not contribute to
-        the later rewards; the other steps of the chain are taught. If the tree's imagined paths were replayed (its root
-        is real), only replayed actions are taught. An action that a reviewer vetoed is never taught.
+        A malformed or refused call is never taught, and neither is a step back that search pruned. If the tree does not
+        grow beyond it, its Q is an unverified V. If a chain continues beyond it, the call took a step but left the
+        environment unchanged, so it did not contribute to the later rewards; the other steps of the chain are taught.
+        If the tree's imagined paths were replayed (its root is real), only replayed actions are taught. An action that
+        a reviewer vetoed is never taught.
         """
-        refused = edge.vetoed or (edge.child is not None and edge.child.invalid)
+        refused = edge.vetoed or (edge.child is not None and (edge.child.invalid or edge.child.repeat))
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
 
     def nodes(self) -> Iterator[Node]:
