@@ -31,11 +31,11 @@ _OBJECT_TABLE, _FIRST_OBJECT, _PROPERTIES = 0x0A, 63 * 2, 12
 """Position of the object table's address in the header, and layout of the table (Z-machine Standard 1.1, sections 11.1
 and 12.3)."""
 _OBJECT_BYTES = 14
-_VISITED, *_FLAGS = 21, 31, 35, 36
+_PASSING = (21, 31, 35, 36)
 """Attributes of objects that no later text depends on: whether a room was visited, because a room is described in full
 at each visit, and flags that the game sets and clears while it prints."""
 
-_LASTING = ~np.packbits([number in (_VISITED, *_FLAGS) for number in range(8 * _OBJECT_BYTES)])
+_LASTING = ~np.packbits([number in _PASSING for number in range(8 * _OBJECT_BYTES)])
 """Mask of the bits of an object that tell states apart."""
 
 Outcome = Literal["", "won", "lost"]
