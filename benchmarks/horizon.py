@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
+from treeagent.config import EvaluateConfig
 from treeagent.search.config import BeamConfig, RebaseConfig, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
@@ -38,15 +39,20 @@ PANELS = ((0.2, False), (0.4, False), (0.2, True))
 """For each panel, the standard deviation of the noise of V, and whether texts contain thoughts."""
 WAYS: dict[str, dict[str, Any]] = {
     "mcts": {},
-    "mcts, four at once, c = 0.1": {"widening": 0, "candidates": 4, "c_init": 0.1, "c_by_depth": False},
-    "mcts, six at once, c = 2.5": {"widening": 0, "candidates": 6, "c_init": 2.5, "c_by_depth": False},
+    **{f"mcts, one at once, c = {c}": {"c_init": c, "c_by_depth": False} for c in (0.1, 0.2, 0.5)},
+    **{
+        f"mcts, {count} at once, c = {c}": {"widening": 0, "candidates": k, "c_init": c, "c_by_depth": False}
+        for count, k, c in (("four", 4, 0.1), ("four", 4, 0.2), ("six", 6, 2.5))
+    },
     "best_of_n": {"method": "best_of_n"},
     "beam": {"method": "beam", "beam": BeamConfig(4)},
     "best_first": {"method": "best_first"},
     "ab_mcts": {"method": "ab_mcts"},
     "rebase": {"method": "rebase", "rebase": RebaseConfig(6)},
 }
-"""Search methods by name, with the settings that differ from the defaults."""
+"""Search methods by name, with the settings that differ from the defaults. The constants after "mcts," are set by
+hand."""
+_LIKELIHOOD_WEIGHT = EvaluateConfig().likelihood_weight
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def climbs(task: Task, steps: Sequence[str]) -> bool:
 
 def solved(tree: Tree, height: int) -> bool:
     """Whether the path that the search chose leads up the whole ladder."""
-    steps = [str(edge.action.call) for edge in best_path(tree)]
+    steps = [str(edge.action.call) for edge in best_path(tree, likelihood_weight=_LIKELIHOOD_WEIGHT)]
     return len(steps) == height and climbs(tree.task, steps)
 
 

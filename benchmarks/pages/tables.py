@@ -93,14 +93,24 @@ Grid = Mapping[str, Mapping[str, Mapping[float, Estimate]]]
 """Success in %: panel of a figure -> search method -> position on the horizontal axis -> estimate."""
 
 
-def horizons(result: Result) -> Grid:
-    """The rows of ``benchmarks.horizon``: success in % by noise, search method and number of decisions."""
+_BY_HAND = "mcts, "
+"""Prefix of the search methods of ``benchmarks.horizon`` whose constants are set by hand."""
+
+
+def horizons(result: Result, *, by_hand: bool = True) -> Grid:
+    """The rows of ``benchmarks.horizon``: success in % by noise, search method and number of decisions.
+
+    Args:
+        by_hand: whether to keep the methods with constants set by hand.
+    """
     grid: dict[str, dict[str, dict[float, Estimate]]] = {}
     for arm in result.arms:
         rows = list(result.of(arm).values())
         kind = rows[0].figures
         panel = grid.setdefault(f"noise {kind['noise']:g} in V{' and with thoughts' if kind['thoughts'] else ''}", {})
         way, _, _ = arm.partition(", H =")
+        if way.startswith(_BY_HAND) and not by_hand:
+            continue
         panel.setdefault(way, {})[rows[0].figures["height"]] = estimate([percent(row) for row in rows])
     return grid
 
@@ -112,6 +122,18 @@ def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]])
     lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
     lines.append(["independent samples, computed", *(decimal(sampled(result, height), 0) for height in heights)])
     return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
+
+
+def by_hand_words(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
+    """A sentence that compares tree search with its defaults and the best constants set by hand at each height."""
+    behind = {
+        height: max(points[height].mean for way, points in panel.items() if way.startswith(_BY_HAND)) - default.mean
+        for height, default in panel["mcts"].items()
+    }
+    height, most = max(behind.items(), key=lambda item: item[1])
+    if most <= 0:
+        return "No constants set by hand solve more at any H."
+    return f"The best constants set by hand for an H solve at most {decimal(most)} points more (H = {height:g})."
 
 
 def rounds_table(result: Result) -> str:
