@@ -9,6 +9,8 @@ from treeagent.envs.planning.problem import Problem, State
 from treeagent.envs.planning.words import sentence
 
 FINISH = "finish"
+STUCK = "stuck"
+"""The thought if no plan leads to the goal."""
 _ENDS = 0.1
 """Probability that an error is to finish too early. If errors were drawn uniformly, most episodes would end with such
 an error. If it never happened, every finished episode would be a success, and a value model could not learn that
@@ -17,7 +19,7 @@ finishing may fail."""
 
 class PlanningDemonstrator:
     """Follows a plan, plans again after an error, and finishes at the goal. Its thought is the next fact of the goal
-    that the plan achieves and keeps. If there is no plan, it thinks "stuck" and finishes.
+    that the plan achieves and keeps. If there is no plan, it thinks ``STUCK`` and finishes.
 
     With probability ``noise`` it errs: one time in ten it finishes, otherwise it takes another possible action.
 
@@ -31,7 +33,7 @@ class PlanningDemonstrator:
     def act(self, rng: random.Random) -> tuple[str, str]:
         problem, planner, state = self._position()
         plan = planner.plan(state)
-        thought = "stuck" if plan is None else _next_goal(problem, state, plan) if plan else "done"
+        thought = STUCK if plan is None else _next_goal(problem, state, plan) if plan else "done"
         meant = plan[0] if plan else FINISH
         if rng.random() < self._noise:
             others = [name for name in problem.possible(state) if name != meant]

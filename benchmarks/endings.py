@@ -1,0 +1,125 @@
+"""What pairs of siblings prefer on tireworld, and how the greedy episodes of policies that learnt from them end.
+
+    .venv/bin/python -m benchmarks.quickstart --config envs/tireworld
+    .venv/bin/python -m benchmarks.updates --config envs/tireworld --runs runs/tireworld --name updates_tireworld \\
+        --out runs/updates_tireworld --variants dpo dpo-trajectory
+    .venv/bin/python -m benchmarks.endings --runs runs/updates_tireworld
+
+The planner judges each pair: it is right if a plan leads to the goal after the preferred action, and none does after
+the rejected one. Episodes are those that ``benchmarks.updates`` played.
+"""
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.command import parser, record_of
+from benchmarks.record import Row, digest
+from treeagent.envs.planning import PlanningEnv
+from treeagent.envs.planning.demonstrator import FINISH, STUCK
+from treeagent.envs.planning.problem import holds
+from treeagent.run.folder import COLLECTED, Run
+from treeagent.run.outcomes import evaluation_stage
+from treeagent.search.node import Edge, Tree, finished_paths, succeeds
+from treeagent.search.record import from_record
+from treeagent.stages.build import environment
+from treeagent.store import read_as
+from treeagent.views.pairs import compared_siblings
+
+QUESTION = "Why do pairs of siblings teach less than pairs of whole paths on a long horizon?"
+PAIRS = "pairs of siblings"
+ENDS = ("finished at the goal", "finished elsewhere", "at the goal, not finished", "never at the goal")
+
+
+def at_goal(env: PlanningEnv) -> bool:
+    return holds(env.problem.goal, env.visit.state)
+
+
+def play(env: PlanningEnv, tree: Tree, edges: Sequence[Edge]) -> Iterator[bool]:
+    """Play the actions of a path. Yields after each one whether the goal holds."""
+    env.reset(options={"task": tree.task})
+    for edge in edges:
+        if edge.action.call and not edge.action.error and not env.visit.finished:
+            env.step(edge.action.call)
+        yield at_goal(env)
+
+
+def can_succeed(env: PlanningEnv, tree: Tree, edges: Sequence[Edge]) -> bool:
+    """Whether a plan leads to the goal after these actions, or they have finished there."""
+    *_, now = [False, *play(env, tree, edges)]
+    if env.visit.finished:
+        return now
+    return env.demonstrator(0.0).act(random.Random(0))[0] != STUCK
+
+
+def ending(env: PlanningEnv, episode: Tree) -> str:
+    """The element of ``ENDS`` that describes a greedy episode."""
+    [path] = [path for path, node in episode.walk() if not node.edges]
+    reached = any(list(play(env, episode, path)))
+    if env.visit.finished:
+        return ENDS[0] if at_goal(env) else ENDS[1]
+    return ENDS[2] if reached else ENDS[3]
+
+
+def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str, float]:
+    """What the pairs of siblings in ``trees`` compare."""
+    search = run.config.search
+    compared = [
+        (tree, path, chosen, rejected)
+        for tree in trees
+        for path, _, chosen, rejected, _ in compared_siblings(tree, run.config.update.pairs, search.critic_weight)
+    ]
+    right = [
+        can_succeed(env, tree, [*path, chosen]) and not can_succeed(env, tree, [*path, rejected])
+        for tree, path, chosen, rejected in compared
+    ]
+    nodes = {id(path[-1].child if path else tree.root) for tree, path, _, _ in compared}
+    on_success = {
+        id(node): id(node) in nodes
+        for tree in trees
+        for path in finished_paths(tree)
+        if succeeds(path)
+        for node in tree.states(path[:-1])
+    }
+    return {
+        "pairs per tree": len(compared) / len(trees),
+        "right": statistics.fmean(right),
+        "prefers finish": statistics.fmean(_finishes(chosen) for _, _, chosen, _ in compared),
+        "rejects finish": statistics.fmean(_finishes(rejected) for _, _, _, rejected in compared),
+        "states before a success that have a pair": statistics.fmean(on_success.values()),
+    }
+
+
+def _finishes(edge: Edge) -> bool:
+    return FINISH in str(edge.action.call)
+
+
+def main() -> None:
+    options = parser(__doc__, "endings")
+    options.add_argument("--runs", type=Path, default=Path("runs/updates_tireworld"))
+    options.add_argument("--policies", nargs="+", default=["warm", "dpo", "dpo-trajectory"])
+    options.add_argument("--trees", type=int, default=300, help="trees of each seed whose pairs are judged")
+    arguments = options.parse_args()
+    settings = digest({"trees": arguments.trees})
+    with record_of(arguments, QUESTION) as record:
+        for seed in arguments.seeds:
+            run = Run.open(arguments.runs / f"seed{seed}")
+            env = environment(run.config)
+            assert isinstance(env, PlanningEnv)
+            if not record.has(PAIRS, seed, settings):
+                trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees))
+                record.add(Row(PAIRS, seed, settings, figures=pair_figures(env, trees, run)))
+            for policy in arguments.policies:
+                if not record.has(policy, seed, settings):
+                    stage = evaluation_stage(policy, "greedy")
+                    ends = Counter(ending(env, episode) for episode in read_as(from_record, run.episodes, stage))
+                    figures = {end: ends[end] / ends.total() for end in ENDS}
+                    record.add(Row(policy, seed, settings, figures=figures))
+                print(f"seed {seed} {policy}: {dict(record.result.of(policy)[seed].figures)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
