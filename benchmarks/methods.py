@@ -85,17 +85,20 @@ def evaluate_arm(
     tasks: int,
     split: Split = "test",
     measure: Callable[[Sequence[Outcome]], Mapping[str, float]] = lambda outcomes: {},
+    first: int | None = None,
 ) -> Row:
     """Play a seed's own ``tasks`` tasks of a split, in batches of fifty. Returns the row of the arm.
 
     Args:
         settings: digest of the settings.
+        first: number of the first task, if it is not ``seed * tasks``.
         measure: computes the row's figures from the outcomes.
     """
-    tasks_played = range(seed * tasks, (seed + 1) * tasks)
+    start = seed * tasks if first is None else first
+    tasks_played = range(start, start + tasks)
     jobs = [
-        BatchJob(config, checkpoint, arm, index, tasks_played[start : start + 50], None, split=split, mode=mode)
-        for index, start in enumerate(range(0, tasks, 50))
+        BatchJob(config, checkpoint, arm, index, tasks_played[at : at + 50], None, split=split, mode=mode)
+        for index, at in enumerate(range(0, tasks, 50))
     ]
     done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}
     outcomes = [outcome for index in sorted(done) for outcome in done[index][0]]
