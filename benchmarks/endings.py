@@ -12,7 +12,7 @@ the rejected one. Episodes are those that ``benchmarks.updates`` played.
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -86,11 +86,15 @@ def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str,
     }
     return {
         "pairs per tree": len(compared) / len(trees),
-        "right": statistics.fmean(right),
-        "prefers finish": statistics.fmean(_finishes(chosen) for _, _, chosen, _ in compared),
-        "rejects finish": statistics.fmean(_finishes(rejected) for _, _, _, rejected in compared),
-        "states before a success that have a pair": statistics.fmean(on_success.values()),
+        "right": _percent(right),
+        "prefers finish": _percent(_finishes(chosen) for _, _, chosen, _ in compared),
+        "rejects finish": _percent(_finishes(rejected) for _, _, _, rejected in compared),
+        "states before a success that have a pair": _percent(on_success.values()),
     }
+
+
+def _percent(marks: Iterable[bool]) -> float:
+    return 100 * statistics.fmean(marks)
 
 
 def _finishes(edge: Edge) -> bool:
@@ -116,7 +120,7 @@ def main() -> None:
                 if not record.has(policy, seed, settings):
                     stage = evaluation_stage(policy, "greedy")
                     ends = Counter(ending(env, episode) for episode in read_as(from_record, run.episodes, stage))
-                    figures = {end: ends[end] / ends.total() for end in ENDS}
+                    figures = {end: 100 * ends[end] / ends.total() for end in ENDS}
                     record.add(Row(policy, seed, settings, figures=figures))
                 print(f"seed {seed} {policy}: {dict(record.result.of(policy)[seed].figures)}", flush=True)
 
