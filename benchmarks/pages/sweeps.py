@@ -8,8 +8,6 @@ from benchmarks.estimates import Estimate, difference, estimate, figure, mean
 from benchmarks.pages.tables import Grid, decimal, has, markdown, spread
 from benchmarks.record import Result, Row
 
-LIMITS = ("at 50 steps", "at 5 s")
-"""Limits other than tokens that the page shows."""
 _SEARCH, _CONTROL = "mcts", "best_of_n"
 
 
@@ -60,12 +58,16 @@ def sweep_table(result: Result, tokens: str) -> str:
     return markdown([*head, f"{_CONTROL} found, share", f"{_SEARCH} found, share"], lines)
 
 
-def limits_table(result: Result, tokens: str) -> str:
-    """A table with a line per size and limit: the success of each search method after it had spent that much."""
+def limits_table(result: Result, tokens: str, limits: Sequence[str] = ("at 50 steps", "at 5 s")) -> str:
+    """A table with a line per size and limit: the success of each search method after it had spent that much.
+
+    Args:
+        limits: names of figures of the rows, such as "at 50 steps".
+    """
     ways = [way for way in _methods_at_all_sizes(result, tokens) if way != "greedy"]
     lines = []
     for size in sweep_sizes(result):
-        for limit in LIMITS:
+        for limit in limits:
             found = [mean(result, f"{way}, {size}, {tokens}", figure(limit)) for way in ways]
             cells = [spread(estimate([100 * value for value in each.values]), digits=0) for each in found]
             lines.append([f"{horizon(result, size):g}", limit, *cells])
@@ -132,9 +134,9 @@ def success_words(result: Result, tokens: str, way: str = _SEARCH, name: str = "
     return " ".join(sentences)
 
 
-def prediction_words(result: Result, tokens: str) -> str:
+def prediction_words(result: Result, tokens: str, way: str = _SEARCH) -> str:
     """Sentences that compare the horizon from which on tree search should win, by ``predicted_crossing`` at the two
-    shortest horizons, with the measured one. Empty if there is no prediction."""
+    shortest horizons, with the one from which on a search method does. Empty if there is no prediction."""
     shortest = [size for size in sweep_sizes(result) if step_chance(result, size, tokens)][:2]
     if not shortest:
         return ""
@@ -145,8 +147,8 @@ def prediction_words(result: Result, tokens: str) -> str:
         f"A line through the chances of a right decision at {known} decisions predicts this from {predicted} decisions "
         "on.",
     ]
-    if more := sizes_where(result, tokens, "more"):
-        sentences.append(f"Measured: from {horizon(result, more[0]):g} on.")
+    more = sizes_where(result, tokens, "more", way)
+    sentences.append(f"Measured: from {horizon(result, more[0]):g} on." if more else "Measured: nowhere.")
     sentences.append(f"If the chance did not fall with the horizon, the prediction would be {constant}.")
     return " ".join(sentences)
 

@@ -125,9 +125,13 @@ def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]])
 
 
 def by_hand_words(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
-    """A sentence that compares tree search with its defaults and the best constants set by hand at each height."""
+    """A sentence that compares tree search with its defaults and the best constants set by hand at each height. Empty
+    if none were measured."""
+    by_hand = [points for way, points in panel.items() if way.startswith(_BY_HAND)]
+    if not by_hand:
+        return ""
     behind = {
-        height: max(points[height].mean for way, points in panel.items() if way.startswith(_BY_HAND)) - default.mean
+        height: max(points[height].mean for points in by_hand) - default.mean
         for height, default in panel["mcts"].items()
     }
     height, most = max(behind.items(), key=lambda item: item[1])
