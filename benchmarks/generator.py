@@ -4,8 +4,9 @@
 
 The model is a Qwen3 with random weights, on the GPU if there is one, else on one thread. Each tree grows along one
 path: K actions are sampled at a state, one of them is followed, and an observation is appended. Both sides sample the
-same number of tokens at the same states. Repetitions alternate between the sides, so that other load on the machine
-affects both alike. Seconds are CPU seconds, or wall-clock seconds on a GPU.
+same number of tokens at the same states. "one at a time" is the local generator with K requests of one sample each, as
+search makes them with ``search.widening=1``. Repetitions alternate between the sides, so that other load on the machine
+affects all alike. Seconds are CPU seconds, or wall-clock seconds on a GPU.
 """
 
 import random
@@ -134,6 +135,12 @@ def main() -> None:
                 for each in states:
                     draw(generator, each, count, new)
 
+            def single(generator: LocalGenerator = generator, states: list[list[State]] = states) -> None:
+                generator.forget()
+                for each in states:
+                    for _ in range(count):
+                        draw(generator, each, 1, new)
+
             def plain(states: list[list[State]] = states) -> None:
                 for each in states:
                     generate(model, each, count, new)
@@ -142,6 +149,7 @@ def main() -> None:
                 number: int,
                 arm: str = arm,
                 local: Callable[[], None] = local,
+                single: Callable[[], None] = single,
                 plain: Callable[[], None] = plain,
                 generator: LocalGenerator = generator,
                 states: list[list[State]] = states,
@@ -149,9 +157,14 @@ def main() -> None:
                 if number == 0:  # warm-up: the first call of either side loads what it needs
                     plain()
                     local()
-                theirs, ours = seconds(plain), seconds(local)
-                found = {"generate, tokens / s": tokens / theirs, "local, tokens / s": tokens / ours}
-                found["ratio"] = theirs / ours
+                theirs, ours, one_by_one = seconds(plain), seconds(local), seconds(single)
+                found = {
+                    "generate, tokens / s": tokens / theirs,
+                    "local, tokens / s": tokens / ours,
+                    "local, one at a time, tokens / s": tokens / one_by_one,
+                    "ratio": theirs / ours,
+                    "together ÷ one at a time": one_by_one / ours,
+                }
                 if number == 0:
                     differences = (difference(model, each, draw(generator, each, count, new)) for each in states)
                     found["largest difference of log-probabilities"] = max(differences)
