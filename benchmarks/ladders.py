@@ -157,6 +157,7 @@ LADDERS: Mapping[str, Ladder] = {
             "warm_start.noise=0.3",
             "warm_start.max_tokens=900",
             "warm_start.training.max_steps=700",
+            "search.prune_repeats=false",  # the arm mcts_pruned sets it
             *_ONE_CORE,
         ),
         (
