@@ -7,7 +7,7 @@
     .venv/bin/python -m benchmarks.constants --runs runs/toolbox --name constants_toolbox --tokens 120
 
     .venv/bin/python -m benchmarks.sweep --seeds 0 1 2
-    .venv/bin/python -m benchmarks.constants --runs runs/sweep --name constants_tireworld --tasks 60
+    .venv/bin/python -m benchmarks.constants --runs runs/sweep --name constants_tireworld --tasks 40
 
 Each arm changes one constant of the recipe. c is ``search.c_init``, the weight of exploration. λ is
 ``evaluate.likelihood_weight``, the weight of the policy's own probability when the plan is chosen. "gain" is
