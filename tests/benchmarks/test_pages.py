@@ -11,7 +11,15 @@ from benchmarks.capacity import FAILED, SOLVED, TRAINING
 from benchmarks.estimates import estimate
 from benchmarks.pages.__main__ import PAGES, made, with_block, write
 from benchmarks.pages.lengths import length_table
-from benchmarks.pages.sweeps import horizon, predicted_crossing, sizes_where, step_chance, success_words, sweep_sizes
+from benchmarks.pages.sweeps import (
+    horizon,
+    predicted_crossing,
+    prediction_words,
+    sizes_where,
+    step_chance,
+    success_words,
+    sweep_sizes,
+)
 from benchmarks.pages.tables import (
     by_hand_words,
     crossing,
@@ -359,6 +367,8 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     assert "(docs/results/search-sweep.svg)" in with_block(README, tmp_path)
     level = replace(found, rows=tuple(row for row in rows if ", size 2," in row.arm))
     assert sizes_where(level, "100 tokens", "level") == ["size 2"]
+    assert "Measured: from" in prediction_words(found, "100 tokens")
+    assert "Measured: from" not in prediction_words(level, "100 tokens") != ""
     other = {"mcts": "best_of_n", "best_of_n": "mcts"}
     swapped = [replace(row, arm=", ".join([other[way], *rest])) for row in rows for way, *rest in [row.arm.split(", ")]]
     worse = replace(found, rows=tuple(swapped))
