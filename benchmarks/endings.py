@@ -90,6 +90,12 @@ def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str,
         "prefers finish": _percent(_finishes(chosen) for _, _, chosen, _ in compared),
         "rejects finish": _percent(_finishes(rejected) for _, _, _, rejected in compared),
         "states before a success that have a pair": _percent(on_success.values()),
+        "states at the goal where only finish was tried": _percent(
+            all(_finishes(edge) for edge in node.edges if edge.visits)
+            for tree in trees
+            for path, node in tree.walk()
+            if any(edge.visits for edge in node.edges) and [False, *play(env, tree, path)][-1]
+        ),
     }
 
 

@@ -134,26 +134,31 @@ def success_words(result: Result, tokens: str, way: str = _SEARCH, name: str = "
     return " ".join(sentences)
 
 
-def prediction_words(result: Result, tokens: str, way: str = _SEARCH) -> str:
+def prediction_words(result: Result, tokens: str, way: str = _SEARCH, name: str = "tree search") -> str:
     """Sentences that compare the horizon from which on tree search should win, by ``predicted_crossing`` at the two
-    shortest horizons, with the one from which on a search method does. Empty if there is no prediction."""
+    shortest horizons, with those at which a search method does. Empty if there is no prediction."""
     shortest = [size for size in sweep_sizes(result) if step_chance(result, size, tokens)][:2]
     if not shortest:
         return ""
     predicted, constant = (decimal(predicted_crossing(result, tokens, sizes)) for sizes in (shortest, shortest[:1]))
-    known = _listed([f"{horizon(result, size):g}" for size in shortest])
-    sentences = [
-        "Tree search should win once best-of-N can expect less than one success within the limit.",
-        f"A line through the chances of a right decision at {known} decisions predicts this from {predicted} decisions "
-        "on.",
-    ]
-    more = sizes_where(result, tokens, "more", way)
-    sentences.append(f"Measured: from {horizon(result, more[0]):g} on." if more else "Measured: nowhere.")
-    sentences.append(f"If the chance did not fall with the horizon, the prediction would be {constant}.")
-    return " ".join(sentences)
+    known, more = (
+        _listed([f"{horizon(result, size):g}" for size in sizes])
+        for sizes in (shortest, sizes_where(result, tokens, "more", way))
+    )
+    return " ".join(
+        [
+            "Tree search should win once best-of-N can expect less than one success within the limit.",
+            f"A line through the chances of a right decision at {known} decisions predicts this from {predicted} "
+            "decisions on.",
+            f"Measured: {name} leads at {more} decisions." if more else f"Measured: {name} has no clear lead.",
+            f"If the chance did not fall with the horizon, the prediction would be {constant}.",
+        ]
+    )
 
 
 def _listed(parts: Sequence[str]) -> str:
+    if not parts:
+        return ""
     *others, last = parts
     return f"{', '.join(others)} and {last}" if others else last
 

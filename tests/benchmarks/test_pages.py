@@ -360,15 +360,15 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
     assert "At 2 decisions tree search and best-of-N are level" in page(files, "search")
-    assert "from 3.2 decisions on. Measured: from 4 on" in " ".join(page(files, "search").split())
+    assert "from 3.2 decisions on. Measured: tree search leads at 4 and 8 decisions" in " ".join(page(files, "search").split())
     assert "| size 8 | 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
     assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
     assert "(docs/results/search-sweep.svg)" in with_block(README, tmp_path)
     level = replace(found, rows=tuple(row for row in rows if ", size 2," in row.arm))
     assert sizes_where(level, "100 tokens", "level") == ["size 2"]
-    assert "Measured: from" in prediction_words(found, "100 tokens")
-    assert "Measured: from" not in prediction_words(level, "100 tokens") != ""
+    assert "leads at 4 and 8 decisions" in prediction_words(found, "100 tokens")
+    assert "leads at" not in prediction_words(level, "100 tokens") != ""
     other = {"mcts": "best_of_n", "best_of_n": "mcts"}
     swapped = [replace(row, arm=", ".join([other[way], *rest])) for row in rows for way, *rest in [row.arm.split(", ")]]
     worse = replace(found, rows=tuple(swapped))
