@@ -360,7 +360,9 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     files = made(tmp_path)
     assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
     assert "At 2 decisions tree search and best-of-N are level" in page(files, "search")
-    assert "from 3.2 decisions on. Measured: tree search leads at 4 and 8 decisions" in " ".join(page(files, "search").split())
+    assert "from 3.2 decisions on. Measured: tree search leads at 4 and 8 decisions" in " ".join(
+        page(files, "search").split()
+    )
     assert "| size 8 | 8 | 6.2 ± 0.0 | 0.71 | 3.2 | 0.75 | 73 ± 14 | 3 ± 14 | 0.90 | 0.90 |" in page(files, "search")
     assert "| 8 | at 50 steps | 40 ± 0 | 40 ± 0 |" in page(files, "search")
     store(tmp_path, "quickstart", {"base, greedy": (4, 5)})
