@@ -31,6 +31,7 @@ from treeagent.views.pairs import compared_siblings
 
 QUESTION = "Why do pairs of siblings teach less than pairs of whole paths on a long horizon?"
 PAIRS = "pairs of siblings"
+POLICIES = ("warm", "dpo", "dpo-trajectory")
 ENDS = ("finished at the goal", "finished elsewhere", "at the goal, not finished", "never at the goal")
 
 
@@ -110,7 +111,6 @@ def _finishes(edge: Edge) -> bool:
 def main() -> None:
     options = parser(__doc__, "endings")
     options.add_argument("--runs", type=Path, default=Path("runs/updates_tireworld"))
-    options.add_argument("--policies", nargs="+", default=["warm", "dpo", "dpo-trajectory"])
     options.add_argument("--trees", type=int, default=300, help="trees of each seed whose pairs are judged")
     arguments = options.parse_args()
     settings = digest({"trees": arguments.trees})
@@ -122,7 +122,7 @@ def main() -> None:
             if not record.has(PAIRS, seed, settings):
                 trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees))
                 record.add(Row(PAIRS, seed, settings, figures=pair_figures(env, trees, run)))
-            for policy in arguments.policies:
+            for policy in POLICIES:
                 if not record.has(policy, seed, settings):
                     stage = evaluation_stage(policy, "greedy")
                     ends = Counter(ending(env, episode) for episode in read_as(from_record, run.episodes, stage))

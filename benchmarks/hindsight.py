@@ -5,7 +5,7 @@
 
 The divergence of a step is how much its probability changes once the policy knows how the episode ends
 (``treeagent.stages.hindsight``). The choice matters at a state if the Q of its tried actions differ by at least
-``--margin``. Each figure is the chance (AUC) that a signal is higher at a state where it matters than at another: the
+``MARGIN``. Each figure is the chance (AUC) that a signal is higher at a state where it matters than at another: the
 largest divergence of the actions, and the policy's uncertainty 1 - max P.
 """
 
@@ -25,6 +25,8 @@ from treeagent.views.signal import auc
 
 QUESTION = "Does hindsight divergence find the states at which the choice of the action matters?"
 ARM = "states of trees"
+MARGIN = 0.2
+"""In reward units."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ def branches(tree: Tree) -> Iterator[Branch]:
             yield Branch(max(values) - min(values), max(known), 1 - max(edge.prior for edge in node.edges))
 
 
-def figures(trees: list[Tree], margin: float) -> dict[str, float]:
+def figures(trees: list[Tree]) -> dict[str, float]:
     found = [branch for tree in trees for branch in branches(tree)]
-    matters, others = ([b for b in found if (b.spread >= margin) == decided] for decided in (True, False))
+    matters, others = ([b for b in found if (b.spread >= MARGIN) == decided] for decided in (True, False))
     divergence = auc([branch.divergence for branch in matters], [branch.divergence for branch in others])
     uncertainty = auc([branch.uncertainty for branch in matters], [branch.uncertainty for branch in others])
     assert divergence is not None and uncertainty is not None  # both kinds of states exist
@@ -65,9 +67,8 @@ def main() -> None:
     options = parser(__doc__, "hindsight")
     options.add_argument("--runs", type=Path, default=Path("runs/quickstart"), help="where benchmarks.quickstart wrote")
     options.add_argument("--trees", type=int, default=100, help="of each seed")
-    options.add_argument("--margin", type=float, default=0.2, help="difference of Q from which an action matters")
     arguments = options.parse_args()
-    settings = digest({"trees": arguments.trees, "margin": arguments.margin})
+    settings = digest({"trees": arguments.trees, "margin": MARGIN})
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             if record.has(ARM, seed, settings):
@@ -77,7 +78,7 @@ def main() -> None:
             trees = list(islice(read_as(from_record, run.trees, COLLECTED), arguments.trees))
             for tree in trees:
                 measure(tree)
-            record.add(Row(ARM, seed, settings, figures=figures(trees, arguments.margin)))
+            record.add(Row(ARM, seed, settings, figures=figures(trees)))
             print(f"seed {seed}: {dict(record.result.of(ARM)[seed].figures)}", flush=True)
 
 

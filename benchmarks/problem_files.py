@@ -52,18 +52,18 @@ def main() -> None:
             config = Run.open(arguments.runs / f"seed{seed}").config
             for source, (source_options, tasks) in SOURCES.items():
                 chosen = settings(config, source_options, arguments.tokens)
+                first = seed * tasks if source == "generated" else 0
+                lengths = plan_lengths(chosen, range(first, first + tasks), "test")
+                figures = {
+                    "plan": statistics.fmean(lengths),
+                    "possible": statistics.fmean(length <= chosen.environment.max_steps for length in lengths),
+                }
                 for mode in MODES:
                     name = f"{source}, {mode}"
                     more = {"mode": mode, "policy": arguments.policy, "tasks": tasks}
                     settings_hash = digest(settings_of(chosen) | more)
                     if not record.has(name, seed, settings_hash):
-                        first = seed * tasks if source == "generated" else 0
                         row = evaluate_arm(chosen, checkpoint, mode, name, seed, settings_hash, tasks, first=first)
-                        lengths = plan_lengths(chosen, range(first, first + tasks), "test")
-                        figures = {
-                            "plan": statistics.fmean(lengths),
-                            "possible": statistics.fmean(length <= chosen.environment.max_steps for length in lengths),
-                        }
                         record.add(replace(row, figures=figures))
                         print(f"seed {seed} {name}: {100 * row.success:.1f} %", flush=True)
 

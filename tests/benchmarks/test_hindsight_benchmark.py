@@ -24,7 +24,7 @@ def test_the_figures_by_hand() -> None:
     last = state((0.5, 0.5), (1.0, 0.0), divergence=0.1, child=None)
     middle = state((0.9, 0.1), (0.5, 0.5), divergence=0.2, child=last)
     first = state((0.6, 0.4), (0.8, 0.2), divergence=0.3, child=middle)
-    assert figures([Tree(task(), 0, first)], 0.2) == {
+    assert figures([Tree(task(), 0, first)]) == {
         "states": 3,
         "matters, share": 2 / 3,
         "divergence, AUC": 0.5,
