@@ -30,11 +30,12 @@ from benchmarks.command import parser, record_of, settings_of
 from benchmarks.ladders import LADDERS, Rung
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig, load_config
+from treeagent.generators.config import ActionSource
 from treeagent.report.anytime import moments
 from treeagent.run.folder import Run
 from treeagent.run.progress import QuietProgress
 from treeagent.run.recipes import find_recipe
-from treeagent.search.config import BeamConfig, RebaseConfig
+from treeagent.search.config import ABMCTSConfig, BeamConfig, RebaseConfig
 from treeagent.search.limits import Limits
 from treeagent.search.node import Spent, Tree, reaches
 from treeagent.search.record import from_record
@@ -65,8 +66,12 @@ class Way:
     mode: Mode
     search: Mapping[str, Any]
     """Settings of the search that differ from the run's."""
+    actions: ActionSource = "sample"
+    """How the policy proposes actions (``policy.actions``)."""
 
 
+_LEGAL: Mapping[str, Any] = {"granularity": "split"}
+"""With ``actions="score"``: the policy samples a thought, and then gives each legal action its probability."""
 WAYS: dict[str, Way] = {
     "best_of_n": Way("best_of_n", {}),
     "mcts": Way("mcts", {}),
@@ -74,6 +79,10 @@ WAYS: dict[str, Way] = {
     "greedy": Way("greedy", {}),
     "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),
+    "ab_mcts_beta": Way("ab_mcts", {"ab_mcts": ABMCTSConfig("beta")}),
+    "mcts_legal": Way("mcts", _LEGAL, "score"),
+    "mcts_legal_pruned": Way("mcts", {**_LEGAL, "prune_repeats": True}, "score"),
+    "best_of_n_legal": Way("best_of_n", _LEGAL, "score"),
     "beam": Way("beam", {"candidates": 2}),
 }
 
@@ -97,7 +106,7 @@ def main() -> None:
     if unknown := set(arguments.rungs or ()) - by_name.keys():
         options.error(f"{arguments.ladder} has no rung {min(unknown)!r}, but {', '.join(by_name)}")
     rungs = [by_name[name] for name in arguments.rungs or by_name]
-    ways = arguments.only or [way for way in WAYS if ladder.circles or way != "mcts_pruned"]
+    ways = arguments.only or [way for way in WAYS if ladder.circles or not way.endswith("_pruned")]
     with record_of(arguments, QUESTION) as record:
         for seed in arguments.seeds:
             config = load_config(find_recipe(ladder.recipe), [*ladder.settings, *arguments.set], seed=seed)
@@ -142,7 +151,8 @@ def at_rung(config: RunConfig, rung: Rung, tokens: int, action_tokens: int, way:
     wide = max(2, tokens // (action_tokens * rung.max_steps // 2))
     once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
     search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
-    return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
+    policy, evaluation = replace(config.policy, actions=way.actions), replace(config.evaluate, best_of=100_000)
+    return replace(config, environment=environment, policy=policy, search=search, evaluate=evaluation)
 
 
 def measure_arm(

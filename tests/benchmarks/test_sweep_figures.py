@@ -1,6 +1,7 @@
 """Figures of the horizon sweep, from searches of a ladder whose probabilities are known."""
 
 import asyncio
+from itertools import product
 
 import pytest
 
@@ -84,5 +85,5 @@ def test_the_horizon_is_the_planner_s() -> None:
 def test_every_rung_has_valid_settings(name: str) -> None:
     ladder = LADDERS[name]
     config = load_config(find_recipe(ladder.recipe), ladder.settings)
-    for rung in ladder.rungs:
-        at_rung(config, rung, ladder.tokens, ladder.action_tokens, WAYS["mcts"])
+    for rung, way in product(ladder.rungs, WAYS.values()):
+        at_rung(config, rung, ladder.tokens, ladder.action_tokens, way)
