@@ -96,41 +96,50 @@ def predicted_crossing(result: Result, tokens: str, sizes: Sequence[str]) -> flo
     return low
 
 
-def sizes_where(result: Result, tokens: str, verdict: str, way: str = _SEARCH) -> list[str]:
-    """The sizes at which a search method solves "more" or "less" than best-of-N, or the two are "level", by the
+def sizes_where(
+    result: Result, tokens: str, verdict: str, way: str = _SEARCH, control: str = _CONTROL
+) -> list[str]:
+    """The sizes at which a search method solves "more" or "less" than the control, or the two are "level", by the
     interval of their paired difference."""
     return [
         size
         for size in sweep_sizes(result)
-        if difference(result, f"{way}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}").verdict == verdict
+        if difference(result, f"{way}, {size}, {tokens}", f"{control}, {size}, {tokens}").verdict == verdict
     ]
 
 
-def success_words(result: Result, tokens: str, way: str = _SEARCH, name: str = "tree search") -> str:
-    """Sentences that say at which horizons a search method solves more, less or as much as best-of-N. Empty if the
+def success_words(
+    result: Result,
+    tokens: str,
+    way: str = _SEARCH,
+    name: str = "tree search",
+    control: str = _CONTROL,
+    control_name: str = "best-of-N",
+) -> str:
+    """Sentences that say at which horizons a search method solves more, less or as much as the control. Empty if the
     method was not measured at all sizes."""
     if way not in _methods_at_all_sizes(result, tokens):
         return ""
 
     def solved(sizes: Sequence[str]) -> str:
-        arms = {size: (f"{way}, {size}, {tokens}", f"{_CONTROL}, {size}, {tokens}") for size in sizes}
+        arms = {size: (f"{way}, {size}, {tokens}", f"{control}, {size}, {tokens}") for size in sizes}
         means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
         return _listed(
             [
-                f"{search} % of the tasks that take {horizon(result, size):g} decisions (best-of-N {control} %)"
-                for size, (search, control) in means.items()
+                f"{found} % of the tasks that take {horizon(result, size):g} decisions ({control_name} {other} %)"
+                for size, (found, other) in means.items()
             ]
         )
 
-    more, less, level = (sizes_where(result, tokens, verdict, way) for verdict in ("more", "less", "level"))
+    more, less, level = (sizes_where(result, tokens, verdict, way, control) for verdict in ("more", "less", "level"))
     subject = name[0].upper() + name[1:]
     sentences = [f"Within {tokens}, {name} solves {solved(more)}."] if more else []
     if less:
         elsewhere = "elsewhere" if more else f"within {tokens}"
-        sentences.append(f"{subject} solves fewer than best-of-N {elsewhere}: {solved(less)}.")
+        sentences.append(f"{subject} solves fewer than {control_name} {elsewhere}: {solved(less)}.")
     if level:
         horizons = _listed([f"{horizon(result, size):g}" for size in level])
-        sentences.append(f"At {horizons} decisions {name} and best-of-N are level.")
+        sentences.append(f"At {horizons} decisions {name} and {control_name} are level.")
     return " ".join(sentences)
 
 

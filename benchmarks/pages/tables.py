@@ -130,14 +130,15 @@ def by_hand_words(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
     by_hand = [points for way, points in panel.items() if way.startswith(_BY_HAND)]
     if not by_hand:
         return ""
-    behind = {
-        height: max(points[height].mean for points in by_hand) - default.mean
-        for height, default in panel["mcts"].items()
-    }
-    height, most = max(behind.items(), key=lambda item: item[1])
-    if most <= 0:
+    behind = {}
+    for height, default in panel["mcts"].items():
+        best = max((points[height] for points in by_hand), key=lambda found: found.mean)
+        behind[height] = estimate([a - b for a, b in zip(best.values, default.values, strict=True)])
+    height, most = max(behind.items(), key=lambda item: item[1].mean)
+    if most.mean <= 0:
         return "No constants set by hand solve more at any H."
-    return f"The best constants set by hand for an H solve at most {decimal(most)} points more (H = {height:g})."
+    where = f"H = {height:g}, 95 % interval {decimal(most.low)} to {decimal(most.high)}"
+    return f"The best constants set by hand for an H solve at most {decimal(most.mean)} points more ({where})."
 
 
 def rounds_table(result: Result) -> str:

@@ -317,7 +317,8 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     assert by_hand_words(panel) == ""
     worse, better = ({4.0: estimate([90.0] * 3), 8.0: estimate([at_8] * 3)} for at_8 in (80.0, 90.0))
     assert "points more" not in by_hand_words({**panel, "mcts, c = 1": worse})  # the defaults solve 93.3 and 86.7 %
-    assert "at most 3.3 points more (H = 8)" in by_hand_words({**panel, "mcts, c = 1": worse, "mcts, c = 2": better})
+    best = by_hand_words({**panel, "mcts, c = 1": worse, "mcts, c = 2": better})
+    assert "at most 3.3 points more (H = 8, 95 % interval −11.0 to 17.7)" in best  # 0, 10 and 0, t(0.975, 2) = 4.303
 
 
 def test_the_sweep_by_hand(tmp_path: Path) -> None:
@@ -376,6 +377,8 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     worse = replace(found, rows=tuple(swapped))
     assert sizes_where(worse, "100 tokens", "less") == ["size 4", "size 8"]
     assert "3 % of the tasks that take 8 decisions (best-of-N 73 %)" in success_words(worse, "100 tokens")
+    turned = success_words(found, "100 tokens", "best_of_n", "sampling", "mcts", "tree search")
+    assert "sampling solves fewer than tree search within 100 tokens" in turned.lower()
 
 
 def test_sessions_that_differ_in_their_seeds_are_told_as_one_command() -> None:
