@@ -53,7 +53,7 @@ def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[flo
         panels: title -> arm -> position on the horizontal axis -> estimate.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.6 * len(panels), 3.2), layout="constrained")
+        figure = Figure(figsize=(3.6 * len(panels) + 1.6, 3.2), layout="constrained")
         subplots = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (title, arms) in zip(subplots, panels.items(), strict=True):
             for arm, points in arms.items():
@@ -65,7 +65,8 @@ def curves(axis: str, across: str, panels: Mapping[str, Mapping[str, Mapping[flo
             axes.set_xticks(list(points))
             axes.grid(True, axis="y", linewidth=0.4, color="#cccccc")
         subplots[0].set_ylabel(axis)
-        subplots[-1].legend(frameon=False, fontsize=7)
+        handles, names = subplots[-1].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=7)
         return _svg(figure)
 
 
