@@ -179,9 +179,9 @@ class PolicyConfig(ModelConfig):
     """Few-shot demonstrations that every prompt shows as earlier turns. Either a number of successful episodes of the
     environment's demonstrator on training tasks, or a file with one conversation in JSON per line."""
     actions: ActionSource = "sample"
-    """Where candidate actions come from. "sample" samples turns. "score" scores a turn without a thought for each
-    action that the environment lists as legal, and uses the resulting probabilities as priors. "both" adds sampled
-    turns to the scored ones."""
+    """Where candidate actions come from. "sample" samples turns. "score" scores each action that the environment
+    lists as legal, and uses the resulting probabilities as priors. With ``search.granularity`` "split" a thought is
+    sampled first; otherwise these turns have none. "both" adds sampled turns to the scored ones."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling: samples only from the likeliest tokens that together have this probability. Below 1, updates
     that compare log-probabilities (DPO, GRPO) cannot learn from the samples."""

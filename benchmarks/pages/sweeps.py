@@ -45,6 +45,7 @@ def sweep_table(result: Result, tokens: str) -> str:
     """A table with a line per rung: its name, horizon, p, q and the crossing that q predicts, AUC of V among siblings,
     success of each search method, and how often a success was found."""
     ways = _methods_at_all_sizes(result, tokens)
+    searches = [way for way in (_CONTROL, _SEARCH, "mcts_legal") if way in ways]
     lines = []
     for size in sweep_sizes(result):
         p = estimate([100 * row.figures["p"] for row in _rows(result, _CONTROL, size, tokens)])
@@ -53,9 +54,9 @@ def sweep_table(result: Result, tokens: str) -> str:
         line.append(decimal(predicted_crossing(result, tokens, [size])) if q else "")
         line.append(_mean(result, _SEARCH, size, tokens, "value_siblings"))
         line += [spread(mean(result, f"{way}, {size}, {tokens}"), digits=0) for way in ways]
-        lines.append([*line, *(_mean(result, way, size, tokens, "found") for way in (_CONTROL, _SEARCH))])
+        lines.append([*line, *(_mean(result, way, size, tokens, "found") for way in searches)])
     head = ["tasks", "H", "p, %", "q", "crossing predicted", "V of siblings, AUC", *(f"{way}, %" for way in ways)]
-    return markdown([*head, f"{_CONTROL} found, share", f"{_SEARCH} found, share"], lines)
+    return markdown([*head, *(f"{way} found, share" for way in searches)], lines)
 
 
 def limits_table(result: Result, tokens: str, limits: Sequence[str] = ("at 50 steps", "at 5 s")) -> str:
@@ -96,9 +97,7 @@ def predicted_crossing(result: Result, tokens: str, sizes: Sequence[str]) -> flo
     return low
 
 
-def sizes_where(
-    result: Result, tokens: str, verdict: str, way: str = _SEARCH, control: str = _CONTROL
-) -> list[str]:
+def sizes_where(result: Result, tokens: str, verdict: str, way: str = _SEARCH, control: str = _CONTROL) -> list[str]:
     """The sizes at which a search method solves "more" or "less" than the control, or the two are "level", by the
     interval of their paired difference."""
     return [
@@ -123,7 +122,7 @@ def success_words(
 
     def solved(sizes: Sequence[str]) -> str:
         arms = {size: (f"{way}, {size}, {tokens}", f"{control}, {size}, {tokens}") for size in sizes}
-        means = {size: [decimal(mean(result, arm).mean, 0) for arm in both] for size, both in arms.items()}
+        means = {size: [spread(mean(result, arm), digits=0) for arm in both] for size, both in arms.items()}
         return _listed(
             [
                 f"{found} % of the tasks that take {horizon(result, size):g} decisions ({control_name} {other} %)"

@@ -388,20 +388,24 @@ def played(result: Result, split: str = "held-out") -> str:
     if tasks:
         firsts = {(row.seed, row.first_task) for row in result.rows if row.tasks}
         own = len({first for _, first in firsts}) == len(firsts)
-        each = f"{' or '.join(map(str, tasks))} {split} tasks a seed"
-        parts.append(f"{count} seed{'s' * (count != 1)}, {each}{', own ones for each' * (own and count > 1)}")
+        each = f"{' or '.join(map(str, tasks))} {split} tasks"
+        whose = f"each with its own {each}" if own and count > 1 else f"{each} a seed"
+        parts.append(f"{count} seed{'s' * (count != 1)}, {whose}")
     else:
         parts.append(f"{count} repetition{'s' * (count != 1)}")
     if count > 2:
-        parts.append("mean ± half of the 95 % t-interval over them")
+        parts.append(f"mean ± half of the 95 % t-interval over the {'seeds' if tasks else 'repetitions'}")
     elif count == 2:
         parts.append("mean of both, too few for an interval")
     limits = [f"{decimal(value, 0)} {name.replace('_', ' ')}" for name, value in result.budgets.items()]
     if limits:
         parts.append(f"limit of a task: {', '.join(limits)}")
-    star = " \\* pass@N: only a success ends an episode there, so that an end betrays it."
-    marked = star if any(row.pass_at_n for row in result.rows) else ""
-    return f"{'; '.join(parts)}.{marked}"
+    sentences = [f"{'; '.join(parts)}."]
+    if any(row.pass_at_n for row in result.rows):
+        sentences.append("Searches are pass@N (\\*): only a success ends an episode, so the end reveals the success.")
+    if result.name in _BY_SUM:
+        sentences.append(_RULE_BY_SUM)
+    return " ".join(sentences)
 
 
 _BY_SUM = frozenset(
@@ -411,15 +415,14 @@ _BY_SUM = frozenset(
     )
 )
 """Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
-_RULE_BY_SUM = "Here search ranked ends by V + λ Σ log π, with the sum over the turns of a path instead of their mean."
+_RULE_BY_SUM = "Search ranked ends by V + λ Σ log π, with the sum over the turns of a path; today it takes their mean."
 
 
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
     sentence = f"Measured in {_duration(result.seconds)} on {_joined_distinct(map(_machine_name, result.sessions))}"
     commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
-    sentence = f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
-    return f"{sentence} {_RULE_BY_SUM}" if result.name in _BY_SUM else sentence
+    return f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
 
 
 def _commands(sessions: Iterable[Session]) -> list[str]:

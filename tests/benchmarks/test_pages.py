@@ -78,7 +78,7 @@ def test_arms_to_which_an_end_betrays_success_are_marked(tmp_path: Path) -> None
     rows = tuple(replace(row, pass_at_n=row.arm != "greedy") for row in found.rows)
     write_result(tmp_path / "methods.json", replace(found, rows=rows))
     starred = page(made(tmp_path), "search")
-    assert "pass@N" not in plain and "\\* pass@N" in starred
+    assert "pass@N" not in plain and "pass@N (\\*)" in starred
     for arm, marked in (("mcts", True), ("best_of_n", True), ("greedy", False)):
         assert (f"| {arm} \\* |" in starred) == marked == (f"| {arm} |" not in starred)
 
@@ -149,7 +149,7 @@ def test_a_table_shows_means_seeds_and_paired_differences(tmp_path: Path) -> Non
     files = made(tmp_path)
     # 4.303 · 10 / √3 = 24.8 for both arms. Each seed gains ten points, so the paired interval has no width.
     assert "| mcts | 70.0 ± 24.8 | 60.0 70.0 80.0 | +10.0 ± 0.0 | 5 | 800 |" in page(files, "search")
-    assert "3 seeds, 10 held-out tasks a seed, own ones for each" in page(files, "search")
+    assert "3 seeds, each with its own 10 held-out tasks" in page(files, "search")
     assert "commit 0123456" in page(files, "search")
     assert b"mcts" in files["results/search-methods.svg"]
 
@@ -359,7 +359,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     assert math.exp(-0.01 * expected**2) * 10 == pytest.approx(expected, abs=0.01)  # ln q = -0.01 H
     write_result(tmp_path / "sweep.json", found)
     files = made(tmp_path)
-    assert "and 73 % of the tasks that take 8 decisions (best-of-N 3 %)." in page(files, "search")
+    assert "and 73 ± 14 % of the tasks that take 8 decisions (best-of-N 3 ± 14 %)." in page(files, "search")
     assert "At 2 decisions tree search and best-of-N are level" in page(files, "search")
     assert "from 3.2 decisions on. Measured: tree search leads at 4 and 8 decisions" in " ".join(
         page(files, "search").split()
@@ -376,7 +376,7 @@ def test_the_sweep_by_hand(tmp_path: Path) -> None:
     swapped = [replace(row, arm=", ".join([other[way], *rest])) for row in rows for way, *rest in [row.arm.split(", ")]]
     worse = replace(found, rows=tuple(swapped))
     assert sizes_where(worse, "100 tokens", "less") == ["size 4", "size 8"]
-    assert "3 % of the tasks that take 8 decisions (best-of-N 73 %)" in success_words(worse, "100 tokens")
+    assert "3 ± 14 % of the tasks that take 8 decisions (best-of-N 73 ± 14 %)" in success_words(worse, "100 tokens")
     turned = success_words(found, "100 tokens", "best_of_n", "sampling", "mcts", "tree search")
     assert "sampling solves fewer than tree search within 100 tokens" in turned.lower()
 
