@@ -40,7 +40,8 @@ from treeagent.types import Message, Split, State, Task
 
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 SCRATCH = ScratchConfig(vocabulary=400, layers=1, width=32, heads=2, context=256)
-SETTINGS = ["environment.options.difficulty=2", "policy.temperature=0.5"]
+TEMPERATURE = 0.5
+SETTINGS = ["environment.options.difficulty=2", f"policy.temperature={TEMPERATURE}"]
 Score = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
 
 
@@ -603,7 +604,7 @@ def trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
     """A folder with a tiny model in ``model`` and an export of trees in ``data``. Stored log-probabilities are those of
-    the model; a parameter lowers those of the first actions."""
+    the model at the sampling temperature; a parameter lowers those of the first actions."""
     lowered = getattr(request, "param", 0.0)
     model = random_model(tokenizer, SCRATCH, 0)
     model.save_pretrained(tmp_path / "model")
@@ -612,7 +613,7 @@ def trained(
     @torch.no_grad()
     def score(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
         whole = torch.tensor([[*prompt, *ids]])
-        logprobs = torch.log_softmax(model(input_ids=whole).logits[0, len(prompt) - 1 : -1], -1)
+        logprobs = torch.log_softmax(model(input_ids=whole).logits[0, len(prompt) - 1 : -1] / TEMPERATURE, -1)
         return [float(each) for each in logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0]]
 
     trees = [shop_tree(ChatFormat(tokenizer), number, score=score) for number in range(4)]
@@ -633,7 +634,11 @@ def first_loss(trained: Path, block: int) -> float:
     code = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[block]
     small = "use_cpu=True, bf16=False, gradient_checkpointing=None, disable_tqdm=True, logging_steps=1, max_steps=1"
     code = re.sub(r"(?m)^(SFTTrainer|DPOTrainer)\((.*)\)\.train\(\)$", r"trainer = \1(\2)\ntrainer.train()", code)
-    scope: dict[str, Any] = {"DIR": str(trained / "data"), "MODEL": str(trained / "model")}
+    scope: dict[str, Any] = {
+        "DIR": str(trained / "data"),
+        "MODEL": str(trained / "model"),
+        "TEMPERATURE": TEMPERATURE,
+    }
     exec(code.replace("max_length=None", f"max_length=None, {small}"), scope)
     return float(scope["trainer"].state.log_history[0]["loss"])
 
