@@ -7,12 +7,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
 
-from treeagent.config import EvaluateConfig, Mode
+from treeagent.config import EvaluateConfig, Mode, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.grammar import ReAct
@@ -24,6 +25,7 @@ from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Tree
 from treeagent.search.record import to_record
+from treeagent.stages.evaluate import searched_without_value
 from treeagent.stages.play import Actors, execute, play, replan
 from treeagent.types import (
     Action,
@@ -228,6 +230,15 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
         assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
         assert outcome.budget.simulations == tree.budget.simulations
         assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
+
+
+def test_a_checkpoint_that_cannot_judge_ends_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fitted" / "value_head").mkdir(parents=True)
+    config = load_config(None)
+    played: list[tuple[Path, Mode]] = [(tmp_path / name, mode) for name in ("raw", "fitted") for mode in MODES]
+    assert searched_without_value(config, played) == ["raw"]
+    assert searched_without_value(config, [(tmp_path / "raw", "greedy")]) == []
+    assert searched_without_value(replace(config, evaluate=replace(config.evaluate, world="runs/world")), played) == []
 
 
 def test_greedy_plans_nothing() -> None:

@@ -19,7 +19,7 @@ class Limits:
 
     simulations: Annotated[int, Field(gt=0, le=10**7)] | None = None
     """Maximum number of simulations in a tree. An episode of best-of-N, a step of a beam and a candidate examined by
-    lookahead count as one simulation each."""
+    lookahead count as one simulation each. If a run sets none of the four limits, this is 16."""
     environment_steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
     """Maximum number of environment steps in a tree, including replayed steps. The same number applies separately to
     steps of a world model."""

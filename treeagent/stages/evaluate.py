@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from treeagent.agent.checkpoint import has_head
 from treeagent.config import EnvironmentConfig, Mode, RunConfig
 from treeagent.envs.disturbed import OF_TOOLS, has_obeyed
 from treeagent.imagination.load import with_planning_world, world_model
@@ -57,6 +58,11 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
     Raises:
         UserError: all episodes of a row failed before their first step. The row stays unfinished.
     """
+    for name in searched_without_value(config, evaluations):
+        progress.warn(
+            f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "
+            "the policy finds likeliest. `treeagent update` fits a head"
+        )
     jobs_by_stage: dict[str, list[BatchJob]] = {}
     for checkpoint, mode in evaluations:
         stage = evaluation_stage(checkpoint.name, mode)
@@ -65,6 +71,15 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
     rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
     _write(run.results, rows)
     return rows
+
+
+def searched_without_value(config: RunConfig, evaluations: Sequence[tuple[Path, Mode]]) -> list[str]:
+    """Names of the checkpoints whose searches estimate no V(s), so that only likelihood ranks ends. They have no value
+    head, and neither a reward model nor a world model takes its place."""
+    if config.search.learned_weight or config.evaluate.world:
+        return []
+    searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
+    return [checkpoint.name for checkpoint in searched if not has_head(checkpoint)]
 
 
 def evaluate_disturbed(
