@@ -543,7 +543,7 @@ class AdaptConfig:
 
     rounds: Annotated[int, Field(gt=0)] = 3
     """Rounds of search and update."""
-    methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("dpo", "grpo")
+    methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft",)
     """Updates in each round, applied one after the other to the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
     """Number of earlier rounds whose trees are learned from again; the ``seed_tasks`` count as one round. The

@@ -160,7 +160,7 @@ def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("adapt") / "run"
-    settings = [*SMALL, "workers=1", "adapt.rounds=2", "update.keep_trees=0.75"]
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", 'adapt.methods=["dpo", "grpo"]', "update.keep_trees=0.75"]
     done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
     assert done.returncode == 0, done.stderr
     return out

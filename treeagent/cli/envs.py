@@ -125,7 +125,7 @@ def new(
         Terminal(soft_wrap=True).print(f"wrote {out / file}")
     Terminal(soft_wrap=True).print(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
     Terminal(soft_wrap=True).print(
-        f"learn in it, there: treeagent quickstart --config own environment.name={name}:{title}"
+        f"learn in it, there: treeagent quickstart --config own --out runs/{name} environment.name={name}:{title}"
     )
 
 
