@@ -139,6 +139,8 @@ def test_what_is_earned_on_the_way_counts_within_the_range_of_returns() -> None:
     assert rewards("0.25", "1") == [0.25, 0, None]
     assert rewards("-0.25", "1")[0] is None
     assert rewards("0.334", "0.667") == [0.334, 0, 1 - 0.334]  # both rewards were rounded
+    assert rewards("0.333333", "0.666666") == [0.333333, 0, 1 - 0.333333]
+    assert rewards("0.333", "0.666") == [0.333, 0, 0.666]  # not exact enough to be a success
 
 
 def test_an_ended_state_has_no_next_step() -> None:

@@ -67,7 +67,7 @@ def test_without_reasoning_there_is_no_line_for_it() -> None:
 
 def test_numbers_are_short() -> None:
     assert [number(value) for value in (0.0, -0.0, 1.0, 2 / 3, 0.75, -0.5, 100.0, -1e-9)] == [
-        "0", "0", "1", "0.667", "0.75", "-0.5", "100", "0",
+        "0", "0", "1", "0.666667", "0.75", "-0.5", "100", "0",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from treeagent.types import Dynamics
 from treeagent.world_model.transition import last_answer
 
 _ROUNDING = 0.0015
-"""Largest difference of two returns that count as equal, because a world model writes rewards with three decimals."""
+"""Largest difference of two returns that count as equal, because a world model may round rewards."""
 
 
 async def verify_all(trees: Sequence[Tree], environment: Dynamics, steps: int, config: SearchConfig) -> None:

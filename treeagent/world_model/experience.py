@@ -14,7 +14,10 @@ from treeagent.world_model.transition import Experience, Place, call_text, envir
 from treeagent.world_model.wording import RESET, Answer, Wording
 
 _ROUNDING = 0.01
-"""Tolerance of an episode's return, because rewards are written with three decimals."""
+"""By how much an episode's return may leave its range, because a writer may round rewards."""
+_EXACT = 1e-4
+"""A return that is as near as this to a bound of its range is the bound: rewards are written with six decimals, and
+three thirds of a reward must make a success."""
 
 
 class Writer(Protocol):
@@ -144,12 +147,13 @@ class ExperienceModel:
         if isinstance(answer, str):
             return answer
         low, high = self._return_range
-        returned = min(max(reward_so_far + answer.reward, low), high)
-        if abs(reward_so_far + answer.reward - returned) > _ROUNDING:
+        total = reward_so_far + answer.reward
+        returned = low if total <= low + _EXACT else high if total >= high - _EXACT else total
+        if abs(total - returned) > _ROUNDING:
             return (
                 f"the answer's reward {answer.reward}, after {reward_so_far:g}, leaves the returns {self._return_range}"
             )
-        return replace(answer, reward=returned - reward_so_far) if returned != reward_so_far + answer.reward else answer
+        return replace(answer, reward=returned - reward_so_far) if returned != total else answer
 
     def _transition(self, state: State, action: Action, reward_so_far: float, answer: Answer | str) -> Transition:
         used = 1 + sum(message.role == "assistant" for message in state.messages)

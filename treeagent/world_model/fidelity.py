@@ -17,7 +17,7 @@ from treeagent.world_model.wording import Answer
 Kind = Callable[[Experience], str]
 """Returns the kind of a step's action. Figures are grouped by kind."""
 TOLERANCE = 0.01
-"""Largest difference of two rewards or returns that count as equal. A world model writes three decimals."""
+"""Largest difference of two rewards or returns that count as equal. A world model may round them."""
 
 
 @dataclass(frozen=True, slots=True)

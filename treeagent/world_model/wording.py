@@ -125,8 +125,8 @@ def answer_of(one: Experience, why: str = "") -> Answer:
 
 
 def number(value: float) -> str:
-    """Format a number with at most three decimals, without trailing zeros."""
-    return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")  # + 0.0 turns -0.0 into 0.0
+    """Format a number with at most six decimals, without trailing zeros."""
+    return f"{round(value, 6) + 0.0:.6f}".rstrip("0").rstrip(".")  # + 0.0 turns -0.0 into 0.0
 
 
 def _line(message: Message) -> str:
