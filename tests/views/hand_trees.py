@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from treeagent.search.node import Edge, Node, Tree, path_return
+from treeagent.search.node import Budget, Edge, Node, Tree, path_return
 from treeagent.types import Action, Message, State, Task
 
 TASK = Task("hand-1", "do it")
@@ -35,7 +35,7 @@ def hand_tree() -> Tree:
     limit = edge("B1", (33,), 1, 0.5, node((42,), value=0.5, end="truncated"))
     b = edge("B", (12,), 2, 0.5, node((22,), limit))
     c = edge("C", (13,), 1, 0.0, node((23,), end="terminated"))
-    return Tree(TASK, 0, node((1, 2), a, b, c, edge("D", (14,), 0, 0.0, None), value=0.5))
+    return Tree(TASK, 0, node((1, 2), a, b, c, edge("D", (14,), 0, 0.0, None), value=0.5), Budget(estimates=1))
 
 
 def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
@@ -61,7 +61,7 @@ def random_tree(shuffler: random.Random, first: int = 1) -> Tree:
             reward = shuffler.choice([0.0, 1.0]) if child is not None and child.terminated else 0.0
             yield edge(f"{depth}{place}", sampled, visits, visits * shuffler.randint(0, 10) / 10, child, reward)
 
-    return Tree(TASK, 0, below(0))
+    return Tree(TASK, 0, below(0), Budget(estimates=1))
 
 
 def random_group(shuffler: random.Random) -> list[Tree]:

@@ -192,12 +192,23 @@ def test_success_is_told_where_a_path_finished() -> None:
     assert row.value_targets == (0.0, 0.0)
 
 
+def test_a_path_that_stops_before_its_end_gives_no_targets() -> None:
+    """The context of the model cut the transcript after one of its two turns. Nothing estimated V(s)."""
+    for final, targets in ((False, []), (True, [(1.0, 1.0)])):
+        last = node((5,), end="terminated" if final else "")
+        cut = Tree(TASK, 0, node((1,), edge("x", (4,), 1, 1.0, last, 1.0)))
+        for target in ("best", "mean", "lambda", "success"):
+            rows = value_rows(cut, ValueTargetConfig(target=target))
+            assert [row.value_targets for row in rows if row.value_targets] == targets
+
+
 def test_a_failure_without_a_verdict_is_known_by_its_outcome() -> None:
     """C fails, and no judge said so. The tree has no estimates, so only the target "success" is known there and above
     it, where A1 succeeds."""
     tree = hand_tree()
     lost = tree.root.edges[2]
     lost.reward, lost.components = None, {"outcome": 0.0}
+    tree.budget.estimates = 0
     for target, known in (("success", {(1, 2): 1.0, (1, 2, 13, 23): 0.0}), ("best", {})):
         rows = value_rows(tree, ValueTargetConfig(target=target))  # type: ignore[arg-type]
         found = {

@@ -218,7 +218,10 @@ def import_file(
     if unfit:
         Terminal().print(f"{unfit:,} turns do not fit policy.format={chosen.policy.format} and are not imitated")
     if cut:
-        Terminal().print(f"{cut:,} transcripts end early, because the rest does not fit into the model's context")
+        Terminal().print(
+            f"{cut:,} transcripts end early, because the rest does not fit into the model's context: "
+            "no update learns from them"
+        )
 
 
 @app.command()
