@@ -55,6 +55,20 @@ def test_advantages_are_those_of_the_lagrangian(multiplier: float) -> None:
     assert stop == pytest.approx(-go)
 
 
+def test_gae_prefers_nothing_where_all_episodes_cost_the_same() -> None:
+    """Two episodes of two steps, each step at a cost of 1 and a return of 1: V_c is 2 and then 1."""
+    tree = cmdp()
+    chains = [cmdp().root.edges[0], cmdp().root.edges[0]]
+    tree.root.edges = chains
+    for first in chains:
+        assert first.child is not None
+        first.child.value, first.child.edges[0].components = 1.0, {"risk": 1.0}
+    tree.root.value = 1.0
+    assert [node.value for node in cost_tree(tree, "risk").nodes()][:2] == [2.0, 1.0]
+    scored = advantages([tree], AdvantageConfig(kind="gae"), [(0.5, [cost_tree(tree, "risk")])])
+    assert [scored.get(id(edge), 0.0) for node in tree.nodes() for edge in node.edges] == pytest.approx([0.0] * 4)
+
+
 def test_group_advantages_standardise_rewards_and_costs_each() -> None:
     """Both rewards and costs are ±1/√2 over two paths, so going gets (1 - λ) / (1 + λ) times 1/√2."""
     go, stop = lagrangian(cmdp(), 3.0, "grpo")

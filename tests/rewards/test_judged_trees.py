@@ -86,8 +86,10 @@ def test_an_end_without_a_verdict_has_no_reward_rather_than_0(tmp_path: Path) ->
         lasts = [path[-1] for path in finished_paths(tree)]
         assert lasts and all(edge.reward is None and edge.outcome == 0.0 for edge in lasts)
         assert not any("judge" in edge.components for edge in lasts)
-        # With weights that leave out the judge, the known rewards are paid again.
+        # With weights that leave out the judge, or bring it to 0 as a schedule may, the known rewards are paid again.
         [known] = rescored([tree], rewards(server.url, process=1.0), {})
+        [silenced] = rescored([tree], rewards(server.url, process=1.0, judge=0.0), {})
+    assert to_record(silenced) == to_record(known)
     assert max(returns(known)) == pytest.approx(4 * PAY)
     assert max(edge.value for edge in known.root.edges) == pytest.approx(4 * PAY, abs=0.2)
 

@@ -174,7 +174,7 @@ def total(weights: Mapping[str, float], components: Components) -> float:
 def is_unjudged(config: RewardsConfig, components: Components, ended: bool) -> bool:
     """Whether the reward of a step is unknown: the step ends an episode, and the judge, the reward model or the tiers
     have a weight but gave no verdict."""
-    return ended and any(name in config.weights and name not in components for name in config.awaited)
+    return ended and any(config.weights.get(name) and name not in components for name in config.awaited)
 
 
 def path_sums(path: Sequence[Edge]) -> dict[str, float]:

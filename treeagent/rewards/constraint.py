@@ -30,9 +30,13 @@ def mean_costs(trees: Iterable[Tree], names: Sequence[str]) -> dict[str, float]:
 
 
 def cost_tree(tree: Tree, name: str) -> Tree:
-    """A copy of a tree with the costs of one name as rewards, and with W as the sums of these costs. The cost beyond a
-    leaf counts as 0, because nothing estimates it."""
-    return with_rewards(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
+    """A copy of a tree with the costs of one name as rewards, W as the sums of these costs, and V(s) as the mean cost
+    of the visits beyond s. The cost beyond a leaf counts as 0, because nothing estimates it."""
+    copy = with_rewards(tree, lambda edge: components_of(edge).get(name, 0.0), blank=True)
+    for node in copy.nodes():
+        if visits := sum(edge.visits for edge in node.edges):
+            node.value = sum(edge.value_sum for edge in node.edges) / visits
+    return copy
 
 
 def penalised(tree: Tree, multipliers: Mapping[str, float]) -> Tree:
