@@ -162,6 +162,24 @@ def test_reflections_need_the_least_return() -> None:
     assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
 
 
+def test_the_least_return_is_that_of_the_whole_episode_by_its_own_rewards() -> None:
+    """Neither a discount, nor a reward that was paid on the way, nor a weight on steps changes it. With the discount,
+    the purchase of 0.5 is better than a way of three steps to 1."""
+    tree = shop()
+    bad, good = tree.root.edges
+    tree.discount = 0.5
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    assert good.child is not None
+    good.reward, good.child.edges[0].reward = 0.25, 0.75
+    assert bad.child is not None
+    bad.child.edges = bad.child.edges[:1]
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    for each in edges(tree):
+        each.components = {"outcome": each.reward or 0.0}
+        each.reward = (each.reward or 0.0) - 0.01
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+
+
 def test_actions_without_a_known_end_are_not_compared() -> None:
     """An open end, an imagined one, a malformed turn, an equal call, and an equal outcome."""
     for change in ("open", "imagined", "malformed", "equal call", "equal outcome"):

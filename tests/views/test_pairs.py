@@ -2,6 +2,7 @@ import random
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hand_trees import TASK, criticised_tree, edge, hand_tree, leaf_paths, node, random_group, random_tree
@@ -38,6 +39,30 @@ def test_pairs_by_hand() -> None:
     assert names(tree, replace(ALL, min_visits=2)) == ["A>B"]
     assert names(tree, PairConfig(min_visits=2)) == ["A>B"]
     assert names(tree, replace(ALL, min_visits=5)) == []
+
+
+@pytest.mark.parametrize("rule", ["best_vs_worst", "all", "trajectory"])
+def test_a_margin_of_exactly_the_least_forms_a_pair(rule: Literal["best_vs_worst", "all", "trajectory"]) -> None:
+    """1 - 0.8 and 0.6 - 0.4 are a little below 0.2 in floating point."""
+    for high, low in ((1.0, 0.8), (0.6, 0.4), (0.4, 0.2)):
+        better, worse = (
+            edge(name, (token,), 1, reward, node((token + 10,), end="terminated"), reward)
+            for name, token, reward in (("A", 10, high), ("B", 11, low))
+        )
+        tree = Tree(TASK, 0, node((0,), better, worse))
+        assert names(tree, PairConfig(rule=rule, min_margin=0.2)) == ["A>B"]
+
+
+def test_luck_prefers_no_path_to_the_same_calls() -> None:
+    """The same call is answered in two ways, and one of them pays. The third episode makes another call."""
+    won, lost = (
+        edge("go", (token,), 1, reward, node((token + 10,), end="terminated"), reward)
+        for token, reward in ((10, 1.0), (11, 0.0))
+    )
+    tree = Tree(TASK, 0, node((0,), won, lost))
+    assert names(tree, TRAJECTORY) == []
+    tree.root.edges.append(edge("stay", (12,), 1, 0.5, node((22,), end="terminated"), 0.5))
+    assert names(tree, TRAJECTORY) == ["go>stay"]
 
 
 def test_two_ways_to_make_one_call_form_no_pair() -> None:
@@ -207,7 +232,7 @@ def test_a_trajectory_pair_crosses_trees_of_a_task_and_of_one_prompt() -> None:
 def test_transcripts_hold_no_log_probabilities_and_make_no_pair() -> None:
     """A good and a bad transcript of one task. DPO would take log μ of each as 0."""
     good, bad = (
-        Tree(TASK, 0, node((1,), edge("a", (number,), 1, reward, node((9,), end="terminated"), reward)))
+        Tree(TASK, 0, node((1,), edge(f"a{number}", (number,), 1, reward, node((9,), end="terminated"), reward)))
         for number, reward in ((2, 1.0), (3, 0.0))
     )
     for tree in (good, bad):

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Literal
 
 from treeagent.marks import Source, label
-from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, succeeds
+from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, reaches, succeeds
 from treeagent.types import derive_seed
 from treeagent.views.pairs import PairConfig, compared_siblings
 from treeagent.views.values import is_read
@@ -76,7 +76,7 @@ def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Compariso
         (better, worse)
         for first, second in combinations(found, 2)
         for better, worse in [(first, second) if first.paid > second.paid else (second, first)]
-        if better.paid - worse.paid >= config.min_margin and better.token_ids != worse.token_ids
+        if reaches(better.paid - worse.paid, config.min_margin) and better.token_ids != worse.token_ids
     ]
     if len(wide) > _MOST_PER_TASK:
         wide = random.Random(derive_seed("comparisons", found[0].task_id)).sample(wide, _MOST_PER_TASK)

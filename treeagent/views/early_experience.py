@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from treeagent.generators.grammar import Grammar
 from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
+from treeagent.search.node import outcome as own_return
 from treeagent.views.tokens import TokenRow, turn_tokens
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
@@ -69,7 +70,8 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
     separate nodes for thoughts and actions have no reflections.
 
     Args:
-        min_return: lowest return that the best action must have, in reward units.
+        min_return: lowest undiscounted return of the best path through the best action, by the environment's own
+            rewards.
         grammar: the format of the tree's turns.
     """
     for path, node in tree.walk():
@@ -78,7 +80,7 @@ def reflections(tree: Tree, min_return: float, grammar: Grammar) -> Iterator[Ref
             continue
         allowed = [each for each in tried if tree.may_prefer(each.edge)]
         best = max(allowed, key=lambda each: each.outcome, default=None)
-        if best is None or not reaches(best.outcome.value, min_return):
+        if best is None or not reaches(own_return((*path, *best.way)), min_return):
             continue
         for other in tried:
             if other.outcome < best.outcome:
@@ -103,9 +105,14 @@ def reflection_rows(
 
 
 class _Tried(NamedTuple):
-    edge: Edge
     step: Experience
     outcome: Outcome
+    way: tuple[Edge, ...]
+    """The edges from the state to the end with this outcome."""
+
+    @property
+    def edge(self) -> Edge:
+        return self.way[0]
 
 
 def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar) -> list[_Tried]:
@@ -113,26 +120,34 @@ def _tried_calls(tree: Tree, path: Sequence[Edge], node: Node, grammar: Grammar)
     outcome."""
     by_call: dict[str, _Tried] = {}
     for edge in node.edges:
-        outcome = _outcome(edge, tree.discount)
-        step = transition(tree, (*path, edge), grammar) if outcome is not None else None
-        if outcome is None or step is None or node.state.messages[-1].partial:
+        best = _best_end(edge, tree.discount)
+        step = transition(tree, (*path, edge), grammar) if best is not None else None
+        if best is None or step is None or node.state.messages[-1].partial:
             continue
+        outcome, way = best
         known = by_call.get(step.action)
         if known is None or known.outcome < outcome:
-            by_call[step.action] = _Tried(edge, step, outcome)
+            by_call[step.action] = _Tried(step, outcome, way)
     return list(by_call.values())
 
 
-def _outcome(edge: Edge, discount: float) -> Outcome | None:
-    """The best outcome below an action; None if no real end was reached there."""
-    found: dict[int, Outcome] = {}
+def _best_end(edge: Edge, discount: float) -> tuple[Outcome, tuple[Edge, ...]] | None:
+    """The best outcome below an action, and the edges from it to that end. None if no real end was reached there."""
+    found: dict[int, tuple[Outcome, Edge | None]] = {}
+    """For each edge the best outcome from it on, and the next edge on the way there."""
     for each in reversed(edges_below(edge)):
         node = each.child
         if node is None or node.origin != "real" or node.unknown or each.reward is None:
             continue
         if node.ended:
-            found[id(each)] = Outcome(each.reward, -1)
-        elif below := [found[id(lower)] for lower in node.edges if id(lower) in found]:
-            best = max(below)
-            found[id(each)] = Outcome(each.reward + discount * best.value, best.negative_steps - 1)
-    return found.get(id(edge))
+            found[id(each)] = Outcome(each.reward, -1), None
+        elif below := [lower for lower in node.edges if id(lower) in found]:
+            after = max(below, key=lambda lower: found[id(lower)][0])
+            best = found[id(after)][0]
+            found[id(each)] = Outcome(each.reward + discount * best.value, best.negative_steps - 1), after
+    if id(edge) not in found:
+        return None
+    way = [edge]
+    while (following := found[id(way[-1])][1]) is not None:
+        way.append(following)
+    return found[id(edge)][0], tuple(way)

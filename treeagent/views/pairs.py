@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from treeagent.marks import Source, preference
-from treeagent.search.node import Edge, Node, Tree, path_origin, path_return
+from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
 from treeagent.search.puct import merge_key
 from treeagent.types import Origin
 from treeagent.views.tokens import require_logprobs, turn_tokens
@@ -174,7 +174,7 @@ def _widest_first(
     if not bad:
         return
     waiting = [(bad[0][0] - higher, row, 0) for row, (higher, _) in enumerate(good)]  # a heap, because it is sorted
-    while waiting and -waiting[0][0] >= min_margin:
+    while waiting and reaches(-waiting[0][0], min_margin):
         negative, row, column = waiting[0]
         yield -negative, good[row][1], bad[column][1]
         if column + 1 < len(bad):
@@ -230,24 +230,22 @@ def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[Pref
     for tree, best, worst, margin in compared_trajectories(trees, config):
         require_logprobs(tree.task.id, (*best, *worst))
         taught = {id(edge) for edge in best if tree.may_prefer(edge)}
-        chosen, rejected = _continuation(best, taught), _continuation(worst)
-        if chosen.token_ids != rejected.token_ids:
-            yield PreferencePair(
-                task_id=tree.task.id,
-                context_ids=tree.root.context_ids,
-                chosen=chosen,
-                rejected=rejected,
-                margin=margin,
-                origin=path_origin((*best, *worst)),
-            )
+        yield PreferencePair(
+            task_id=tree.task.id,
+            context_ids=tree.root.context_ids,
+            chosen=_continuation(best, taught),
+            rejected=_continuation(worst),
+            margin=margin,
+            origin=path_origin((*best, *worst)),
+        )
 
 
 def compared_trajectories(
     trees: Sequence[Tree], config: PairConfig
 ) -> Iterator[tuple[Tree, Sequence[Edge], Sequence[Edge], float]]:
-    """The ended path with the highest return against the one with the lowest, if they differ by at least
-    ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the highest path, both
-    paths and the margin, or nothing. Ties go to the shorter path, then to the one found first.
+    """The ended path with the highest return against the one with the lowest among those with other calls, if they
+    differ by at least ``config.min_margin``: the outcome-only baseline (Agent Q, equation 6). Yields the tree of the
+    highest path, both paths and the margin, or nothing. Ties go to the shorter path, then to the one found first.
 
     A path that hit a limit has ended too. V(s) is added to its return if the limit is not part of the task
     (``Node.bootstrap``). A path that ends where the dynamics could not tell what follows is left out. Actions of the
@@ -264,11 +262,22 @@ def compared_trajectories(
         return
     high, tree, best = max(preferable, key=lambda item: (item[0], -len(item[2])))
     prompt = tree.root.context_ids
-    # Both paths must follow the same prompt, and an older tree of the task may have another one.
-    comparable = [(total, path) for total, other, path in ended if other.root.context_ids == prompt]
+    # Both paths must follow the same prompt, and an older tree of the task may have another one. If chance decides the
+    # outcomes, the same calls may have earned less; nothing can be learned from that.
+    calls = _calls(best)
+    comparable = [
+        (total, path) for total, other, path in ended if other.root.context_ids == prompt and _calls(path) != calls
+    ]
+    if not comparable:
+        return
     low, worst = min(comparable, key=lambda item: (item[0], len(item[1])))
-    if high - low >= config.min_margin:
+    if reaches(high - low, config.min_margin):
         yield tree, best, worst, high - low
+
+
+def _calls(path: Sequence[Edge]) -> list[object]:
+    """The calls of a path's turns, as ``merge_key`` compares them. A thought with an edge of its own has none."""
+    return [merge_key(edge.action) for edge in path if not edge.thought]
 
 
 def _continuation(path: Sequence[Edge], compared: Collection[int] | None = None) -> Continuation:
