@@ -77,7 +77,7 @@ def shop_tree(chat: ChatFormat, number: int, split: Split = "train", score: Scor
     task = Task(f"{split}-{number}", f"Buy kettle {number}.", split, data={"answer": "secret"})
     messages = (Message("system", "You are in a shop."), Message("user", task.prompt))
     tree = Tree(task, number, Node(State(task, messages), context_ids=chat.context_ids(messages)))
-    tree.budget = Budget(simulations=5, environment_steps=4, generated_tokens=60)
+    tree.budget = Budget(simulations=5, environment_steps=4, generated_tokens=60, estimates=3)
     good = act(chat, score, tree, (), "Thought: look\nAction: search[kettle]", f"1 kettle ${number}", 4, 3.0)
     act(chat, score, tree, (), "Action: search[tea]", "1 tea $2", 1, 0.0)
     act(chat, score, tree, (good,), "Action: buy[1]", "Thank you.", 3, 3.0, reward=1.0)
@@ -234,7 +234,11 @@ def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat,
     good, bad = tree.root.edges
     assert root["prompt_ids"] == list(tree.prompt_ids(()))
     assert root["candidate_ids"] == [list(good.action.token_ids), list(bad.action.token_ids)]
+    assert root["candidate_masks"] == [[True] * len(each) for each in root["candidate_ids"]]
     assert root["candidate_logps"] == pytest.approx([good.action.logprob, bad.action.logprob])
+    good.action = replace(good.action, forced=(0, 1))
+    led, _ = VIEWS["policy"].rows(tree, config)
+    assert led["candidate_masks"][0] == [False, False] + [True] * (len(good.action.token_ids) - 2)
 
 
 def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:

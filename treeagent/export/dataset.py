@@ -151,6 +151,8 @@ def _refuse_empty(
             empty = [view for view in empty if not any(VIEWS[view].rows(tree, config))]
             if not empty:
                 return
+    if empty[0] == "marks":
+        raise RunError(f"no reviewer has marked a training tree of {run.path}: treeagent review {run.path}")
     loosen = f"loosen update.{VIEWS[empty[0]].section}, " if VIEWS[empty[0]].section else ""
     raise RunError(
         f"the view {empty[0]} of {run.path} has no rows: {loosen}collect more trees, or leave it out by --view"

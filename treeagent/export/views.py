@@ -85,6 +85,9 @@ def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "task_id": row.task_id,
             "prompt_ids": row.prompt_ids,
             "candidate_ids": [each.token_ids for each in row.candidates],
+            "candidate_masks": [
+                [place not in each.forced for place in range(len(each.token_ids))] for each in row.candidates
+            ],
             "candidate_logps": [sum(each.logprobs) for each in row.candidates],
             "targets": [each.target for each in row.candidates],
             "origin": row.origin,
@@ -251,7 +254,7 @@ _TYPES = {
     **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
-    "candidate_ids": pyarrow.list_(_ids),
+    **{"candidate_ids": pyarrow.list_(_ids), "candidate_masks": pyarrow.list_(_flags)},
     **dict.fromkeys(("depth", "choice", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
     **dict.fromkeys(("value", "prior", "value_sum", "critic"), _real),
     **dict.fromkeys(("context_ids", "action_ids", "action_forced"), _ids),
@@ -285,7 +288,11 @@ VIEWS: Mapping[str, View] = {
         texts=True,
     ),
     "policy": View(
-        _columns("task_id", "prompt_ids", "candidate_ids", "candidate_logps", "targets", "origin"), _policy, "targets"
+        _columns(
+            *("task_id", "prompt_ids", "candidate_ids", "candidate_masks", "candidate_logps", "targets", "origin"),
+        ),
+        _policy,
+        "targets",
     ),
     "world": View(_columns("task_id", "messages", "input_ids", "labels"), _world),
     "nodes": View(
