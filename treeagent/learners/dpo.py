@@ -63,9 +63,7 @@ def train_dpo(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     if not pairs:
-        raise NothingToLearn(
-            "no preference pairs: collect more trees, or lower update.pairs.min_visits or update.pairs.min_margin"
-        )
+        raise NothingToLearn("no preference pairs: collect more trees, or lower update.pairs.min_margin")
     # TRL would load a reference model if weights are sharded, and would hash the policy as a cache key for the
     # reference log-probabilities that it computes. Neither is needed here.
     without_reference = patch.multiple(

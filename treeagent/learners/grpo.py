@@ -68,10 +68,7 @@ def train_grpo(
     row_count = len(rows)
     rows = where(rows, lambda row: any(row.mask))
     if not rows:
-        raise NothingToLearn(
-            f"none of {row_count} advantage rows trains a token: collect more trees, or lower "
-            "update.advantages.min_visits, since siblings that were all visited too little carry no advantage"
-        )
+        raise NothingToLearn(f"none of {row_count} advantage rows trains a token: collect more trees")
     if config.packed:
         refuse_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)

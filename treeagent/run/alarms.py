@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from treeagent.search.node import Tree, solved
+from treeagent.search.node import Tree, finished_paths, outcome, solved
 from treeagent.views.figures import Figures, mean
 
 _LEFT_OUT = 0.05
@@ -189,18 +189,24 @@ def _most_common(refusals: Counter[str]) -> str:
 
 
 def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) -> str:
-    """Likely reasons why an update has nothing to learn from these trees; empty if a tree holds a success.
+    """Likely reasons why an update has nothing to learn from these trees; empty if a tree holds a success, and a tree
+    holds episodes with different returns.
 
     Args:
         stages: facts that the run's stages recorded.
         trees: the trees that the update was to learn from.
     """
     count, refusals, causes = 0, Counter[str](), list[str]()
+    any_solved = any_spread = False
     for tree in trees:
-        if solved(tree):
+        any_solved = any_solved or solved(tree)
+        any_spread = any_spread or len({round(outcome(path), 9) for path in finished_paths(tree)}) > 1
+        if any_solved and any_spread:
             return ""
         count += 1
         refusals.update(_refusals(tree))
+    if any_solved:
+        return f"in none of {count} trees do two episodes return different rewards (are the tasks too easy?)"
     warm = stages.get("warm_start", {})
     if warm.get("demonstration_success") == 0.0:
         causes.append(f"none of {warm['demonstrations']} demonstrations succeeded")
