@@ -241,8 +241,10 @@ class Proposal:
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens sampled or scored for the actions, including those of duplicates."""
-        return self.unlisted_tokens + sum(len(action.token_ids) for action in self.actions) - self.shared_tokens
+        """Tokens sampled or scored for the actions, including those of duplicates. Inserted tokens (``Action.forced``)
+        are not counted."""
+        chosen = sum(len(action.token_ids) - len(action.forced) for action in self.actions)
+        return self.unlisted_tokens + chosen - self.shared_tokens
 
 
 @dataclass(frozen=True, slots=True)

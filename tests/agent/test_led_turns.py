@@ -86,6 +86,15 @@ def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_
         assert tuple(compress(range(context), tokens.mask)) == tuple(sampled)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_inserted_tokens_do_not_count_as_sampled(format: Format) -> None:
+    acting = policy(format, "qwen", structured=True)
+    before = acting.generator.usage.generated_tokens
+    [proposal] = asyncio.run(acting.propose([STATE], 6, [0]))
+    assert any(action.forced for action in proposal.actions)
+    assert proposal.generated_tokens == acting.generator.usage.generated_tokens - before
+
+
 def test_without_a_form_a_thought_is_led_too_and_a_cut_turn_stays_cut() -> None:
     actions = drawn(policy("react", "plain", structured=False))
     assert all("Action:" in action.text for action in actions if len(action.token_ids) > 6)
