@@ -1,13 +1,16 @@
 """An exhausted subtree is not searched again, but counts as if search had kept revisiting it."""
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
 from toy_search import AllPolicy, ConstantValue, after, begin, calls, grow, task
+from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig
+from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.growth import Growth, backup, mark_exhausted, record_exhausted_returns
 from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State, Task, Transition
 from treeagent.views import PairConfig, preference_pairs
@@ -96,6 +99,17 @@ def test_a_revisit_by_hand() -> None:
 
 def act_named(name: str) -> Action:
     return Action(name, name, "", (1,), (-1.0,))
+
+
+@pytest.mark.parametrize("skip_exhausted", [True, False])
+@pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
+def test_an_unknown_end_is_tried_once(selection: Selection, skip_exhausted: bool) -> None:
+    world = Written(untold=("a",), values={"b": 0.2, "c": 0.3})
+    config = SearchConfig(
+        Limits(simulations=20), selection=selection, widening=0, candidates=3, skip_exhausted=skip_exhausted
+    )
+    [tree] = asyncio.run(make_search(InOrder("abc"), world, config, world).run([task()], [1]))
+    assert sum(node is not None and node.unknown for node in tree.order) == 1
 
 
 def test_nothing_is_known_beyond_a_refused_call() -> None:

@@ -52,6 +52,8 @@ def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, epi
         (Enough(0.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),
         (Enough(-1.0, 1.0), {"a": 0.4, "b": 1.0}, ["a", "b"]),  # a failure returns 0, whatever the lowest return is
         (Enough(0.6, 1.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
+        (Enough(-1.0, 0.0), {"a": -0.4, "b": 0.0}, ["a"]),  # the best return is 0, so a failure returns less
+        (Enough(-1.0, 0.0), {"a": -0.6, "b": 0.0}, ["a", "b"]),
         (Enough(0.0, 2.0), {"a": 0.7, "b": 1.0}, ["a", "b"]),
         (Enough(0.0, 1.0, 4.0), {"a": 0.6, "b": 1.0}, ["a", "b"]),  # 0.6 + 4 log 0.97 = 0.48
     ],

@@ -185,7 +185,7 @@ class Search(Searcher):
         """Whether something new can be found beyond ``edge``."""
         if (child := edge.child) is None:
             return True
-        pruned = child.repeat or (child.invalid and self.config.prune_invalid)
+        pruned = child.repeat or child.unknown or (child.invalid and self.config.prune_invalid)
         return not pruned and not (child.exhausted and self.config.skip_exhausted)
 
     def _scores(self, growth: Growth, node: Node, choices: Sequence[Edge]) -> list[float]:
