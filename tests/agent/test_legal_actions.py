@@ -1,7 +1,9 @@
 """The policy scores legal actions instead of sampling turns: the scores, and how a search uses them."""
 
 import asyncio
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,6 +12,7 @@ from toy_llama import CONFIG, TEXTS, plain_logprobs, shared_model, sharpened, to
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
+from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, make_env
 from treeagent.envs.base import EnvBroken
 from treeagent.envs.calls import text_tool
@@ -19,13 +22,16 @@ from treeagent.generators.grammar import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.config import SearchConfig
+from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Tree
+from treeagent.search.node import Tree, path_logprob
 from treeagent.search.puct import given_edges, merge_key
-from treeagent.search.record import to_record
+from treeagent.search.record import from_record, to_record
+from treeagent.search.values import MixedValue
+from treeagent.stages.build import leaf_value
 from treeagent.stages.play import execute
-from treeagent.types import Action, Message, Proposal, State, Task, ToolCall
+from treeagent.types import Action, Estimate, Message, Proposal, State, Task, ToolCall, Transition
 
 CHAT = ChatFormat(tokenizer())
 LEGAL = ("look", "look at it", "take it", "search[red lamp]")
@@ -152,6 +158,7 @@ def test_equal_beginnings_count_once_in_the_budget() -> None:
         ((), []),
         (("a\nb",), []),
         (None, []),
+        (("walk " * 300,), []),
     ],
 )
 def test_what_cannot_be_written_is_left_out(legal: tuple[str, ...] | None, texts: list[str]) -> None:
@@ -160,7 +167,57 @@ def test_what_cannot_be_written_is_left_out(legal: tuple[str, ...] | None, texts
     assert bool(proposal.error) == (not texts)
     assert not texts or math.fsum(proposal.priors) == pytest.approx(1)
     if not texts:
-        assert "policy.actions=sample" in proposal.error
+        too_long = legal is not None and len(str(legal)) > 1000
+        assert ("longer context" if too_long else "policy.actions=sample") in proposal.error
+
+
+class Doors:
+    """Two doors. Behind each is one forced move to an end, whose reward is withheld."""
+
+    def __init__(self) -> None:
+        self.turns = list[str]()
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "two doors"),), "0", legal_actions=("left", "right"))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.turns.append(action.text)
+        messages = (*state.messages, Message("assistant", action.text, action.token_ids), Message("user", "on"))
+        if len(state.messages) > 1:
+            return Transition(State(state.task, messages, None), reward=None, terminated=True)
+        legal = ("walk through the red room and take the lamp",) if action.call == "left" else ("go",)
+        return Transition(State(state.task, messages, str(action.call), legal_actions=legal))
+
+
+class LeftIsWorthMore:
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [
+            Estimate(0.9 if any("left" in message.content for message in state.messages) else 0.1) for state in states
+        ]
+
+
+def test_a_forced_move_costs_no_likelihood() -> None:
+    """The model, which is untrained, finds the text of the long move far less likely than that of the short one."""
+    by = policy(generator=roomy())
+    search = make_search(by, Doors(), SearchConfig(Limits(simulations=20)), LeftIsWorthMore(), noise=False)
+    [tree] = asyncio.run(search.run([Task("a", "go")], [0]))
+    plan = best_path(tree, likelihood_weight=0.1)
+    assert [edge.action.call for edge in plan] == ["left", "walk through the red room and take the lamp"]
+    left, forced = plan
+    assert path_logprob(plan) == pytest.approx(math.log(left.prior)) and forced.action.logprob < -20
+    again = from_record(json.loads(json.dumps(to_record(tree))))
+    assert path_logprob(best_path(again, likelihood_weight=0.1)) == path_logprob(plan)
+
+
+def test_a_rollout_thinks_where_the_search_does() -> None:
+    world = Doors()
+    by = replace(policy(generator=roomy()), thought_tokens=6)
+    config = load_config(None, ["search.granularity=split", "policy.actions=score", "search.rollout_weight=1"])
+    steps = SplitDynamics(world, by.grammar)
+    value = leaf_value(MixedValue([LeftIsWorthMore()], [1.0]), by, steps, config)
+    assert value is not None
+    asyncio.run(value.estimate([asyncio.run(steps.reset(Task("a", "go")))]))
+    assert len(world.turns) == 2 and not any(turn.startswith("Action:") for turn in world.turns)
 
 
 def test_no_actions_are_scored_where_none_are_wanted() -> None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:  # their packages are extras
     from treeagent.generators.structured import Form
 
 _NO_LIST = "the environment lists no action that can be written here: set policy.actions=sample"
+_NO_ROOM = (
+    "no legal action fits into the {} tokens that the prompt leaves of the model's context: lower "
+    "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,12 @@ class LLMPolicy:
         for index, state in enumerate(states):
             if self.actions == "sample" or not count or errors[index] or (pause and not prefixes[index].partial):
                 continue
-            if listed := self._legal_turns(state, prefixes[index], self.generator.context - len(prompts[index])):
+            room = self.generator.context - len(prompts[index])
+            legal = self._legal_turns(state, prefixes[index])
+            if listed := [action for action in legal if len(action.token_ids) <= room]:
                 written[index] = listed
             elif self.actions == "score":
-                errors[index] = _NO_LIST
+                errors[index] = _NO_ROOM.format(room) if legal else _NO_LIST
         readable = [index for index, error in enumerate(errors) if not error]
         sampling = [index for index in readable if self.actions != "score" or index not in written]
         turns = [
@@ -227,10 +233,9 @@ class LLMPolicy:
         room = self.generator.context - len(turn.prompt) - len(sample.token_ids)
         return sample.followed_by(ending) if len(ending) <= room else sample
 
-    def _legal_turns(self, state: State, prefix: Message, room: int) -> list[Action]:
+    def _legal_turns(self, state: State, prefix: Message) -> list[Action]:
         """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Forced
-        tokens close a thought that the template has opened. Actions are left out if the format cannot write them, or if
-        they take more than ``room`` tokens."""
+        tokens close a thought that the template has opened. Actions that the format cannot write are left out."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
         forced = () if prefix.partial else tuple(range(len(self.chat.closing)))
         for text in state.legal_actions or ():
@@ -244,7 +249,7 @@ class LLMPolicy:
             within = (*self.chat.encode_within(turn), self.chat.stop_id)
             ids = within if prefix.partial else self.chat.encode_action(turn)
             action = self._read(prefix, Sample(ids, (), forced))
-            if len(ids) <= room and not action.error:
+            if not action.error:
                 written[ids] = replace(action, thought="")
         return list(written.values())
 
@@ -258,11 +263,16 @@ class LLMPolicy:
         shares = np.exp(logprobs - logprobs.max())
         shares /= shares.sum() * (len(sampled) + 1)
         order = np.argsort(-(logprobs + noise), kind="stable").tolist()
-        distinct = {action.token_ids[:end] for action in scored for end in range(1, len(action.token_ids) + 1)}
+        # The forced tokens of a scored turn come first.
+        distinct = {
+            action.token_ids[:end]
+            for action in scored
+            for end in range(len(action.forced) + 1, len(action.token_ids) + 1)
+        }
         return Proposal(
             actions=(*sampled, *(scored[index] for index in order)),
             priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[index]) for index in order)),
-            shared_tokens=sum(len(action.token_ids) for action in scored) - len(distinct),
+            shared_tokens=sum(len(action.token_ids) - len(action.forced) for action in scored) - len(distinct),
         )
 
     def _read(self, prefix: Message, sample: Sample) -> Action:

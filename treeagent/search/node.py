@@ -4,7 +4,9 @@ Statistics are stored on edges, not on nodes: Q(s,a) = W/N belongs to an action 
 edges.
 """
 
+import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -78,6 +80,9 @@ class Edge:
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""
+    listed: bool = False
+    """Whether the policy knew all actions of the state and their probabilities (``Proposal.priors``). ``prior`` is then
+    π(a|s), and the log-probabilities of the action's tokens are those of a text among all texts."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     """Parts of the step's reward and its costs, by name (``treeagent.rewards``); empty if there are none."""
     in_flight: int = 0
@@ -103,6 +108,12 @@ class Edge:
     def hacked(self) -> bool:
         """Whether a judge says that the episode ending with this step got its reward by bypassing the task."""
         return self.components.get("hacked", 0.0) > 0
+
+    @property
+    def logprob(self) -> float:
+        """log π(a|s) in nats: that of the action as it was sampled (0 without tokens), or of the choice among all
+        actions if the policy ``listed`` them."""
+        return math.log(max(self.prior, sys.float_info.min)) if self.listed else self.action.logprob
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
         """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
@@ -325,8 +336,8 @@ def path_origin(path: Sequence[Edge]) -> Origin:
 
 
 def path_logprob(path: Sequence[Edge]) -> float:
-    """Σ log π of the path's actions in nats, as sampled. An action without tokens adds 0."""
-    return sum(edge.action.logprob for edge in path)
+    """Σ log π of the path's actions in nats (``Edge.logprob``)."""
+    return sum(edge.logprob for edge in path)
 
 
 def mean_logprob(path: Sequence[Edge]) -> float:

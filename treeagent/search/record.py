@@ -170,6 +170,7 @@ def _edge_record(edge: Edge) -> Record:
         "logprobs": action.logprobs,
         **({"forced": action.forced} if action.forced else {}),
         **_plain(edge, EDGE_FIELDS),
+        **({"listed": True} if edge.listed else {}),
         **({"group": edge.group} if edge.group else {}),
         **({"components": dict(edge.components)} if edge.components else {}),
     }
@@ -184,7 +185,13 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         **_select_fields(row, ACTION_FIELDS),
     )
     components = {str(name): float(value) for name, value in row.get("components", {}).items()}
-    return Edge(action, group=row.get("group", 0), components=components, **_select_fields(row, EDGE_FIELDS))
+    return Edge(
+        action,
+        listed=row.get("listed", False),
+        group=row.get("group", 0),
+        components=components,
+        **_select_fields(row, EDGE_FIELDS),
+    )
 
 
 def _message_record(message: Message) -> Record:

@@ -233,10 +233,15 @@ def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) ->
 
 
 def greedy(policy: LLMPolicy, config: RunConfig) -> Policy:
-    """The policy with greedy decoding. It takes whole turns, unless thoughts are separate steps (``with_split_steps``)
-    and the legal actions are scored after them."""
+    """The policy with greedy decoding, in the steps of ``in_steps``."""
+    return in_steps(policy.greedy(), config)
+
+
+def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
+    """The policy as it acts outside a tree. It takes whole turns, unless thoughts are separate steps
+    (``with_split_steps``) and the legal actions are scored after them."""
     thinks = config.search.granularity == "split" and config.policy.actions != "sample"
-    return SplitPolicy(policy.greedy()) if thinks else policy.greedy()
+    return SplitPolicy(policy) if thinks else policy
 
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
@@ -565,7 +570,7 @@ def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: R
     if not weight:
         return head
     rollouts = RolloutValue(
-        policy,
+        in_steps(policy, config) if isinstance(policy, LLMPolicy) else policy,
         dynamics,
         max_steps=config.environment.max_steps,
         discount=config.search.discount,

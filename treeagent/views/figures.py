@@ -52,7 +52,7 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
             count("restarts", bool(node.left_out))
             for edge in node.edges:
                 tokens += len(edge.action.token_ids) - len(edge.action.forced)
-                sums["entropy"] -= edge.action.logprob
+                sums["entropy"] -= edge.logprob
                 if edge.child is not None and not edge.thought:
                     count("invalid", edge.child.invalid)
                     count("forbidden", _forbidden(edge.child))
