@@ -73,7 +73,9 @@ def test_second_thoughts_are_what_is_taken(promised: float, kept: float, again: 
     better of two equals; 0.5 must be backed up twice. If ab was best from the start, aa has one visit.
     """
     ends = {"aaa": 0.2, "aab": 0.1, "aba": kept, "abb": 0.3, "ba": 0.0, "bb": 0.0}
-    tree = ahead(Written({"aa": promised, "ab": 0.45}, ends=ends), 2)
+    world = Written({"aa": promised, "ab": 0.45}, ends=ends)
+    assert said(most_visited_path(ahead(world, 2, simulations=4)))[:2] == "ab"  # a limit does not change that
+    tree = ahead(world, 2)
     assert said(most_visited_path(tree)) == "aba"
     found = statistics(tree)
     looks = 2 + 2 + 2  # for the candidates of the root, of a and of ab

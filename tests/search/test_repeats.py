@@ -14,9 +14,12 @@ from treeagent.search.decide import best_path
 from treeagent.search.gumbel import is_explored
 from treeagent.search.limits import Limits
 from treeagent.search.lookahead import Lookahead
-from treeagent.search.node import Node, Tree
+from treeagent.search.methods import make_search
+from treeagent.search.node import Node, Tree, path_return
 from treeagent.search.record import from_record, to_record
+from treeagent.search.stopping import Enough
 from treeagent.types import Action, Estimate, State, Task, Transition, UserError
+from treeagent.views.pairs import PairConfig, compared_siblings
 from treeagent.views.values import ValueTargetConfig, state_outcome
 
 
@@ -50,6 +53,18 @@ class Sure:
 
 
 POLICY = AllPolicy("left", "right", "look")
+
+
+def test_where_every_step_costs_a_circle_is_no_better_than_a_failure() -> None:
+    """A failure takes 30 steps and returns -30; the goal is seven steps away."""
+    config = SearchConfig(limits=Limits(simulations=400), widening=0, candidates=3, prune_repeats=True)
+    hall = Hall(price=1.0)
+    [tree] = asyncio.run(make_search(POLICY, hall, config, enough=Enough(-30.0, 0.0)).run([task()], [0]))
+    pruned = [path_return(path) for path, node in tree.walk() if node.repeat]
+    assert pruned and set(pruned) == {-30.0}
+    assert [edge.action.call for edge in best_path(tree)] == ["right"] * 7
+    pairs = list(compared_siblings(tree, PairConfig(), 0.0))
+    assert pairs and all(chosen.action.call == "right" for _, _, chosen, _, _ in pairs)
 
 
 def config(*, prune: bool, simulations: int = 40) -> SearchConfig:

@@ -176,7 +176,7 @@ class Searcher(ABC):
         for path, answer in zip(paths, cast("Sequence[Transition | Exception]", answers), strict=True):
             add_step_result(growth, path, answer)
             if self.prunes_repeats and repeats_state(growth.tree, path):
-                prune_repeat(growth, path)
+                prune_repeat(growth, path, self.enough.failure if self.enough else 0.0)
         if self.value is None or not (estimate or self.config.estimate_all):
             return
         yield from self.estimate(growth, [path for path in paths if path[-1].child is not None])

@@ -267,10 +267,12 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
-def prune_repeat(growth: Growth, path: Sequence[Edge]) -> None:
-    """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0."""
+def prune_repeat(growth: Growth, path: Sequence[Edge], failure: float = 0.0) -> None:
+    """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0. If an
+    episode that fails is known to return ``failure`` < 0, because every step costs, the path returns just that."""
     node, parent = last_node(growth, path), last_node(growth, path[:-1])
-    node.repeat, node.value = True, min(0.0, parent.value, growth.value_range.low)
+    lowest = failure - node.state.paid if failure < 0 else min(parent.value, growth.value_range.low)
+    node.repeat, node.value = True, min(0.0, lowest)
 
 
 async def estimate_nodes(value: Value | None, paths: Sequence[tuple[Growth, Sequence[Edge]]]) -> None:

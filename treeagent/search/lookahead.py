@@ -15,7 +15,9 @@ class Lookahead(Searcher):
     A simulation examines one candidate of the current state and backs up the best path beyond it. N(s,a) counts how
     often an edge was on such a path, and W(s,a) sums the returns of these paths. Edges that were examined but never on
     such a path stay in the tree with N = 0. ``most_visited_path`` gives the actions taken. If a sibling has as many
-    visits as the first action of the plan, the plan is backed up again, which costs only simulations.
+    visits as the first action of the plan, the plan is backed up again. This costs only simulations, and may exceed
+    their limit. If a limit ends the planning of a state, the candidates that were not examined again compete with what
+    is known of them.
 
     If ``dynamics`` is a world model, the actions are also taken in imagination. To plan from what really happens, take
     the first action in the real environment, and search again under a dynamics whose ``reset`` returns the state that
@@ -33,26 +35,21 @@ class Lookahead(Searcher):
             node = last_node(growth, path)
             if not node.edges:
                 yield from self.expand(growth, [path])
-            plans = yield from self._plan_each(growth, [[*path, edge] for edge in node.edges])
+            candidates = [[*path, edge] for edge in node.edges]
+            for group in self.groups(growth, candidates):
+                yield from self._grow_to_depth(growth, group)
+                if growth.tree.error:
+                    return
+                for candidate in group:
+                    self.back_up(growth, self._best_continuation(candidate))
+            plans = [self._best_continuation(each) for each in candidates if each[-1].child is not None]
+            plans = [plan for plan in plans if not last_node(growth, plan).unknown]
             if not plans:
                 return
             best = max(plans, key=self.rank)
             path = best[: len(path) + 1]
-            while self.simulations_allowed(growth) and max(node.edges, key=by_visits) is not path[-1]:
+            while max(node.edges, key=by_visits) is not path[-1]:
                 self.back_up(growth, best)  # each adds a visit, because no plan has an unknown outcome
-
-    def _plan_each(self, growth: Growth, candidates: Sequence[Path]) -> RequestGenerator[list[Path]]:
-        """The best path beyond each candidate, as far as the limits allow. Paths with an unknown outcome are left
-        out."""
-        plans: list[Path] = []
-        for group in self.groups(growth, candidates):
-            yield from self._grow_to_depth(growth, group)
-            if growth.tree.error:
-                break
-            for path in group:
-                plans.append(self._best_continuation(path))
-                self.back_up(growth, plans[-1])
-        return [plan for plan in plans if not last_node(growth, plan).unknown]
 
     def _grow_to_depth(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
         """Grow every node that is at most ``lookahead.depth`` steps away and not in the tree yet."""
@@ -69,7 +66,7 @@ class Lookahead(Searcher):
         """The best continuation of ``path`` in the tree so far; at a leaf, ``path`` itself."""
         node = path[-1].child
         assert node is not None
-        beyond = [self._best_continuation([*path, edge]) for edge in node.edges]
+        beyond = [self._best_continuation([*path, edge]) for edge in node.edges if edge.child is not None]
         return max(beyond, key=self._known_first, default=path)
 
     def _known_first(self, path: Path) -> tuple[bool, tuple[float, float]]:

@@ -36,9 +36,13 @@ class Enough:
         return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
 
     def is_good(self, best: float) -> bool:
-        """Whether the best end is nearer to G_max than to a failure. A failure returns 0 if 0 is between ``lowest`` and
-        G_max, otherwise ``lowest``.
+        """Whether the best end is nearer to G_max than to a ``failure``.
+
         A search with a good end that has explored all likely calls does not try unlikely ones (``growth.reopen``),
         because these hardly ever lead to a better end."""
-        failure = 0.0 if self.lowest <= 0.0 < self.highest else self.lowest
-        return best > (failure + self.highest) / 2
+        return best > (self.failure + self.highest) / 2
+
+    @property
+    def failure(self) -> float:
+        """The return of a failure: 0 if that is between ``lowest`` and G_max, otherwise ``lowest``."""
+        return 0.0 if self.lowest <= 0.0 < self.highest else self.lowest
