@@ -113,13 +113,15 @@ def test_a_coroutine_that_is_given_up_is_cancelled() -> None:
     front.close()
 
 
-def test_an_environment_that_cancels_itself_costs_its_tree() -> None:
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit])
+def test_an_environment_that_would_end_the_process_costs_its_tree(ending: type[BaseException]) -> None:
     class Quitting(Lift):
         async def step(self, action: str | ToolCall) -> StepResult:
-            raise asyncio.CancelledError
+            raise ending
 
     trees = grow(WaitingEnv(Quitting), [stairs_task(0)])
-    assert trees[0].error.startswith("InterruptedError")
+    assert trees[0].error.startswith("EnvBroken") and ending.__name__ in trees[0].error
+    assert not grow(WaitingEnv(Lift), [stairs_task(0)])[0].error  # it shares the loop
 
 
 def test_it_passes_the_check_and_runs_in_a_process_of_its_own() -> None:

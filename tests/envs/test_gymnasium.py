@@ -342,6 +342,9 @@ def test_what_baby_ai_shows_is_named_by_where_it_is() -> None:
 def test_an_unknown_id_and_no_action_are_refused() -> None:
     with pytest.raises(UserError, match="'Nowhere-v0'"):
         from_gymnasium("Nowhere-v0", prompt="", render=lambda *_: "", actions={"up": 1}, success=paid)
+    moves = {"left": 0, "down": 1, "right": 2, "up": 3}
+    with pytest.raises(UserError, match="stochastic=True"):  # the ice is slippery by default
+        from_gymnasium("FrozenLake-v1", prompt="", render=lambda *_: "", actions=moves, success=paid)
     with pytest.raises(UserError, match="actions is empty"):
         from_gymnasium("CartPole-v1", prompt="", render=lambda *_: "", actions={}, success=paid)
     env = lake()

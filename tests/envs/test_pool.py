@@ -280,3 +280,17 @@ def test_instances_are_closed_when_the_process_ends() -> None:
     process = run_script()
     said, _ = process.communicate(timeout=60)
     assert (said.splitlines(), process.returncode) == (["stepping"] * 3 + ["closed"] * 3, 0)
+
+
+class Iterating(Stairs):
+    """Uses up an iterator, so that ``step`` raises StopIteration."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return next(iter(()))
+
+
+def test_an_exhausted_iterator_costs_its_tree_with_one_instance_and_with_several() -> None:
+    with EnvPool(Iterating(), Iterating, 2) as pool:
+        for env in (Iterating(), pool):
+            [tree] = grow(env, [stairs_task(0)])
+            assert tree.error.startswith("RuntimeError") and "StopIteration" in tree.error

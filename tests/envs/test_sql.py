@@ -11,7 +11,7 @@ from treeagent.envs import CallRefused
 from treeagent.envs.sql import SqlEnv, SqlOptions
 from treeagent.envs.sql.database import Database, Rows, Schema, same_result
 from treeagent.envs.sql.questions import Question, right
-from treeagent.types import ToolCall
+from treeagent.types import SPLITS, ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 
@@ -189,3 +189,10 @@ def test_duplicates_types_and_order_count() -> None:
     assert same_result([(3.0,)], [(3,)], ordered=False)
     assert not same_result([(2,), (1,)], [(1,), (2,)], ordered=True)
     assert not same_result([(1, 2)], [(1,)], ordered=False)
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3])
+def test_no_question_is_in_two_splits(difficulty: int) -> None:
+    env = SqlEnv(SqlOptions(difficulty=difficulty))
+    train, validation, test = ({task.prompt for task in env.tasks(split, 60)} for split in SPLITS)
+    assert not (train & validation or train & test or validation & test)

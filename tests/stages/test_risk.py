@@ -172,6 +172,16 @@ def test_a_plan_must_not_foresee_its_own_luck(setting: str, told: str, monkeypat
         require(config, ["evaluate"])
 
 
+def test_a_worker_that_replays_repeats_its_luck() -> None:
+    settings = ["environment.name=frozenlake", "environment.options={slippery=true}", "environment.worker=true"]
+    require(load_config(None, settings), ["evaluate"])  # its snapshots are portable
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrozenLakeEnv, "snapshot_portable", False)
+        for setting in ('evaluate.modes=["mcts"]', "evaluate.replays=4"):
+            with pytest.raises(UserError, match="'replay'"):
+                require(load_config(None, [*settings, setting]), ["evaluate"])
+
+
 def test_failing_tools_are_random_outcomes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrozenLakeEnv, "_copies_play_on", lambda self: False)
     suite = ["environment.name=frozenlake", 'evaluate.suite=["noise","failing tools"]']

@@ -13,7 +13,7 @@ from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
-from treeagent.envs.base import Env
+from treeagent.envs.base import Env, SnapshotKind
 from treeagent.imagination.load import require_world, with_planning_world
 from treeagent.rewards.audit import require_cap
 from treeagent.rewards.components import read_rules, require_names
@@ -147,23 +147,29 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
     stochastic environment has no exact snapshots."""
     planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
     fails = "failing tools" in (*config.environment.disturbances, *config.evaluate.suite)
-    if not planned or config.evaluate.world or env.snapshot_kind == "exact" or not (env.stochastic or fails):
+    kind = _effective_snapshots(config, env)
+    if not planned or config.evaluate.world or kind == "exact" or not (env.stochastic or fails):
         return
     raise UserError(
         f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} "
         f"{'is stochastic' if env.stochastic else 'becomes stochastic by the disturbance failing tools'} and has "
-        f"snapshot_kind {env.snapshot_kind!r}, so that planning would replay the random outcomes of the execution: give"
+        f"snapshot_kind {kind!r}, so that planning would replay the random outcomes of the execution: give"
         f" it exact snapshots, {'' if env.stochastic else 'leave failing tools out, '}set evaluate.modes to greedy, or "
         "plan in a world model (evaluate.world)"
     )
+
+
+def _effective_snapshots(config: RunConfig, env: Env) -> SnapshotKind:
+    """How search goes back to a state: a worker process replays the steps if it cannot hand out snapshots."""
+    return "replay" if config.environment.worker and not env.snapshot_portable else env.snapshot_kind
 
 
 def _require_random_outcomes(config: RunConfig, env: Env) -> None:
     """Check that executing the same plan again can have another outcome."""
     if not env.stochastic and "failing tools" not in config.environment.disturbances:
         why = "is not stochastic, so that every replay would end alike"
-    elif env.snapshot_kind != "exact":
-        why = f"has snapshot_kind {env.snapshot_kind!r}, so that a replay would repeat its random outcomes"
+    elif (kind := _effective_snapshots(config, env)) != "exact":
+        why = f"has snapshot_kind {kind!r}, so that a replay would repeat its random outcomes"
     else:
         return
     raise UserError(

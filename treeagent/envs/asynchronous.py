@@ -9,6 +9,7 @@ from functools import cache
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+from treeagent.envs.answers import ENDING, broken_by
 from treeagent.envs.base import Demonstrator, Env, SnapshotKind, StepResult, ToolSpec
 from treeagent.types import Origin, Split, Task, ToolCall
 
@@ -142,7 +143,13 @@ class WaitingEnv(Env):
 
     def _wait_for(self, answer: Awaitable[Answer]) -> Answer:
         async def run() -> Answer:
-            return await answer
+            try:
+                return await answer
+            except ENDING as error:  # it would end the loop that all environments share, and nobody would be told
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
+                raise broken_by(error) from error
 
         future = asyncio.run_coroutine_threadsafe(run(), _loop())
         self._call = future

@@ -25,7 +25,7 @@ from treeagent.envs.answers import (
 )
 from treeagent.envs.base import Demonstrator, Env, SnapshotKind, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, type_of
-from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered
+from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
@@ -39,6 +39,8 @@ _MIN_LEAK_LENGTH = 3
 """Fewest characters of a number for its occurrence in a text to count as a leak; a shorter one can occur by chance."""
 _REPEATS = 3
 """How often a trivial answer is repeated."""
+_OTHER_SEEDS = range(2, 10)
+"""Seeds from which a stochastic environment must lead elsewhere than from seed 1, at least once."""
 _LONGEST_EPISODE = 50
 """Most steps of a demonstrated or random episode."""
 _PAUSE_SECONDS = 0.5
@@ -180,14 +182,19 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
     """Return tasks as ``Env.tasks`` does, or all from ``start`` on if there are fewer than ``count``.
 
     Raises:
-        UserError: ``tasks`` returns no sequence.
+        UserError: ``tasks`` returns no sequence, or raises another exception than ValueError.
     """
 
     def are_missing(number: int) -> bool:
-        with suppress(ValueError):
+        try:
             env.tasks(split, number, start)
-            return False
-        return True
+        except ValueError:
+            return True
+        except Exception as error:  # a user's environment may raise anything
+            raise UserError(
+                f"tasks({split!r}, {number}, {start}) raised {error!r}: raise a ValueError if a split has fewer tasks"
+            ) from error
+        return False
 
     if count and are_missing(count):
         count = bisect_left(range(1, count + 1), True, key=are_missing)
@@ -251,6 +258,8 @@ class _Check:
     """Number of branches that were compared with a replay of the same actions from a reset."""
     equal: int = 0
     ends: Ends = Ends()
+    empty_lists: int = 0
+    """Steps after which ``legal_actions`` listed nothing although the episode goes on."""
 
     def expect(self, condition: bool, violation: str) -> None:
         if not condition:
@@ -378,7 +387,7 @@ class _Check:
             return
         # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
-        diverged = restore_failed = transfer_failed = reseed_ignored = reseeded = 0
+        diverged = restore_failed = transfer_failed = reseed_ignored = reseeded = undeclared = 0
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
@@ -396,11 +405,13 @@ class _Check:
                 self.reset(another)
                 equal = self.replay(snapshot, tail) == tail_results
                 restore_failed += not equal
+                first = self.replay(snapshot, tail, 1)
                 if self.env.stochastic:
-                    replays = [self.replay(snapshot, tail, seed) for seed in (1, 1, 2)]
-                    restore_failed += replays[0] != replays[1]
-                    reseed_ignored += replays[0] == replays[2]
+                    restore_failed += self.replay(snapshot, tail, 1) != first
+                    reseed_ignored += all(self.replay(snapshot, tail, seed) == first for seed in _OTHER_SEEDS)
                     reseeded += 1
+                else:
+                    undeclared += first != tail_results
                 if self.other is not None and self.env.snapshot_portable:
                     try:
                         self.other.restore(pickle.loads(pickle.dumps(snapshot)))
@@ -415,12 +426,18 @@ class _Check:
             (restore_failed, "branches from a snapshot, restored after a reset to another task, differ"),
             (transfer_failed, "pickled snapshots fail on another instance: set snapshot_portable = False"),
             (diverged, "episodes differ when replayed from reset with one seed"),
+            (undeclared, "branches lead elsewhere with another reseed: set stochastic = True"),
         ):
             self.expect(not count, f"{count} of {self.compared} {what}")
         self.expect(
             reseed_ignored < reseeded or not reseeded,
-            "restore with another reseed never leads elsewhere: replace the copied random state, or say that the "
-            "environment is not stochastic",
+            "restore with another reseed never leads elsewhere: replace the copied random state, or leave stochastic "
+            "out if nothing is left to chance",
+        )
+        self.expect(
+            not self.empty_lists,
+            f"after {self.empty_lists} steps legal_actions lists nothing although the episode goes on: list what step "
+            "accepts, or return None",
         )
         if not self.compared:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
@@ -473,6 +490,8 @@ class _Check:
                 break
             calls.append(call)
             results += self.play((call,))
+            over = results[-1][2] or results[-1][3]
+            self.empty_lists += not over and self.env.legal_actions() == []
         return calls, results
 
     def replay(self, snapshot: object, calls: Sequence[Call], reseed: int | None = None) -> list[_Outcome]:

@@ -15,7 +15,7 @@ from treeagent.envs.answers import (
     checked_task,
     checked_verdict,
 )
-from treeagent.envs.base import Env, opening
+from treeagent.envs.base import Env, EnvBroken, opening
 from treeagent.envs.forks import Forkable, Mark, Snapshots
 from treeagent.envs.pool import EnvPool
 from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
@@ -195,6 +195,11 @@ class EnvDynamics:
                 observation, env_reward, terminated, truncated, info = fork.step(action.call)
                 # A verifier can be expensive, so it is called at the end only.
                 verdict = checked_verdict(env.verify()) if terminated else None
+                if verdict is not None and not episode.has_verifier:
+                    raise EnvBroken(
+                        f"verify returned {verdict} at the end of the episode, but None at its start: return a number "
+                        "from the start on, such as 0"
+                    )
                 process = checked_process(info) if self._reveal_reward else 0.0
                 components = checked_components(info, env.components)
                 place, mark = checked_key(env.state_key()), fork.mark()

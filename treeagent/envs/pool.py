@@ -186,6 +186,10 @@ def _serve(jobs: "SimpleQueue[_Job | None]") -> None:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(work())
+            except StopIteration as error:  # a future cannot raise it in a coroutine
+                raised = RuntimeError(f"the environment raised {error!r}")
+                raised.__cause__ = error
+                future.set_exception(raised)
             except BaseException as error:  # raised again where the call was made
                 future.set_exception(error)
         del job, future, work  # otherwise the marks of a finished tree would stay alive until the next call

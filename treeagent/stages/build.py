@@ -140,7 +140,8 @@ def _environment(written: bytes) -> Env:
     by itself."""
     env = _environments.pop(written) if written in _environments else _made(written)
     if len(_environments) > 1:
-        del _environments[next(iter(_environments))]
+        with suppress(Exception):  # a user's environment may raise anything
+            _environments.pop(next(iter(_environments))).close()
     _environments[written] = env
     _close_at_exit()
     return env

@@ -83,7 +83,13 @@ class GymnasiumEnv(Env):
         self._spelled = {each.lower(): each for each in actions}
         """The names as they are listed, by their spelling in lower case, since a call may be in any case."""
         self._at: _Place | None = None
+        self._is_random = False
         self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
+        if self._is_random and not stochastic:
+            raise UserError(
+                f"{self._name} depends on chance, but stochastic is False, so that search would foresee its outcomes: "
+                "pass stochastic=True, or make a game without chance"
+            )
 
     @property
     def game(self) -> Game:
@@ -157,14 +163,15 @@ class GymnasiumEnv(Env):
         return self._at
 
     def _copies_play_on(self) -> bool:
-        """Whether pickled copies of the game continue like the original."""
+        """Whether pickled copies of the game continue like the original. Notes whether copies with another seed do not,
+        because the game depends on chance."""
         rng = random.Random(0)
         (task,) = self.tasks("train", 1)
         self.reset(options={"task": task})
         for _ in range(_PROBES):
             try:
                 snapshot = self.snapshot()
-            except (pickle.PicklingError, TypeError, AttributeError):  # pickle's errors for an unsupported object
+            except Exception:  # a game may raise anything if it cannot be pickled
                 return False
             names = rng.choices(list(self._actions), k=_PROBE_STEPS)
             results = [self.step(name) for name in names]
@@ -172,6 +179,8 @@ class GymnasiumEnv(Env):
                 self.restore(snapshot)
                 if [self.step(name) for name in names] != results:
                     return False
+                self.restore(snapshot, reseed=1)
+                self._is_random |= [self.step(name) for name in names] != results
             except Exception:  # a copy that was built anew may raise anything before its first reset
                 return False
             if not self.legal_actions():

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from pydantic_core import to_jsonable_python
 
@@ -35,7 +36,8 @@ class Question:
 
 
 def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
-    """Draw question ``index`` of a split. Splits have different seeds for schema, rows and question."""
+    """Draw question ``index`` of a split. Splits have different seeds for schema and rows, and no question in common:
+    a hash of its words decides its split."""
     seed = 3 * index + SPLITS.index(split)
     rng = random.Random(f"question {difficulty} {seed}")
     while True:
@@ -43,8 +45,12 @@ def draw_task(split: Split, index: int, difficulty: int, rows: int) -> Task:
         template = rng.choice(_TEMPLATES[: _KNOWN[difficulty]])
         words, plan, gold = template(schema, rng)
         question = Question(seed, rows, schema, plan, gold, ordered=template is _sorted)
-        if _is_informative(question):
+        if _split_of(words) == split and _is_informative(question):
             return Task(f"sql{difficulty}-{rows}-{split}-{index}", words, split, seed, to_jsonable_python(question))
+
+
+def _split_of(words: str) -> Split:
+    return SPLITS[blake2b(words.encode(), digest_size=8).digest()[0] % len(SPLITS)]
 
 
 def right(question: Question, sql: str) -> bool:
