@@ -191,7 +191,7 @@ class PolicyConfig(ModelConfig):
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
     """Maximum number of sampled tokens in a thought. After it, inserted tokens lead the turn into its call; these carry
     no loss. Unset means half of ``max_new_tokens`` for a pretrained ``policy.model``, and no limit for a model from
-    scratch."""
+    scratch or if ``structured`` holds on a server or vLLM, which cannot constrain a turn that has begun."""
     structured: bool | None = None
     """Constrained decoding: every sampled turn must follow the format, as a call of one of the environment's tools with
     arguments that fit its schema, or as text if there are no tools. Unset means true for a pretrained ``policy.model``
@@ -226,12 +226,21 @@ class PolicyConfig(ModelConfig):
         if self.reload is not None and (self.generator != "remote" or self.text_only):
             other = "text_only is true" if self.text_only else f"generator is {self.generator!r}"
             raise ValueError(f"reload is set, but {other}, so no server gets new weights: leave reload out")
+        if self.thought_tokens and self._constrained_elsewhere:
+            raise ValueError(
+                f"thought_tokens is {self.thought_tokens}, but with structured the generator {self.generator!r} cannot "
+                "constrain a turn that has begun: leave one of them out, or set generator=local"
+            )
         if self.structured and self.generator == "remote" and self.text_only:
             raise ValueError("structured constrains token ids, but text_only has none: leave one out")
         narrowed = [("top_p", self.top_p < 1), ("min_p", self.min_p > 0), ("thought_tokens", bool(self.thought_tokens))]
         if (unsent := [name for name, is_set in narrowed if is_set]) and self.generator == "remote" and self.text_only:
             raise ValueError(f"text_only sends no {' and no '.join(unsent)} to the server: leave one or the other out")
         return self
+
+    @property
+    def _constrained_elsewhere(self) -> bool:
+        return self.is_structured and self.generator != "local"
 
     @property
     def is_structured(self) -> bool:
@@ -242,7 +251,7 @@ class PolicyConfig(ModelConfig):
     def most_thought(self) -> int | None:
         """``thought_tokens``, resolved: after this many sampled tokens a turn is led into its call. None means no
         limit."""
-        if self.thought_tokens is not None or self.model is None:
+        if self.thought_tokens is not None or self.model is None or self._constrained_elsewhere:
             return self.thought_tokens
         return max(self.max_new_tokens // 2, 1)
 

@@ -86,6 +86,12 @@ def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_
         assert tuple(compress(range(context), tokens.mask)) == tuple(sampled)
 
 
+def test_a_structured_policy_reads_a_state_without_sampling() -> None:
+    acting = policy("react", "plain", structured=True)
+    [proposal] = asyncio.run(acting.propose([STATE], 0, [0]))
+    assert proposal.context_ids == acting.chat.prompt_ids(STATE.messages) and not proposal.actions
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_inserted_tokens_do_not_count_as_sampled(format: Format) -> None:
     acting = policy(format, "qwen", structured=True)
@@ -167,6 +173,10 @@ def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone()
     served = replace(local, generator="vllm")
     assert not served.is_structured and served.most_thought == 20
     assert not replace(local, structured=False).is_structured
+    constrained = replace(served, structured=True)
+    assert constrained.is_structured and constrained.most_thought is None  # vLLM cannot constrain the rest of a turn
+    with pytest.raises(ValueError, match="thought_tokens is 9"):
+        replace(constrained, thought_tokens=9)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, composite, made, narrowed, opt
 from toy_llama import make_grouped_model, plain_logprobs, tokenizer
-from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
@@ -136,6 +136,39 @@ def test_an_untested_architecture_is_used_with_a_warning() -> None:
     model.config.model_type = "unheard-of"  # type: ignore[misc]
     with pytest.warns(UserWarning, match=r"policy\.generator=local .*'unheard-of'"):
         LocalGenerator(model)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt", "qwen3"])
+def test_a_row_at_its_limit_waits_for_the_others(name: str) -> None:
+    """The long prompt leaves room for 8 tokens, the short one takes 40. GPT-2 and OPT have no position beyond."""
+    model = made(FULL[name])
+    generator = LocalGenerator(model)
+    long, short = ids(5, generator.context - 8), ids(6, 10)
+    drawn = generator.sample(SampleRequest([long, short], 2, [0, 1], stop_id=-1, max_new_tokens=40))
+    assert {len(sample.token_ids) for sample in drawn[1]} == {40} != {len(sample.token_ids) for sample in drawn[0]}
+    assert_plain(model, [long, short], drawn)
+
+
+def test_a_row_beyond_its_limit_does_not_turn_the_keys_of_others() -> None:
+    """Dynamic rotary embeddings depend on the greatest position of the batch."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+    model = made(
+        lambda: LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=HIDDEN,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                max_position_embeddings=128,
+                rope_parameters=rope,
+            )
+        )
+    )
+    generator = LocalGenerator(model)
+    long, short = ids(5, 120), ids(6, 10)
+    drawn = generator.sample(SampleRequest([long, short], 2, [0, 1], stop_id=-1, max_new_tokens=40))
+    assert_plain(model, [short], drawn[1:])
 
 
 def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:

@@ -401,6 +401,8 @@ class LocalGenerator(Generator):
             draws: uniform random numbers, one per token to be sampled: [prompts, new tokens, siblings].
         """
         rows, steps, count = draws.shape
+        if not count:
+            return [[] for _ in leaves]
         paths = [_chain(leaf) for leaf in leaves]
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
@@ -430,7 +432,10 @@ class LocalGenerator(Generator):
                 _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
-            positions, end = (pasts + step)[:, None].expand(rows, count), past + (step + 1) * count
+            # A row at its own limit stays where it is: its further tokens are discarded, and a position beyond the
+            # context would fail or, with dynamic rotary embeddings, change the other rows.
+            places = pasts + torch.clamp(torch.tensor(limits) - 1, max=step)
+            positions, end = places[:, None].expand(rows, count), past + (step + 1) * count
             output = self.model(
                 input_ids=tokens[:, step].to(self.model.device),
                 position_ids=positions.to(self.model.device),
