@@ -105,6 +105,15 @@ def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Pa
             shard.unlink()
 
 
+def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) -> None:
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        begun.finish("warm_start", {})
+        with pytest.raises(UserError, match="leave the checkpoint out"):
+            begin(config, begun, QuietProgress(), tmp_path / "other")
+        assert begun.recorded_checkpoint("start") is None
+
+
 def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
     config = load_config(CONFIG)
     with Run.create(tmp_path / "run", config, resume=False) as begun:

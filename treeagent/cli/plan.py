@@ -69,7 +69,7 @@ def plan(
     from treeagent.workers.machine import fit_to_machine
 
     run = None if run_folder is None else Run.open(run_folder)
-    rounds = run is not None and any(stage.startswith("alarms-") or stage == "adapt" for stage in run.stages())
+    rounds = run is not None and ("adapt" in run.stages() or run.recorded_checkpoint("collect-1") is not None)
     kind = command or ("train" if rounds or checkpoint is not None else "quickstart")
     start = None if checkpoint is None else find_checkpoint(checkpoint)
     if run is not None and start is None and kind == "train":

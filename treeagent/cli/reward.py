@@ -45,7 +45,6 @@ def fit(
     settings = trusted_settings(run_folder, overrides, trust)
     start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own, "--checkpoint")
     with Run.create(run_folder, own.config, resume=True) as run:
-        progress = RichProgress(run=run.path)
+        progress = RichProgress()  # progress.json tells of the command that made the run
         written, audit = fit_reward(settings, run, progress, start)
-        progress.finish()
     Terminal().print("", reward_table(audit.to_json()), f"\nreward model in {written}", sep="\n")

@@ -166,10 +166,11 @@ def _search(config: RunConfig, rates: Rates, number: int) -> StageCost:
 def _updates(config: RunConfig, rates: Rates, methods: Sequence[Method], number: int, *, together: bool) -> StageCost:
     jobs, trained, greedy = list[float](), 0.0, rates.modes["greedy"]
     count = config.update.validation_tasks
+    replayed = min(max(number, 1), 1 + config.adapt.replay)  # the rounds whose trees are learned from
     validations = 0
     for method in methods:
         training, rate = _training(config, method), rates.updates[method]
-        steps = training.max_steps or math.ceil(config.training.epochs * rate.steps_per_epoch)
+        steps = training.max_steps or math.ceil(config.training.epochs * rate.steps_per_epoch * replayed)
         checks = 1 + math.ceil(steps / training.validate_every)
         validations += checks
         trained += steps * rate.step_tokens * config.update.processes

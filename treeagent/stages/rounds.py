@@ -84,6 +84,11 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         )
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
+        if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
+            raise UserError(
+                f"{run.path} was begun with a warm start, not with {checkpoint}: leave the checkpoint out, or choose "
+                "another --out"
+            )
         run.record_checkpoint("start", checkpoint)
     start = _link_with_own_name(checkpoint, run) if checkpoint else warm_start(config, run, progress)
     if settings.imagines:

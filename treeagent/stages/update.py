@@ -310,7 +310,9 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> 
             outcomes = [
                 outcome
                 for group in playable_together(env, config.environment.parallel, tasks)
-                for outcome in asyncio.run(execute(player, dynamics, group, [0] * len(group), [()] * len(group)))[0]
+                for outcome in asyncio.run(
+                    execute(player, dynamics, group, [0] * len(group), [()] * len(group), config.search.step_seconds)
+                )[0]
             ]
         checkpoint.model.train(training)
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
