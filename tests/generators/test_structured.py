@@ -131,7 +131,7 @@ def test_a_demonstration_can_be_drawn(format: Format, name: str, thought: str) -
 def test_a_thought_in_tags_may_draft_an_action() -> None:
     chat, grammar = talk("react", "deepseek")
     text = 'Or\nAction: say["a"]\nNo.\n</think>\n\nThought: so\nAction: say["b"]'
-    assert first_refused(form("react", "deepseek"), chat, (*chat.encode(text), chat.stop_id)) is None
+    assert first_refused(form("react", "deepseek"), chat, (*chat.encode_marks(text), chat.stop_id)) is None
     assert grammar.read(text).call == 'say["b"]'
     assert not grammar.begins_action(text.partition("No")[0], opened=True)
     unfinished = "<think>\nabc"

@@ -42,6 +42,8 @@ _CLOCK = (
     + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
 )
 """Put before a template, this replaces the clock that transformers gives to templates by ``_DATE``."""
+_TAG = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
+"""Texts of added tokens by which templates mark parts of a turn, although the tokenizer does not call them special."""
 _MARKS = re.compile(r"(</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
 """Marks of thoughts and calls in a turn of the agent. Where the tokenizer has them as special tokens, a model writes
 these tokens, so a turn that no model sampled gets them too."""
@@ -114,11 +116,16 @@ class ChatFormat:
         if not tokenizer.chat_template:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
         self.tokenizer = tokenizer
-        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        self._special = sorted(special, key=len, reverse=True)  # longest first, in case one is a prefix of another
-        self._escaped = [_ESCAPE, _TURN, *self._special]
-        self._escapable = re.compile("|".join(map(re.escape, self._escaped)))
-        self._instructions, self._preface = self._escape(instructions), self._escape(preface)
+        added = sorted(tokenizer.added_tokens_decoder.values(), key=lambda token: -len(token.content))
+        self._special = [token.content for token in added if token.special]
+        tags = [token.content for token in added if not token.special and _TAG.fullmatch(token.content)]
+        self._special_or_tag = [*self._special, *tags]
+        self._escaped = [_ESCAPE, _TURN, *self._special_or_tag]
+        self._escapable = _any_of(self._escaped)
+        self._tags = _any_of(tags) if tags else None
+        # Our own text may name the tags of a call, so only special tokens are escaped in it.
+        own = _any_of([_ESCAPE, _TURN, *self._special])
+        self._instructions, self._preface = self._escape(instructions, own), self._escape(preface, own)
         self._shots, self._shown = tuple[tuple[Message, ...], ...](), tuple[int, ...]()
         """The demonstrations, and the token ids of all of them together."""
         self._context_tokens = context_tokens
@@ -139,8 +146,13 @@ class ChatFormat:
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text. They include no special token, even if the text contains the text of one."""
-        return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        """Ids of plain text. They include no special token, and no tag such as ``</tool_response>`` as one token, even
+        if the text contains their text."""
+        # The tokenizer splits special tokens by itself. A tag is encoded in two pieces.
+        cuts = [0, *(found.start() + 1 for found in self._tags.finditer(text))] if self._tags else [0]
+        pieces = [text[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
+        encoded = (self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True) for piece in pieces)
+        return tuple(chain.from_iterable(each["input_ids"] for each in encoded))
 
     def _encode_action(self, text: str) -> tuple[int, ...]:
         """Ids of a turn that no model sampled, such as a demonstration's, with the stop token. If the template has
@@ -154,7 +166,7 @@ class ChatFormat:
         has it. Any other text of a special token, such as one in an argument, stays plain."""
         parts = _MARKS.split(text)  # every second part is a mark
         marks, others = parts[1::2], "".join(parts[::2])
-        if len(set(marks)) == len(marks) and not any(token in others for token in self._special):
+        if len(set(marks)) == len(marks) and not any(token in others for token in self._special_or_tag):
             return self.encode_marks(text)
         ids, seen = list[int](), set[str]()
         for number, part in enumerate(parts):
@@ -420,8 +432,10 @@ class ChatFormat:
             rows[0]["content"] = "\n\n".join((*opening, rows[0]["content"]))
         return rows
 
-    def _escape(self, text: str) -> str:
-        return self._escapable.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
+    def _escape(self, text: str, escapable: re.Pattern[str] | None = None) -> str:
+        """The text with a stand-in for each special token and tag, or for what ``escapable`` matches instead."""
+        pattern = escapable or self._escapable
+        return pattern.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
 
     def _escape_all(self, value: Any) -> Any:
         """A JSON value with its strings and keys escaped, because the description of a tool may be untrusted."""
@@ -439,6 +453,10 @@ class ChatFormat:
             ids += self.encode(self._escaped[ord(piece[0]) - 0xF0000])
             ids += self.tokenizer(piece[1:], add_special_tokens=False)["input_ids"]
         return tuple(ids)
+
+
+def _any_of(texts: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, texts)))
 
 
 def _placeholder(turn: int) -> str:
