@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from toy_llama import CONFIG, head, make_read, plain_hidden, plain_logprobs, sha
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
+from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.search.config import SearchConfig
@@ -106,6 +108,23 @@ def test_greedy_takes_the_likeliest_and_keeps_the_rest() -> None:
         assert {action.token_ids for action in one.actions} == {two.actions[0].token_ids}
     assert policy.temperature == 1.0
     assert policy.greedy().max_new_tokens == 5
+
+
+def answer_with(samples: list[list[Sample]], request: SampleRequest) -> list[list[Sample]]:
+    return samples
+
+
+def test_a_turn_that_was_cut_off_makes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning reads like another call, such as one for table 1 instead of table 12."""
+    generator = LocalGenerator(shared_model())
+    whole = CHAT.encode_action("Action: take the lamp from table 12")
+    policy = LLMPolicy(generator, CHAT, max_new_tokens=len(whole))
+    for ids, call in ((whole, "take the lamp from table 12"), (whole[:-1], ""), (whole[:-2], "")):
+        samples = [[Sample(ids, (-0.1,) * len(ids))]]
+        monkeypatch.setattr(generator, "sample", partial(answer_with, samples))
+        [proposal] = asyncio.run(policy.propose([State(Task("t", "go"), (Message("user", "go"),))], 1, [0]))
+        [action] = proposal.actions
+        assert (action.call, bool(action.error)) == (call, not call)
 
 
 def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:

@@ -23,7 +23,7 @@ from treeagent.run.folder import Run
 from treeagent.run.index import tree_rows
 from treeagent.run.progress import RichProgress
 from treeagent.run.trees import read_trees
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.evaluate import evaluate, evaluate_batch
 from treeagent.stages.rounds import Searched, _search_variations, search_round
@@ -43,7 +43,7 @@ def tree(reward: float, value: float, *, terminated: bool) -> Tree:
     child = Node(after, value=value, context_ids=(4,), terminated=terminated)
     root = Node(State(TASK, (Message("user", "earn"),)), context_ids=(1,))
     root.edges = [Edge(action, 1.0, 1, reward, reward, child)]
-    return Tree(TASK, 0, root)
+    return Tree(TASK, 0, root, Budget(estimates=1))
 
 
 def targets(*trees: Tree) -> set[float]:

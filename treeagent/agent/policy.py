@@ -112,12 +112,13 @@ class LLMPolicy:
             for index in sampling
         ]
         proposals, failed = [Proposal()] * len(states), set[int]()
-        for index, samples in zip(sampling, (await self._sample(turns, count)) if turns else (), strict=True):
+        drawn = (await self._sample(turns, count)) if turns else ()
+        for index, turn, samples in zip(sampling, turns, drawn, strict=True):
             if isinstance(samples, Failure):
                 errors[index] = samples.reason
                 failed.add(index)
             else:
-                proposals[index] = Proposal(actions=tuple(self._read(prefixes[index], sample) for sample in samples))
+                proposals[index] = Proposal(actions=tuple(self._whole(turn, sample) for sample in samples))
         scoring = [index for index in written if not errors[index]]
         # Of all turns of a state the same tokens are forced.
         led = [written[index][0].token_ids[: len(written[index][0].forced)] for index in scoring]
@@ -274,6 +275,14 @@ class LLMPolicy:
             priors=(*[1 / (len(sampled) + 1)] * len(sampled), *(float(shares[index]) for index in order)),
             shared_tokens=sum(len(action.token_ids) - len(action.forced) for action in scored) - len(distinct),
         )
+
+    def _whole(self, turn: "_Turn", sample: Sample) -> Action:
+        """The action that a sample adds to a turn. A turn that was cut off makes no call, although its beginning may
+        read like one."""
+        action = self._read(turn.prefix, sample)
+        if action.error or self._has_ended(turn, sample):
+            return action
+        return replace(action, call="", error=f"the turn was cut off after {len(sample.token_ids)} tokens")
 
     def _read(self, prefix: Message, sample: Sample) -> Action:
         """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may

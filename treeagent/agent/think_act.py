@@ -79,6 +79,8 @@ class SplitDynamics:
             before, thought = state.snapshot.state, state.snapshot.thought
             whole = action.after(thought)
             turn = self.grammar.read(whole.text, whole.token_ids, whole.logprobs)
+            if action.error:  # also of a turn that was cut off, which its text does not show
+                turn = replace(turn, call="", error=action.error)
             return await self.dynamics.step(
                 replace(before, paid=state.paid), replace(turn, thought=whole.thought, forced=whole.forced)
             )
