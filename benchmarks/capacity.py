@@ -1,13 +1,11 @@
-"""What limits the quickstart's policy after it has learned: its demonstrations, trees, size or reading?
+"""What limits the quickstart's policy after it has learned: its trees and size, or its reading?
 
     .venv/bin/python -m benchmarks.capacity --seeds 1 2 3
 
-"recipe" is the quickstart. "short demonstrations" leaves out demonstrations of more than 200 tokens. "more
-demonstrations" imitates twice as many for twice as many steps. "more trees" searches three times as many tasks, and
-its update takes three times as many steps. "larger" has 4.5 times as many weights in its layers. "larger, more trees"
-combines these two. An arm trains a policy, searches, updates the policy by RFT, and evaluates it before and after the
-update, on test tasks that the quickstart's seeds do not play. The store has enough of them for seeds 0 to 3. The
-recipe's own limit of tokens was chosen with seeds 0 and 1.
+"recipe" is the quickstart. "larger, more trees" has 4.5 times as many weights in its layers and searches three times as
+many tasks, and its update takes three times as many steps. An arm trains a policy, searches, updates the policy by RFT,
+and evaluates it before and after the update, on test tasks that the quickstart's seeds do not play. The store has
+enough of them for seeds 0 to 3. The recipe's limit for the length of demonstrations was chosen with seeds 0 and 1.
 
 "training tasks" is greedy success in training tasks after the update. "misread, failed" and "misread, solved" are the
 shares of these episodes with a thought that differs from the demonstrator's in the same state. Rows already recorded
@@ -39,14 +37,7 @@ QUESTION = "What limits the quickstart's policy after it has learned from its tr
 RECIPE, UPDATE = "quickstart", "rft"
 LARGER = ("policy.scratch.layers=4", "policy.scratch.heads=4", "policy.scratch.width=192")
 MORE_TREES = ("collect.tasks=1800", "update.rft.max_steps=900", "update.rft.validate_every=100")
-ARMS: Mapping[str, Sequence[str]] = {
-    "recipe": (),
-    "short demonstrations": ("warm_start.max_tokens=200",),
-    "more demonstrations": ("warm_start.episodes=32000", "warm_start.training.max_steps=4400"),
-    "more trees": MORE_TREES,
-    "larger": LARGER,
-    "larger, more trees": (*LARGER, *MORE_TREES),
-}
+ARMS: Mapping[str, Sequence[str]] = {"recipe": (), "larger, more trees": (*LARGER, *MORE_TREES)}
 TRAINING, FAILED, SOLVED = "training tasks", "misread, failed", "misread, solved"
 FIRST_TASK, TASKS = 1000, 200
 """The test tasks before these are those of the quickstart's seeds 0 to 4."""

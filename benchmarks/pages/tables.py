@@ -410,7 +410,7 @@ def played(result: Result, split: str = "held-out") -> str:
 
 _BY_SUM = frozenset(
     (
-        *("capacity", "imagined_plans", "methods", "quickstart_llm"),
+        *("imagined_plans", "methods", "quickstart_llm"),
         *("rewards", "rewards_toolbox", "robustness", "tireworld_llm", "values"),
     )
 )
