@@ -8,7 +8,7 @@ from hand_trees import TASK, chain_group, edge, edges, hand_tree, leaf_paths, no
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.node import Node, Tree, path_logprob, path_return
+from treeagent.search.node import Budget, Node, Tree, path_logprob, path_return
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.views.values import ValueTargetConfig, lambda_return, state_outcome, value_rows
@@ -200,6 +200,13 @@ def test_a_path_that_stops_before_its_end_gives_no_targets() -> None:
         for target in ("best", "mean", "lambda", "success"):
             rows = value_rows(cut, ValueTargetConfig(target=target))
             assert [row.value_targets for row in rows if row.value_targets] == targets
+
+
+def test_a_search_without_a_value_head_gives_targets_to_states_with_open_leaves() -> None:
+    won = edge("win", (4,), 1, 1.0, node((5,), end="terminated"), 1.0)
+    begun = edge("look", (6,), 1, 0.0, node((7,)), 0.0)
+    searched = Tree(TASK, 0, node((1,), won, begun), Budget(simulations=2))
+    assert [row.value_targets for row in value_rows(searched, ValueTargetConfig())] == [(1.0, 1.0)]
 
 
 def test_a_failure_without_a_verdict_is_known_by_its_outcome() -> None:

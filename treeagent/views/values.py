@@ -28,8 +28,8 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
     """Rows from the root to each leaf that give a target to every state with a known return, exactly once.
 
     The rows carry no likelihood loss. Targets are outcomes in reward units, as in ``state_outcome``. If V(s) was never
-    estimated in the tree, as in an imported transcript, a state above an end with a withheld reward, or above a path
-    without an end, has none.
+    estimated in the tree, as in an imported transcript, a state above an end with a withheld reward has none, and
+    neither has one of a transcript that stops before an end.
     """
     targeted: set[int] = set()
     unknown = _states_before_unknown_ends(tree, config.target)
@@ -55,18 +55,15 @@ def value_rows(tree: Tree, config: ValueTargetConfig) -> Iterator[TokenRow]:
 
 
 def _states_before_unknown_ends(tree: Tree, target: str) -> set[int]:
-    """The states on paths of unknown return, by ``id`` of the node: the reward of the end is withheld, or the path
-    stops before an end, as in a transcript that the model's context cuts. No V(s) replaces the rest, because the tree
-    has no estimates. A success needs no judge's verdict: it is known by the outcome."""
+    """The states on paths of unknown return, by ``id`` of the node: the reward of the end is withheld, or no search
+    grew the tree and its path stops before an end, as in a transcript that the model's context cuts. No V(s) replaces
+    the rest, because the tree has no estimates. A success needs no judge's verdict: it is known by the outcome."""
     if tree.budget.estimates:
         return set()
     success = target == "success"
     paths = [path for path in finished_paths(tree) if (path[-1].outcome if success else path[-1].reward) is None]
-    paths += [
-        path
-        for path, node in tree.walk()
-        if not node.final and not _leads_back(node) and not any(edge.child is not None for edge in node.edges)
-    ]
+    if not tree.budget.simulations:
+        paths += [path for path, node in tree.walk() if not node.edges and not node.final]
     return {id(node) for path in paths for node in tree.states(path)}
 
 
