@@ -205,6 +205,14 @@ def test_a_forced_move_costs_no_likelihood() -> None:
     assert [edge.action.call for edge in plan] == ["left", "walk through the red room and take the lamp"]
     left, forced = plan
     assert path_logprob(plan) == pytest.approx(math.log(left.prior)) and forced.action.logprob < -20
+    [chains] = asyncio.run(
+        make_search(by, Doors(), SearchConfig(Limits(simulations=9), method="best_of_n"), LeftIsWorthMore()).run(
+            [Task("a", "go")], [0]
+        )
+    )
+    for edge in chains.root.edges:  # a chain draws one action
+        [whole] = [each for each in tree.root.edges if each.action.call == edge.action.call]
+        assert edge.logprob == pytest.approx(math.log(whole.prior))
     again = from_record(json.loads(json.dumps(to_record(tree))))
     assert path_logprob(best_path(again, likelihood_weight=0.1)) == path_logprob(plan)
 

@@ -70,7 +70,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "marks", "paid"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "listed", "group", "vetoed", "components", "divergence"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "chance", "group", "vetoed", "components", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),

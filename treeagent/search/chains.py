@@ -12,7 +12,7 @@ from typing import cast
 from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, last_node, store_proposal
 from treeagent.search.node import Node
-from treeagent.search.puct import candidate_edges
+from treeagent.search.puct import candidate_edges, given_edges
 from treeagent.search.requests import RequestGenerator
 from treeagent.types import Proposal
 
@@ -40,7 +40,10 @@ class Chains(Searcher):
                 if not node.ended:  # the request failed where other chains go on: this chain has no return
                     path.clear()
                 continue
-            [edge] = candidate_edges(proposal.actions[:1])
+            if proposal.priors:
+                [edge] = given_edges(proposal.actions, proposal.priors, 1)
+            else:
+                [edge] = candidate_edges(proposal.actions[:1])
             node.edges.append(edge)
             for sibling in node.edges:
                 sibling.prior = 1 / len(node.edges)

@@ -80,9 +80,9 @@ class Edge:
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""
-    listed: bool = False
-    """Whether the policy knew all actions of the state and their probabilities (``Proposal.priors``). ``prior`` is then
-    π(a|s), and the log-probabilities of the action's tokens are those of a text among all texts."""
+    chance: float | None = None
+    """π(a|s) among all actions of the state, if the policy knew them all (``Proposal.priors``); None otherwise. The
+    log-probabilities of the action's tokens are then those of a text among all texts."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     """Parts of the step's reward and its costs, by name (``treeagent.rewards``); empty if there are none."""
     in_flight: int = 0
@@ -111,9 +111,9 @@ class Edge:
 
     @property
     def logprob(self) -> float:
-        """log π(a|s) in nats: that of the action as it was sampled (0 without tokens), or of the choice among all
-        actions if the policy ``listed`` them."""
-        return math.log(max(self.prior, sys.float_info.min)) if self.listed else self.action.logprob
+        """log π(a|s) in nats: the logarithm of ``chance`` if that is known, otherwise the log-probability of the action
+        as it was sampled (0 without tokens)."""
+        return self.action.logprob if self.chance is None else math.log(max(self.chance, sys.float_info.min))
 
     def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
         """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.

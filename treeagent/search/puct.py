@@ -125,10 +125,11 @@ def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | 
     edges: dict[Key, Edge] = {}
     for action, prior in zip(actions, priors, strict=True):
         _check(action)
-        edges.setdefault(merge_key(action), Edge(action, 0.0, listed=True)).prior += prior
+        edges.setdefault(merge_key(action), Edge(action, 0.0)).prior += prior
     selected = list(edges.values())[:most]
     total = math.fsum(edge.prior for edge in selected) or 1.0
     for edge in selected:
+        edge.chance = edge.prior
         edge.prior /= total
     return selected
 

@@ -170,7 +170,7 @@ def _edge_record(edge: Edge) -> Record:
         "logprobs": action.logprobs,
         **({"forced": action.forced} if action.forced else {}),
         **_plain(edge, EDGE_FIELDS),
-        **({"listed": True} if edge.listed else {}),
+        **({"chance": edge.chance} if edge.chance is not None else {}),
         **({"group": edge.group} if edge.group else {}),
         **({"components": dict(edge.components)} if edge.components else {}),
     }
@@ -187,7 +187,7 @@ def _edge(row: Mapping[str, Any]) -> Edge:
     components = {str(name): float(value) for name, value in row.get("components", {}).items()}
     return Edge(
         action,
-        listed=row.get("listed", False),
+        chance=row.get("chance"),
         group=row.get("group", 0),
         components=components,
         **_select_fields(row, EDGE_FIELDS),
