@@ -145,7 +145,7 @@ class WaitingEnv(Env):
         async def run() -> Answer:
             try:
                 return await answer
-            except ENDING as error:  # it would end the loop that all environments share, and nobody would be told
+            except ENDING as error:  # it would end the shared loop, and the caller would wait forever
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise
