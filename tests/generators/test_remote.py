@@ -401,7 +401,8 @@ def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> N
     proposals = asyncio.run(policy.propose(states, 3, [1, 2]))
     drawn = LLMPolicy(LocalGenerator(shared_model()), CHAT, max_new_tokens=8)
     [expected] = asyncio.run(drawn.propose(states[:1], 3, [1]))
-    assert [action.text for action in proposals[0].actions] == [action.text for action in expected.actions]
+    read = [(action.text, action.call, action.error) for action in proposals[0].actions]
+    assert read == [(action.text, action.call, action.error) for action in expected.actions]
     for proposal in proposals:
         assert len(proposal.actions) == 3 and not proposal.error
         assert all((action.token_ids, action.logprobs) == ((), ()) for action in proposal.actions)

@@ -359,9 +359,20 @@ class ChatPolicy:
         return [
             Proposal((), (), replies.reason, failed=True)
             if isinstance(replies, Failure)
-            else Proposal((), tuple(map(self.grammar.read, replies.texts)), unlisted_tokens=replies.generated_tokens)
+            else Proposal(
+                (),
+                tuple(map(self._read, replies.texts, replies.cut_off or [False] * len(replies.texts))),
+                unlisted_tokens=replies.generated_tokens,
+            )
             for replies in await in_thread(reply)
         ]
+
+    def _read(self, text: str, cut_off: bool) -> Action:
+        """The action in a reply. One that was cut off makes no call, as in ``LLMPolicy``."""
+        action = self.grammar.read(text)
+        if action.error or not cut_off:
+            return action
+        return replace(action, call="", error=f"the turn was cut off after {self.max_new_tokens} tokens")
 
 
 @dataclass(frozen=True, slots=True)
