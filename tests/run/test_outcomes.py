@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
 from treeagent.cli.app import app
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.config import ScratchConfig
@@ -46,7 +47,8 @@ class Watcher:
 
     def plan(self, stages: Sequence[Stage]) -> None: ...
 
-    def warn(self, sentence: str) -> None: ...
+    def warn(self, sentence: str) -> None:
+        raise AssertionError(sentence)
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
@@ -65,7 +67,7 @@ class Watcher:
 def checkpoint(folder: Path, context: int) -> Path:
     shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=context)
     tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
-    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer), folder)
+    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer, ValueHead(shape.width)), folder)
     return folder
 
 

@@ -24,10 +24,6 @@ if TYPE_CHECKING:  # their packages are extras
     from treeagent.generators.structured import Form
 
 _NO_LIST = "the environment lists no action that can be written here: set policy.actions=sample"
-_NO_ROOM = (
-    "no legal action fits into the {} tokens that the prompt leaves of the model's context: lower "
-    "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,8 @@ class LLMPolicy:
             if listed := [action for action in legal if len(action.token_ids) <= room]:
                 written[index] = listed
             elif self.actions == "score":
-                errors[index] = _NO_ROOM.format(room) if legal else _NO_LIST
+                shortest = min((action.token_ids for action in legal), key=len, default=())
+                errors[index] = self.generator.refusal((*prompts[index], *shortest)) if legal else _NO_LIST
         readable = [index for index, error in enumerate(errors) if not error]
         sampling = [index for index in readable if self.actions != "score" or index not in written]
         turns = [
@@ -277,12 +274,9 @@ class LLMPolicy:
         )
 
     def _whole(self, turn: "_Turn", sample: Sample) -> Action:
-        """The action that a sample adds to a turn. A turn that was cut off makes no call, although its beginning may
-        read like one."""
+        """The action that a sample adds to a turn. A turn that was cut off makes no call."""
         action = self._read(turn.prefix, sample)
-        if action.error or self._has_ended(turn, sample):
-            return action
-        return replace(action, call="", error=f"the turn was cut off after {len(sample.token_ids)} tokens")
+        return action if self._has_ended(turn, sample) else _cut_off(action, len(sample.token_ids))
 
     def _read(self, prefix: Message, sample: Sample) -> Action:
         """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may
@@ -310,6 +304,12 @@ class _Turn:
         """The turn after ``token_ids`` were added to it, with the text ``text``."""
         prefix = Message("assistant", self.prefix.content + text, (*self.prefix.token_ids, *token_ids), partial=True)
         return _Turn((*self.prompt, *token_ids), prefix, seed, None, self.tree)
+
+
+def _cut_off(action: Action, tokens: int) -> Action:
+    """The action of a turn that was cut off after so many tokens. It makes no call, although its beginning may read
+    like one."""
+    return action if action.error else replace(action, call="", error=f"the turn was cut off after {tokens} tokens")
 
 
 def _read_all(
@@ -368,11 +368,9 @@ class ChatPolicy:
         ]
 
     def _read(self, text: str, cut_off: bool) -> Action:
-        """The action in a reply. One that was cut off makes no call, as in ``LLMPolicy``."""
+        """The action in a reply. A reply that was cut off makes no call."""
         action = self.grammar.read(text)
-        if action.error or not cut_off:
-            return action
-        return replace(action, call="", error=f"the turn was cut off after {self.max_new_tokens} tokens")
+        return _cut_off(action, self.max_new_tokens) if cut_off else action
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env, SnapshotKind
+from treeagent.envs.worker import kind_in_worker
 from treeagent.imagination.load import require_world, with_planning_world
 from treeagent.rewards.audit import require_cap
 from treeagent.rewards.components import read_rules, require_names
@@ -147,7 +148,7 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
     stochastic environment has no exact snapshots."""
     planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
     fails = "failing tools" in (*config.environment.disturbances, *config.evaluate.suite)
-    kind = _effective_snapshots(config, env)
+    kind = _snapshot_kind(config, env)
     if not planned or config.evaluate.world or kind == "exact" or not (env.stochastic or fails):
         return
     raise UserError(
@@ -159,16 +160,16 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
     )
 
 
-def _effective_snapshots(config: RunConfig, env: Env) -> SnapshotKind:
-    """How search goes back to a state: a worker process replays the steps if it cannot hand out snapshots."""
-    return "replay" if config.environment.worker and not env.snapshot_portable else env.snapshot_kind
+def _snapshot_kind(config: RunConfig, env: Env) -> SnapshotKind:
+    """How search goes back to a state of the environment, where the settings run it."""
+    return kind_in_worker(env) if config.environment.worker else env.snapshot_kind
 
 
 def _require_random_outcomes(config: RunConfig, env: Env) -> None:
     """Check that executing the same plan again can have another outcome."""
     if not env.stochastic and "failing tools" not in config.environment.disturbances:
         why = "is not stochastic, so that every replay would end alike"
-    elif (kind := _effective_snapshots(config, env)) != "exact":
+    elif (kind := _snapshot_kind(config, env)) != "exact":
         why = f"has snapshot_kind {kind!r}, so that a replay would repeat its random outcomes"
     else:
         return

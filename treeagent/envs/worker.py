@@ -336,6 +336,12 @@ def serve(channel_number: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
+def kind_in_worker(env: Env) -> SnapshotKind:
+    """The ``snapshot_kind`` of an environment in a worker process. If its snapshots are not portable, the steps are
+    replayed."""
+    return "replay" if env.snapshot_kind == "exact" and not env.snapshot_portable else env.snapshot_kind
+
+
 class _Host:
     """The environment in the worker process, with its own versions of calls that need more than a method of ``Env``."""
 
@@ -345,11 +351,8 @@ class _Host:
 
     def make(self, name: str, options: Mapping[str, object]) -> _About:
         self.env = make_env(name, options)
-        kind = self.env.snapshot_kind
-        if kind == "exact" and not self.env.snapshot_portable:
-            kind = "replay"
         env = self.env
-        return kind, env.stochastic, env.origin, env.only_success_ends, env.components
+        return kind_in_worker(env), env.stochastic, env.origin, env.only_success_ends, env.components
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))

@@ -116,7 +116,8 @@ def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | 
     become one edge, which holds the first of them and the sum of their priors.
 
     Args:
-        most: if given, only the first ``most`` edges are made. In any case the priors are scaled to sum to 1.
+        most: if given, only the first ``most`` edges are made. In any case the priors are scaled to sum to 1;
+            ``Edge.chance`` keeps them as they were.
 
     Raises:
         ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
