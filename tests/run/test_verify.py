@@ -77,3 +77,15 @@ def test_an_index_that_tells_of_other_trees_is_named(run: Run) -> None:
     path.write_bytes(b"".join(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (first, second)))
     said = treeagent("verify", run.path)
     assert said.returncode == 2 and path.name in said.stderr
+
+
+def test_missing_episodes_of_an_evaluation_are_counted(run: Run) -> None:
+    stage = "evaluate-base-greedy"
+    run.episodes.mkdir()
+    first, _ = (write_trees(run.episodes, stage, index, [hand_tree()] * 2) for index in range(2))
+    with Run.create(run.path, run.config, resume=True) as finished:
+        finished.finish(stage, {"policy": "base", "mode": "greedy", "tasks": 4})
+    assert treeagent("verify", run.path).returncode == 0
+    shards(run.episodes)[first.index].unlink()
+    said = treeagent("verify", run.path)
+    assert said.returncode == 2 and "2 of the 4 episodes" in said.stderr and stage in said.stderr

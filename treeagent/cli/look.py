@@ -89,6 +89,7 @@ def verify(run_folder: RunFolder) -> None:
     """
     from treeagent.run.folder import Run
     from treeagent.run.progress import RichProgress
+    from treeagent.run.verify import require_episodes
     from treeagent.run.verify import verify as check
     from treeagent.store import shards
 
@@ -96,6 +97,8 @@ def verify(run_folder: RunFolder) -> None:
     for folder in (run.trees, run.episodes):
         with RichProgress().track(f"verify {folder.name}", len(shards(folder))) as advance:
             count, trees = check(folder, advance)
+        if folder == run.episodes:
+            require_episodes(run)
         Terminal(soft_wrap=True).print(f"{count:,} shards with {trees:,} trees in {folder}: all whole")
 
 

@@ -1,8 +1,9 @@
-"""Check the stored trees of a run: shards, token ids and index."""
+"""Check the stored trees and episodes of a run: shards, token ids and index."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from treeagent.run.folder import Run
 from treeagent.run.index import ShardRows, index_entries, index_path
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
@@ -47,6 +48,25 @@ def verify(folder: Path, on_shard: Callable[[], None] = lambda: None) -> tuple[i
                     "with --resume, or delete the index"
                 )
     return len(files), count
+
+
+def require_episodes(run: Run) -> None:
+    """Check that no episodes of a finished evaluation are missing. Unlike trees, episodes have no index; the facts of
+    an evaluation say how many tasks it played.
+
+    Raises:
+        CorruptShard: fewer episodes are stored than tasks were played.
+    """
+    for stage, facts in run.stages().items():
+        if "mode" in facts and (tasks := int(facts["tasks"])) > (count := _episodes(run, stage)):
+            raise CorruptShard(
+                f"{run.episodes} holds {count} of the {tasks} episodes of {stage}: run what made them with --resume, "
+                "which plays them again"
+            )
+
+
+def _episodes(run: Run, stage: str) -> int:
+    return sum(1 for _ in read_as(dict, run.episodes, stage))
 
 
 def _fault(tree: Tree) -> str:
