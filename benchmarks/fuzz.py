@@ -25,7 +25,8 @@ import zstandard
 from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, ToolSpec, make_env, text_tool
 from treeagent.envs.calls import arguments_of, read_call
-from treeagent.generators.grammar import ToolCalls, make_grammar
+from treeagent.generators.formats import make_grammar
+from treeagent.generators.tool_calls import TagCalls, ToolCalls
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as
 from treeagent.types import ToolCall
@@ -153,7 +154,8 @@ def _storable(value: object) -> None:
 
 def _grammar(name: str) -> Place:
     syntaxes = {"react": "Thought: why\nAction: search[red lamp]", "json": '{"when": "", "which": "", "how": ""}'}
-    grammar = make_grammar(name) if name in syntaxes else ToolCalls(name)  # type: ignore[arg-type]
+    native = TagCalls() if name == "tags" else ToolCalls(name)  # type: ignore[arg-type]
+    grammar = make_grammar(name) if name in syntaxes else native  # type: ignore[arg-type]
     call = ToolCall("search", {"query": "red lamp", "page": 2})
 
     def read(text: str) -> None:
@@ -247,7 +249,10 @@ _SQL = (
 )
 
 PLACES: dict[str, Callable[[], Place]] = {
-    **{name: cache(lambda name=name: _grammar(name)) for name in ("react", "json", "hermes", "llama", "mistral")},
+    **{
+        name: cache(lambda name=name: _grammar(name))
+        for name in ("react", "json", "hermes", "llama", "mistral", "tags")
+    },
     "calls": cache(_calls),
     "settings": cache(_settings),
     "settings file": cache(_settings_file),

@@ -31,7 +31,7 @@ from treeagent.generators.config import (
     RequestConfig,
     VllmConfig,
 )
-from treeagent.generators.grammar import Format
+from treeagent.generators.formats import Format
 from treeagent.learners.config import (
     Count,
     DPOLoss,

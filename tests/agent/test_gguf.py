@@ -17,7 +17,7 @@ from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_t
 from treeagent.agent.gguf import import_gguf, stock
 from treeagent.cli.options import find_checkpoint
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import make_grammar
+from treeagent.generators.formats import make_grammar
 from treeagent.generators.structured import Form
 from treeagent.run.folder import RunError
 from treeagent.types import Message, UserError

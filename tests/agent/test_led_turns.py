@@ -23,7 +23,7 @@ from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv
 from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator, truncated
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form

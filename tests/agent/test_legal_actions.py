@@ -18,7 +18,7 @@ from treeagent.envs.base import EnvBroken
 from treeagent.envs.calls import text_tool
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ActionSource
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.config import SearchConfig

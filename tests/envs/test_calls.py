@@ -9,7 +9,7 @@ import pytest
 from treeagent.envs import Env, EnvDynamics, ToolSpec
 from treeagent.envs.base import StepResult, task_to_play
 from treeagent.envs.calls import as_call, read_call, text_tool
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.search.node import Tree, solved
 from treeagent.stages.demonstrate import demonstrate
 from treeagent.stages.formats import check_formats

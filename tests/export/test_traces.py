@@ -15,7 +15,8 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
 from treeagent.export.transcripts import read_transcripts, transcript_tree
-from treeagent.generators.grammar import ReAct, make_grammar
+from treeagent.generators.formats import make_grammar
+from treeagent.generators.grammar import ReAct
 from treeagent.marks import FILE, append_mark, new_mark, state_hash
 from treeagent.run.folder import Run
 from treeagent.run.trees import read_trees

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 FAMILIES = {
     # name: (marks of turns, begin of sequence, end of sequence)
     "qwen": (["<|im_start|>", "<|im_end|>"], None, "<|im_end|>"),
+    "qwen35": (["<|im_start|>", "<|im_end|>"], None, "<|im_end|>"),
     "llama3": (["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|begin_of_text|>", "<|end_of_text|>"),
     "mistral": (["[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"], "<s>", "</s>"),
     "gemma": (["<start_of_turn>", "<end_of_turn>"], "<bos>", "<eos>"),
@@ -19,6 +20,7 @@ FAMILIES = {
 }
 STOPS = {
     "qwen": "<|im_end|>",
+    "qwen35": "<|im_end|>",
     "llama3": "<|eot_id|>",
     "mistral": "</s>",
     "gemma": "<end_of_turn>",

@@ -19,14 +19,36 @@ from treeagent.envs.calls import as_call
 from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
-from treeagent.generators.grammar import Format, Grammar, JsonAction, ReAct, ToolCalls, make_grammar, openai_tools
+from treeagent.generators.formats import Format, make_grammar, written_in
+from treeagent.generators.grammar import Grammar, JsonAction, ReAct, openai_tools
+from treeagent.generators.tool_calls import TagCalls, ToolCalls
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.stages.build import conversation, known_tools
 from treeagent.stages.demonstrate import demonstrate
-from treeagent.types import Action, Message, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 JSON, HERMES, LLAMA, MISTRAL = JsonAction(), ToolCalls("hermes"), ToolCalls("llama"), ToolCalls("mistral")
+TOOLS = [
+    ToolSpec(
+        "set",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "number": {"type": "integer"},
+                "on": {"type": ["boolean", "null"]},
+                "either": {"type": ["string", "integer"]},
+                "any": {},
+                "kind": {"type": "string", "enum": ["new", "old"]},
+            },
+            "required": ["text"],
+        },
+    ),
+    ToolSpec("back", "", {"type": "object", "properties": {}}),
+]
+TAGS = TagCalls.of(TOOLS)
 STRUCTURED: list[Grammar] = [JSON, HERMES, LLAMA, MISTRAL]
 FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
 
@@ -218,13 +240,92 @@ def test_a_call_nested_too_deeply_is_malformed() -> None:
 
 @pytest.mark.parametrize(
     ("name", "grammar"),
-    [("qwen", HERMES), ("llama3", LLAMA), ("mistral", MISTRAL), ("gemma", HERMES), ("deepseek", HERMES)],
+    [
+        *(("qwen", HERMES), ("qwen35", TAGS), ("llama3", LLAMA)),
+        *(("mistral", MISTRAL), ("gemma", HERMES), ("deepseek", HERMES)),
+    ],
 )
 def test_tool_calls_are_spelt_as_the_template_spells_them(name: str, grammar: Grammar) -> None:
-    assert make_grammar("tools", str(family(name).chat_template)) == grammar
-    assert set(FAMILIES) == {"qwen", "llama3", "mistral", "gemma", "deepseek"}
+    assert make_grammar("tools", str(family(name).chat_template), TOOLS) == grammar
+    assert set(FAMILIES) == {"qwen", "qwen35", "llama3", "mistral", "gemma", "deepseek"}
     assert make_grammar("react") == ReAct()
     assert make_grammar("json") == JSON
+
+
+def tagged(name: str, **values: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (tagged("set", text="5"), {"text": "5"}),
+        (tagged("set", text="a\n\n  b </parameter> c"), {"text": "a\n\n  b </parameter> c"}),
+        (tagged("set", text="<tool_call> </tool_call>"), {"text": "<tool_call> </tool_call>"}),
+        (tagged("set", text="", number="-5", on="True"), {"text": "", "number": -5, "on": True}),
+        (tagged("set", on="null", either="5", any='"5"'), {"on": None, "either": 5, "any": '"5"'}),
+        (tagged("set", either="five", any="[1, 2]"), {"either": "five", "any": [1, 2]}),
+        (tagged("new", text="5", word="x"), {"text": 5, "word": "x"}),
+        ("I look.\n<tool_call><function=set><parameter=text>a</parameter></function></tool_call>", {"text": "a"}),
+        (f"<think>\n{tagged('back')}?\n</think>\n\n{tagged('set', text='</think>')}", {"text": "</think>"}),
+    ],
+)
+def test_calls_in_tags(text: str, arguments: dict[str, object]) -> None:
+    call = read_call(TAGS, text)
+    assert isinstance(call, ToolCall)
+    assert call.arguments == arguments
+    assert {key: type(value) for key, value in call.arguments.items()} == {
+        key: type(value) for key, value in arguments.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (tagged("set", text="a").removesuffix("</tool_call>"), "<tool_call> is not closed"),
+        (tagged("set", text="a") + tagged("set", text="b"), "a turn makes one tool call"),
+        (tagged("set", number="five"), "the argument number is no integer"),
+        (tagged("set", on="yes"), "the argument on is no boolean or null"),
+        (
+            tagged("set", text="a").replace("</function>", "<parameter=text>\nb\n</parameter>\n</function>"),
+            "a key is given twice",
+        ),
+        ('<tool_call>{"name": "set", "arguments": {"text": "a"}}</tool_call>', "write <function=NAME>"),
+        ("<function=set></function></tool_call>", "this is no tool call of your format"),
+    ],
+)
+def test_malformed_calls_in_tags(text: str, reason: str) -> None:
+    action = TAGS.read(text)
+    assert action.call == "" and action.error.startswith(reason), action.error
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"))
+tagged_calls = st.fixed_dictionaries(
+    {"text": texts},
+    optional={"number": st.integers(-(2**63), 2**63), "on": st.booleans() | st.none(), "kind": st.just("new")},
+)
+
+
+@given(thought=thoughts, arguments=tagged_calls)
+def test_what_is_written_in_tags_is_read(thought: str, arguments: dict[str, object]) -> None:
+    action = TAGS.read(TAGS.write(thought, ToolCall("set", arguments)))
+    assert (action.thought, action.call, action.error) == (thought, ToolCall("set", arguments), "")
+
+
+@pytest.mark.parametrize("mark", ["<arg_key>", "<|tool_call|>", "<|tool_call_start|>", "<｜tool▁calls▁begin｜>"])
+def test_a_template_that_writes_calls_otherwise_is_refused(mark: str) -> None:
+    with pytest.raises(UserError, match=r"policy\.format"):
+        make_grammar("tools", f"{{% if tools %}}{{{{ tools }}}}{mark}{{% endif %}}", TOOLS)
+    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{mark}", TOOLS) == HERMES  # it writes no tools
+    assert make_grammar("react", f"{{% if tools %}}{mark}", TOOLS) == ReAct()
+
+
+def test_the_syntax_of_written_turns_is_found() -> None:
+    for grammar in (HERMES, LLAMA, MISTRAL, TagCalls()):
+        turns = [grammar.write("so <tool_call>?", call) for call in ("go north", FIND)]
+        assert written_in("tools", turns) == grammar
+    assert written_in("tools", ["go north"]) == HERMES
 
 
 SHOP, SQL, LAKE = ShopEnv(ShopOptions(products=100)), SqlEnv(), FrozenLakeEnv()
@@ -374,7 +475,7 @@ def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> No
     assert f"<|im_start|>system\n{ReAct().instructions(SQL.tools())}<|im_end|>\n" in told("react", tools)
     assert JSON.instructions(()) in told("json", "[]")
     told_by = [known_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
-    assert [bool(told) for told in told_by] == [False, False, True, True]
+    assert [bool(told) for told in told_by] == [False, True, True, True]
 
 
 SETTINGS: list[tuple[str | None, Format]] = [(None, "react"), (None, "tools"), ("m", "react"), ("m", "json")]

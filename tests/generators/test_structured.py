@@ -23,7 +23,8 @@ from treeagent.cli.preflight import require, require_whole_vocabulary
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import Format, Grammar, make_grammar
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import Grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
@@ -55,8 +56,9 @@ SAY = Tool("say", {"type": "object", "properties": {"words": {"type": "string"}}
 TOOLS = [GO, SAY]
 FORMATS: tuple[Format, ...] = ("react", "json", "tools")
 USUAL = ("plain", "qwen", "mistral", "llama3")  # the others run with the slow suite
+TAGGED = ("tools", "qwen35")
 CASES = [
-    pytest.param(format, name, marks=[] if name in USUAL else pytest.mark.slow)
+    pytest.param(format, name, marks=[] if name in USUAL or (format, name) == TAGGED else pytest.mark.slow)
     for format in FORMATS
     for name in ("plain", *FAMILIES)
 ]
@@ -73,7 +75,7 @@ words = st.text("abc .,!?", max_size=12).map(str.strip)
 @cache
 def talk(format: Format, name: str) -> tuple[ChatFormat, Grammar]:
     spoken = tokenizer() if name == "plain" else blank_first() if name == "blank first" else family(name)
-    return ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
+    return ChatFormat(spoken), make_grammar(format, str(spoken.chat_template), TOOLS)
 
 
 @cache
@@ -337,6 +339,6 @@ def test_text_alone_cannot_be_held() -> None:
 def test_the_form_of_a_policy_is_of_its_environments_tools_whether_it_is_told_them_or_not() -> None:
     held = load_config(None, ["policy.structured=true", "policy.format=tools", "environment.name=sql"])
     assert "query" in known_tools(held)
-    assert known_tools(replace(held, policy=replace(held.policy, structured=False))) == ""
+    assert known_tools(replace(held, policy=replace(held.policy, structured=False, format="json"))) == ""
     chat, _ = conversation(tokenizer(), held.policy, known_tools(held))
     assert chat.prompt_ids((Message("user", "go"),)) == ChatFormat(tokenizer()).prompt_ids((Message("user", "go"),))

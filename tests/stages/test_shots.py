@@ -17,7 +17,7 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Demonstrator
 from treeagent.envs.calls import as_call
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.search.record import from_record

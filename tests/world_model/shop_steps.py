@@ -6,7 +6,7 @@ from functools import lru_cache
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv
 from treeagent.envs.shop.options import ShopOptions
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.search.node import Tree
 from treeagent.stages.demonstrate import demonstrate
 from treeagent.types import Message, Split

@@ -9,7 +9,8 @@ from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.forks import Forkable
-from treeagent.generators.grammar import Format, ReAct, make_grammar
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search

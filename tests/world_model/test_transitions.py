@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import experience, shop_trees
 
-from treeagent.generators.grammar import Format, make_grammar
+from treeagent.generators.formats import Format, make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall
 from treeagent.views.transitions import opening, transitions

@@ -11,7 +11,7 @@ unchanged. An environment with tools may also understand plain text, such as ``s
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -19,33 +19,16 @@ import orjson
 
 from treeagent.types import Action, ToolCall, only_text
 
-Format = Literal["react", "json", "tools"]
-Syntax = Literal["hermes", "llama", "mistral"]
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
 _ACTION_LINE = re.compile(f"(?:^|(?<=</think>)){_ACTION.rstrip()}", re.MULTILINE)
 """The beginning of an action: at the start of a line, or directly after a thought in ``<think>`` tags."""
-_ANY = "(?s:.*)"
+ANY = "(?s:.*)"
 """Regular expression for any text, line breaks included."""
-_MARKS: Mapping[Syntax, str] = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name"'}
-_BEGINNINGS: Mapping[Syntax, re.Pattern[str]] = {
-    "hermes": re.compile("<tool_call>"),
-    "mistral": re.compile(r"\[TOOL_CALLS\]"),
-    "llama": re.compile(r'^(<\|python_tag\|>\s*)?\{\s*"name"', re.MULTILINE),
-}
-"""The beginning of a call in each syntax. The last pattern is the least distinctive, so it is tried last."""
-_SPELLINGS: Mapping[Syntax, tuple[str, str, str]] = {
-    "hermes": ('{"name": ', ', "arguments": ', "}"),
-    "mistral": ('[{"name": ', ', "arguments": ', "}]"),
-    "llama": ('{"name": ', ', "parameters": ', "}"),
-}
-"""The text before, between and after the name and the arguments of a call."""
-_TASK = (
+TASK = (
     "You act in an environment to do the task that the user gives you. Each message of yours is one turn; the "
     "environment's answer to it follows."
 )
-_RESERVED = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
-"""Marks that a turn without a tool call must not contain."""
 _MOST_NESTED = 100
 """Deepest nesting of a call's arguments; stored trees cannot hold deeper values."""
 _MOST_INTEGER = 2**63 - 1024
@@ -111,26 +94,6 @@ class Grammar(Protocol):
         """The thought only, from the start of a turn up to and including the mark of its call."""
 
 
-def make_grammar(name: Format, chat_template: str = "") -> Grammar:
-    """The grammar of a format. For "tools", the chat template decides the syntax; without a template it is Hermes."""
-    if name != "tools":
-        return ReAct() if name == "react" else JsonAction()
-    if "[TOOL_CALLS]" in chat_template:
-        return ToolCalls("mistral")
-    llama = '"parameters"' in chat_template and "<tool_call>" not in chat_template
-    return ToolCalls("llama" if llama else "hermes")
-
-
-def written_in(format: Format, turns: Iterable[str]) -> Grammar:
-    """The grammar of existing turns. The first turn that calls a tool determines the syntax, so no chat template is
-    needed."""
-    if format != "tools":
-        return make_grammar(format)
-    texts = map(_after_thinking, turns)
-    found = (syntax for text in texts for syntax, begin in _BEGINNINGS.items() if begin.search(text))
-    return ToolCalls(next(found, "hermes"))
-
-
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """Tools in OpenAI's form, as chat templates take them."""
     return [
@@ -164,23 +127,23 @@ class ReAct:
         turn = ("Write each turn in this form:", f"{_THOUGHT}what you think", f"{_ACTION}what you do")
         calls = ("An action calls one of these tools:", *map(_as_text, tools)) if tools else ()
         if only_text([tool.parameters for tool in tools]):
-            schema = _arguments(tools[0])[0]
-            calls = (f"What you do: {tools[0].description} {_json(schema)}",)
-        return "\n".join((_TASK, *turn, *calls))
+            schema = arguments_of(tools[0])[0]
+            calls = (f"What you do: {tools[0].description} {written_json(schema)}",)
+        return "\n".join((TASK, *turn, *calls))
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
         tool in the form of ``_as_text``, or with its arguments as JSON. A turn may begin with a blank, because some
         tokenizers (SentencePiece) begin every text with one."""
-        line = f"& ~/{_ANY}{_ACTION.rstrip()}{_ANY}/"
+        line = f"& ~/{ANY}{_ACTION.rstrip()}{ANY}/"
         rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
         if not tools or only:
-            rule = _bracketed(_arguments(tools[0])[0][only], _TEXT) if only else _TEXT
+            rule = _bracketed(arguments_of(tools[0])[0][only], _TEXT) if only else _TEXT
             rules.append(f"SAID: ({rule}) {line}")
         ways = ["SAID"] if not tools or only else []
         for index, tool in enumerate(tools):
-            found, required = _arguments(tool)
+            found, required = arguments_of(tool)
             keys = list(found) if len(found) == 1 else list(required) if set(found) == set(required) else []
             inner = [_bracketed(found[key], _TEXT if len(keys) == 1 else _WORDS) for key in keys]
             if not found:
@@ -191,11 +154,11 @@ class ReAct:
                 rules.append(f"CALL_{index}: ({rule}) {line}")
                 ways.append(f"CALL_{index}")
             ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{index}")
-            rules.append(_schema_rule(index, tool, "[ ]?"))
+            rules.append(schema_rule(index, tool, "[ ]?"))
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        action = call if isinstance(call, str) else f"{call.name} {_json(call.arguments)}"
+        action = call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}"
         return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
@@ -253,7 +216,7 @@ def _thought(head: str) -> str:
     return "\n".join(filter(None, (_bare(thinking), _bare(said).removeprefix(_THOUGHT.strip()).strip())))
 
 
-class _AfterThinking(ABC):
+class AfterThinking(ABC):
     """Base class of grammars in which a turn is a thought, in ``<think>`` tags or in plain text, followed by a call."""
 
     calls: ClassVar[Literal["named", "native"]]
@@ -276,7 +239,7 @@ class _AfterThinking(ABC):
         """
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        return not (opened and "</think>" not in text) and self._begin(_after_thinking(text)) >= 0
+        return not (opened and "</think>" not in text) and self._begin(self._after_thinking(text)) >= 0
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         rest = text.rpartition("</think>")[2]
@@ -288,21 +251,41 @@ class _AfterThinking(ABC):
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         action = self.read_thought(text, token_ids, logprobs)
         try:
-            return replace(action, call=self._call(_after_thinking(text)))
+            return replace(action, call=self._call(self._after_thinking(text)))
         except (ValueError, RecursionError) as error:
             return replace(action, error=str(error))
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        call_text = _after_thinking(text)
+        call_text = self._after_thinking(text)
         begin = self._begin(call_text)
         if begin < 0:  # without a call, a JSON turn is all thought, and a native turn is a text to say
             begin = len(call_text) if self.calls == "named" else 0
         thinking = text[: len(text) - len(call_text) + begin]
         return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
 
+    def _after_thinking(self, text: str) -> str:
+        """The text after the ``<think>`` tags; empty while the thought is unfinished. A call inside a thought does not
+        count, and a ``</think>`` inside a call's arguments ends no thought."""
+        rest = text.rpartition("</think>")[2]
+        if rest != text and self._begin(rest) < 0:
+            whole = text.partition("</think>")[2] if text.lstrip().startswith("<think>") else text
+            begin = self._begin(whole)
+            # A whole call before a </think> is a draft within the thought. One that is cut there has it in an argument.
+            if begin >= 0 and not self._is_whole(whole[: whole.find("</think>", begin)]):
+                return whole
+        return "" if rest.lstrip().startswith("<think>") else rest
+
+    def _is_whole(self, text: str) -> bool:
+        """Whether a text is one whole call."""
+        try:
+            self._call(text)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
-class JsonAction(_AfterThinking):
+class JsonAction(AfterThinking):
     """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
 
     ``when`` says whether a tool is called. If true, ``which`` is the tool's name and ``how`` its arguments. If false,
@@ -319,34 +302,34 @@ class JsonAction(_AfterThinking):
     def instructions(self, tools: Sequence[Tool]) -> str:
         text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
         call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
-        return "\n".join((_TASK, "Think first.", *((call, text, *_listing(tools)) if tools else (text,))))
+        return "\n".join((TASK, "Think first.", *((call, text, *tool_listing(tools)) if tools else (text,))))
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         if tools:
-            calls = _calls(tools, ('{"when": true, "which": ', ', "how": ', "}"))
+            calls = call_rules(tools, ('{"when": true, "which": ', ', "how": ', "}"))
         else:
             text = {"type": "string", "pattern": r"\S"}
             prefix = json.dumps('{"when": false, "which": null, "how": {"text": ')
-            calls = [f"call: {prefix} said {json.dumps('}}')}", f"said: %json {_json(text)}"]
-        return _after_thought(calls, mark_term, self.mark, "</action>")
+            calls = [f"call: {prefix} said {json.dumps('}}')}", f"said: %json {written_json(text)}"]
+        return after_thought_rules(calls, mark_term, self.mark, "</action>")
 
     def write(self, thought: str, call: str | ToolCall) -> str:
         if isinstance(call, str):
             parts: dict[str, object] = {"when": False, "which": None, "how": {"text": call}}
         else:
             parts = {"when": True, "which": call.name, "how": call.arguments}
-        action = f"{self.mark}{_json(parts)}</action>"
+        action = f"{self.mark}{written_json(parts)}</action>"
         return f"{thought}\n{action}" if thought else action
 
     def _begin(self, text: str) -> int:
         return text.find(self.mark)
 
     def _call(self, output: str) -> str | ToolCall:
-        when, which, how = _parts(_between(output, self.mark, "</action>"), "when", "which", "how")
+        when, which, how = _parts(json_between(output, self.mark, "</action>"), "when", "which", "how")
         if not isinstance(when, bool):
             raise ValueError("when must be true or false")
         if when:
-            return _tool_call(which, how)
+            return tool_call(which, how)
         if which is not None:
             raise ValueError("which must be null where when is false")
         (text,) = _parts(how, "text")
@@ -355,85 +338,7 @@ class JsonAction(_AfterThinking):
         return text.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCalls(_AfterThinking):
-    """A model's own tool calls, one per turn, after a thought in ``<think>`` tags or in plain text.
-
-    ``hermes`` (Qwen and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``. ``llama``:
-    ``{"name": ..., "parameters": {...}}`` from the start of a line to the end of the turn. ``mistral``:
-    ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``.
-    """
-
-    calls: ClassVar[Literal["native"]] = "native"
-    syntax: Syntax = "hermes"
-
-    @property
-    def mark(self) -> str:
-        return _MARKS[self.syntax]
-
-    def instructions(self, tools: Sequence[Tool]) -> str:
-        """As for ``Grammar``, for a chat template that does not write the tools."""
-        if not tools:
-            return f"{_TASK}\nThink in <think> tags, then say your action."
-        call = f"Think in <think> tags, then call a tool:\n{self._write_call('NAME', 'ARGUMENTS')}"
-        return "\n".join((_TASK, call, *_listing(tools)))
-
-    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        if not tools:
-            marks = "|".join(map(re.escape, _RESERVED)).replace("/", r"\/")
-            others = [rf"\s*<think>{_ANY}", f"{_ANY}({marks}){_ANY}"]
-            if self.syntax == "llama":
-                others.append(rf'{_ANY}\{{\s*"name"{_ANY}')
-            rule = rf"/\s*[^\s]{_ANY}/ & ~/{'|'.join(others)}/"
-            return "\n".join(("turn: thinking? SAID", _thinking(mark_term), f"SAID: {rule}"))
-
-        spelling = _SPELLINGS[self.syntax]
-        match self.syntax:
-            case "hermes":
-                return _after_thought(_calls(tools, spelling), mark_term, self.mark, "</tool_call>")
-            case "mistral":
-                return _after_thought(_calls(tools, spelling, mark_term("[ARGS]")), mark_term, self.mark)
-            case "llama":
-                return "\n".join((r"turn: thinking? /\n{0,2}/ call", _thinking(mark_term), *_calls(tools, spelling)))
-
-    def write(self, thought: str, call: str | ToolCall) -> str:
-        text = call if isinstance(call, str) else self._write_call(_json(call.name), _json(call.arguments))
-        return f"<think>\n{thought}\n</think>\n\n{text}" if thought else text
-
-    def _write_call(self, name: str, arguments: str) -> str:
-        before, between, after = _SPELLINGS[self.syntax]
-        call = f"{before}{name}{between}{arguments}{after}"
-        match self.syntax:
-            case "hermes":
-                return f"<tool_call>\n{call}\n</tool_call>"
-            case "mistral":
-                return f"[TOOL_CALLS] {call}"
-            case "llama":
-                return call
-
-    def _begin(self, text: str) -> int:
-        found = _BEGINNINGS[self.syntax].search(text)
-        return -1 if found is None else found.start()
-
-    def _call(self, text: str) -> str | ToolCall:
-        """As for ``_AfterThinking``. A turn without a tool call says its text."""
-        begin = self._begin(text)
-        if begin < 0:
-            if any(mark in text for mark in _RESERVED):
-                raise ValueError("this is no tool call of your format")
-            if not text.strip():
-                raise ValueError("after the thought there is neither a tool call nor a text")
-            return text.strip()
-        match self.syntax:
-            case "hermes":
-                return _named_call(_between(text, self.mark, "</tool_call>"), "arguments")
-            case "mistral":
-                return _mistral(text[begin:].removeprefix(self.mark).strip())
-            case "llama":
-                return _named_call(_value(text[begin:].removeprefix("<|python_tag|>")), "parameters")
-
-
-def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
+def call_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
     """The rule ``call`` and the rules that it uses.
 
     Args:
@@ -443,21 +348,26 @@ def _calls(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = ""
     before, between, after = spelling
     ways, schemas = list[str](), list[str]()
     for index, tool in enumerate(tools):
-        ways.append(f"{json.dumps(before + _json(tool.name) + between)} arguments_{index} {json.dumps(after)}")
+        ways.append(f"{json.dumps(before + written_json(tool.name) + between)} arguments_{index} {json.dumps(after)}")
         if mark:
             ways.append(f"{json.dumps(tool.name)} {mark} arguments_{index}")
-        schemas.append(_schema_rule(index, tool, _BLANKS))
+        schemas.append(schema_rule(index, tool, _BLANKS))
     return [f"call: {' | '.join(ways)}", *schemas]
 
 
-def _schema_rule(index: int, tool: Tool, blanks: str) -> str:
-    """The rule of a tool's arguments. Integers are limited to the 64 bits that a stored tree can hold.
+def schema_rule(index: int, tool: Tool, blanks: str) -> str:
+    """The rule of a tool's arguments.
 
     Args:
         blanks: regular expression of the blanks allowed between the parts.
     """
     schema = {"type": "object", "x-guidance": {"whitespace_pattern": blanks}} | dict(tool.parameters)
-    return f"arguments_{index}: %json {_json(_bounded(schema))}"
+    return f"arguments_{index}: {json_rule(schema)}"
+
+
+def json_rule(schema: Mapping[str, object]) -> str:
+    """The term for JSON of a schema. Integers are limited to the 64 bits that a stored tree can hold."""
+    return f"%json {written_json(_bounded(schema))}"
 
 
 def _bounded(schema: object) -> object:
@@ -472,43 +382,33 @@ def _bounded(schema: object) -> object:
     return {"minimum": -_MOST_INTEGER, "maximum": _MOST_INTEGER} | bounded if is_integer else bounded
 
 
-def _after_thought(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
+def after_thought_rules(calls: Sequence[str], mark_term: Callable[[str], str], mark: str, end: str = "") -> str:
     """Rules of a turn that has a thought, in plain text or in tags, and then a call between ``mark`` and ``end``."""
-    outside = rf"& ~/\s*<think>{_ANY}/"
+    outside = rf"& ~/\s*<think>{ANY}/"
     rest = rf"/\n?/ call /\n?/ {mark_term(end)}" if end else "/ ?/ call"
     if _is_token(mark_term(mark)):
-        turn = [f"turn: thinking? THOUGHT {mark_term(mark)} {rest}", f"THOUGHT: /{_ANY}/ {outside}"]
+        turn = [f"turn: thinking? THOUGHT {mark_term(mark)} {rest}", f"THOUGHT: /{ANY}/ {outside}"]
     else:
-        turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{_ANY}{re.escape(mark)}/ {outside}"]
-    return "\n".join((*turn, _thinking(mark_term), *calls))
+        turn = [f"turn: thinking? thought {rest}", f"thought[lazy]: /{ANY}{re.escape(mark)}/ {outside}"]
+    return "\n".join((*turn, thinking_rule(mark_term), *calls))
 
 
-def _thinking(mark_term: Callable[[str], str]) -> str:
+def thinking_rule(mark_term: Callable[[str], str]) -> str:
     begin, end = mark_term("<think>"), mark_term("</think>")
     if _is_token(begin):
-        return rf"thinking: /[ \n]?/ {begin} /{_ANY}/ {end}"
-    return rf"thinking[lazy]: /[ \n]?<think>{_ANY}<\/think>/"
+        return rf"thinking: /[ \n]?/ {begin} /{ANY}/ {end}"
+    return rf"thinking[lazy]: /[ \n]?<think>{ANY}<\/think>/"
 
 
 def _is_token(term: str) -> bool:
     return term.startswith("<[")
 
 
-def _mistral(text: str) -> ToolCall:
-    if text.startswith("["):
-        calls = _value(text)
-        if not isinstance(calls, list) or len(calls) != 1:
-            raise ValueError("a turn makes one tool call")
-        return _named_call(calls[0], "arguments")
-    name, _, arguments = text.partition("[ARGS]")
-    return _tool_call(name.strip(), _value(arguments))
+def named_call(value: object, key: str) -> ToolCall:
+    return tool_call(*_parts(value, "name", key))
 
 
-def _named_call(value: object, key: str) -> ToolCall:
-    return _tool_call(*_parts(value, "name", key))
-
-
-def _tool_call(name: object, arguments: object) -> ToolCall:
+def tool_call(name: object, arguments: object) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise ValueError("the tool must be named by a text")
     if not isinstance(arguments, dict):
@@ -523,19 +423,32 @@ def _parts(value: object, *keys: str) -> list[object]:
     return [value[key] for key in keys]
 
 
-def _between(text: str, mark: str, end: str) -> object:
-    """The JSON between ``mark`` and ``end``; nothing may follow ``end``."""
-    if text.count(mark) != 1:
-        raise ValueError(f"there is more than one {mark}" if mark in text else f"there is no {mark}")
-    inner, closed, after = text.partition(mark)[2].partition(end)
+def json_between(text: str, mark: str, end: str) -> object:
+    """The JSON between ``mark`` and ``end``."""
+    inner = enclosed(text, mark, end)
+    try:
+        return read_json(inner)
+    except ValueError:
+        if mark in inner:
+            raise ValueError(f"there is more than one {mark}") from None
+        raise
+
+
+def enclosed(text: str, mark: str, end: str) -> str:
+    """What is between the first ``mark`` and the last ``end``, so that an argument may contain either; nothing may
+    follow ``end``."""
+    _, found, rest = text.partition(mark)
+    inner, closed, after = rest.rpartition(end)
+    if not found:
+        raise ValueError(f"there is no {mark}")
     if not closed:
         raise ValueError(f"{mark} is not closed")
     if after.strip():
         raise ValueError(f"something follows {end}")
-    return _value(inner)
+    return inner
 
 
-def _value(text: str) -> object:
+def read_json(text: str) -> object:
     """Parse JSON strictly: refuse duplicate keys, NaN, and values that a stored tree cannot hold."""
     try:
         value = json.loads(text, object_pairs_hook=_unique)
@@ -562,16 +475,16 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def _json(value: object) -> str:
+def written_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _listing(tools: Sequence[Tool]) -> list[str]:
-    lines = [f"- {tool.name}: {tool.description} {_json(tool.parameters)}" for tool in tools]
+def tool_listing(tools: Sequence[Tool]) -> list[str]:
+    lines = [f"- {tool.name}: {tool.description} {written_json(tool.parameters)}" for tool in tools]
     return ["The tools, with the JSON schema of their arguments:", *lines]
 
 
-def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
+def arguments_of(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
     """The schema of each argument, keyed by its name, and the names of the required arguments."""
     schemas, required = tool.parameters.get("properties"), tool.parameters.get("required")
     return schemas if isinstance(schemas, dict) else {}, required if isinstance(required, list | tuple) else ()
@@ -580,22 +493,15 @@ def _arguments(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
 def _as_text(tool: Tool) -> str:
     """A line that describes a tool and its call as text, in the form that ``envs/calls.py`` reads: ``name[argument]``,
     or with JSON if arguments are optional."""
-    schemas, required = _arguments(tool)
+    schemas, required = arguments_of(tool)
     if len(schemas) <= 1:
         call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
     elif set(schemas) == set(required):
         call = f"{tool.name}[{', '.join(required)}]"
     else:
-        call = f"{tool.name} {{{', '.join(f'{_json(key)}: ...' for key in schemas)}}}"
+        call = f"{tool.name} {{{', '.join(f'{written_json(key)}: ...' for key in schemas)}}}"
     is_constrained = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
-    return f"- {call}: {tool.description}{f' {_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
-
-
-def _after_thinking(text: str) -> str:
-    """The text after the ``<think>`` tags; empty while the thought is unfinished. A call inside a thought does not
-    count."""
-    rest = text.rpartition("</think>")[2]
-    return "" if rest.lstrip().startswith("<think>") else rest
+    return f"- {call}: {tool.description}{f' {written_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
 
 
 def _bare(thinking: str) -> str:

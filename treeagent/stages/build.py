@@ -42,7 +42,8 @@ from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ModelConfig, RemoteConfig, ScratchConfig, VllmConfig
-from treeagent.generators.grammar import Format, Grammar, make_grammar, openai_tools
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import Grammar, openai_tools
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
@@ -398,10 +399,12 @@ def _policy(
 
 def known_tools(config: RunConfig) -> str:
     """The environment's tools as JSON, a form that a cache can compare. Empty if neither the prompt nor the sampling of
-    turns nor the scoring of legal actions uses them."""
+    turns nor the scoring of legal actions nor the reading of calls uses them."""
     policy = config.policy
-    has_named_calls = policy.format != "react" and (policy.most_thought or policy.actions != "sample")
-    if not policy.is_told and not policy.shots and not policy.is_structured and not has_named_calls:
+    calls = policy.format == "tools" or (
+        policy.format == "json" and (policy.most_thought or policy.actions != "sample")
+    )
+    if not policy.is_told and not policy.shots and not policy.is_structured and not calls:
         return ""
     return json.dumps([asdict(tool) for tool in environment(config).tools()])
 
@@ -442,7 +445,8 @@ def conversation(
 ) -> tuple[ChatFormat, Grammar]:
     """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
     explains the format and the tools; a model from scratch learns both from demonstrations."""
-    grammar, known = make_grammar(settings.format, str(tokenizer.chat_template)), _specs(tools)
+    known = _specs(tools)
+    grammar = make_grammar(settings.format, str(tokenizer.chat_template), known)
     in_prompt = settings.is_told and bool(tools)
     chat = ChatFormat(
         tokenizer,

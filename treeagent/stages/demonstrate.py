@@ -13,7 +13,8 @@ from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import Grammar, make_grammar
+from treeagent.generators.formats import make_grammar
+from treeagent.generators.grammar import Grammar
 from treeagent.run.folder import RunError
 from treeagent.search.growth import Growth, backup, create_trees, describe, last_node, take_step
 from treeagent.search.node import Edge, Node, Tree
@@ -206,4 +207,4 @@ def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
 def demonstration_grammar(config: RunConfig) -> Grammar:
     settings = config.policy
     template = "" if settings.model is None else str(load_tokenizer(settings.model).chat_template)
-    return make_grammar(settings.format, template)
+    return make_grammar(settings.format, template, environment(config).tools())

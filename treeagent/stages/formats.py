@@ -11,7 +11,8 @@ from treeagent.envs.answers import checked_turn
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.grammar import Format, Grammar, make_grammar
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import Grammar
 from treeagent.types import Action, Task
 
 _STEPS = 50

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from treeagent.agent.checkpoint import count_context, load_tokenizer
 from treeagent.config import RunConfig
 from treeagent.export.transcripts import read_transcripts, transcript_tree
-from treeagent.generators.grammar import make_grammar
+from treeagent.generators.formats import make_grammar
 from treeagent.run.folder import COLLECTED, Run
 from treeagent.run.index import append, write_trees
 from treeagent.search.node import Edge, Tree

@@ -14,7 +14,8 @@ from pydantic.dataclasses import dataclass as checked
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.grammar import Format, Grammar, make_grammar
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import Grammar
 from treeagent.search.node import reaches
 from treeagent.stages.formats import player_action
 from treeagent.store import regular

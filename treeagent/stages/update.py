@@ -18,7 +18,7 @@ from peft import PeftModel
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.generators.config import VllmConfig
-from treeagent.generators.grammar import make_grammar
+from treeagent.generators.formats import make_grammar
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
@@ -300,7 +300,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> 
     """
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
-    grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template))
+    grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
     dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:

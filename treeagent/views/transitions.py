@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from treeagent.generators.grammar import Format, Grammar, ReAct, written_in
+from treeagent.generators.formats import Format, written_in
+from treeagent.generators.grammar import Grammar, ReAct
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action
 from treeagent.world_model.transition import Experience, call_text, environment_history, last_answer

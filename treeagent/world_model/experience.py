@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from treeagent.generators.base import Failure
-from treeagent.generators.grammar import Format, written_in
+from treeagent.generators.formats import Format, written_in
 from treeagent.types import Action, Message, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import Experience, Place, call_text, environment_history
 from treeagent.world_model.wording import RESET, Answer, Wording
