@@ -337,6 +337,15 @@ def test_each_broken_rule_is_named(make: Callable[[], Counter], sentence: str) -
     assert any(sentence in violation for violation in report.violations), report.violations
 
 
+def test_a_listed_action_that_a_step_refuses_is_named() -> None:
+    class Boastful(ExactCounter):
+        def legal_actions(self) -> list[str] | None:
+            return ["up", "down", *(["fly"] if self.value else [])]
+
+    [violation] = check_env(Boastful(), TASK).violations
+    assert "'fly'" in violation and "legal_actions" in violation
+
+
 def test_what_cannot_be_checked_is_said() -> None:
     class Mute(Counter):
         def legal_actions(self) -> list[str] | None:

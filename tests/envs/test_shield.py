@@ -60,6 +60,13 @@ def test_a_forbidden_call_is_an_observation_and_nothing_else_happens() -> None:
     assert env.step("up")[0] == "stair 2"
 
 
+def test_forbidden_actions_are_not_listed_unless_all_are_forbidden() -> None:
+    for deny, listed in (("^down$", ["up"]), ("fly", ["up", "down"]), (".", ["up", "down"])):
+        env = ShieldedEnv(Stairs(), Shield(deny=(deny,)))
+        env.reset(options={"task": stairs_task(1)})
+        assert env.legal_actions() == listed
+
+
 def test_each_forbidden_call_takes_its_penalty_off_the_verdict_but_no_more_than_there_is() -> None:
     env = ShieldedEnv(Stairs(), NO_DOWN)
     for slips, verdict in ((0, 1.0), (1, 0.75), (3, 0.25), (6, 0.0)):

@@ -46,7 +46,7 @@ _LONGEST_EPISODE = 50
 _PAUSE_SECONDS = 0.5
 """Real seconds of delay when an episode is played again, in addition to the shift of the clock."""
 _RANDOM_EPISODES = 3
-"""Random episodes that are played to see how episodes end."""
+"""Random episodes that are played to see how episodes end, and to try listed actions."""
 _SUCCESS, _ROUNDING = 1.0, 1e-9
 """The return of a success, which is also the greatest; and its tolerance, as for ten rewards of 0.1."""
 
@@ -130,6 +130,7 @@ def check_env(
     parts: dict[str, Callable[[], None]] = {
         "first observation": check.first_observation,
         "bad calls": check.bad_calls,
+        "listed actions": check.listed_actions,
         "empty episodes": check.empty_episodes,
         "forks": check.forks,
         "shared state": check.instances,
@@ -287,6 +288,29 @@ class _Check:
                 self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
             else:
                 self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
+
+    def listed_actions(self) -> None:
+        """Check that a step accepts what ``legal_actions`` lists, in random episodes of listed actions."""
+        refused, taken = list[str](), 0
+        for _ in range(_RANDOM_EPISODES):
+            self.reset()
+            for _ in range(self.depth):
+                legal = checked_legal(self.env.legal_actions())
+                if not legal:
+                    break
+                action, taken = self.rng.choice(legal), taken + 1
+                try:
+                    _, _, terminated, truncated, info = checked_step(self.env.step(self.as_sent(action)))
+                except Unanswered:
+                    break
+                refused += [action] if info.get("tool_error") else []
+                if terminated or truncated:
+                    break
+        self.expect(
+            not refused,
+            f"step refuses {len(refused)} of {taken} actions that legal_actions lists, such as {refused[:1]!r:.100}: "
+            "list only what it accepts",
+        )
 
     def empty_episodes(self) -> None:
         """Check that trivial episodes do not succeed: those without any action, those with a single call that ends

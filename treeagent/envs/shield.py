@@ -12,7 +12,7 @@ from typing import Annotated
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from treeagent.envs.answers import checked_key, checked_reset, checked_step, checked_verdict
+from treeagent.envs.answers import checked_key, checked_legal, checked_reset, checked_step, checked_verdict
 from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, read_call
@@ -130,8 +130,12 @@ class ShieldedEnv(Env):
         return self._env.tools()
 
     def legal_actions(self) -> list[str] | None:
-        """Return the environment's legal actions, including forbidden ones; the shield refuses those when tried."""
-        return self._env.legal_actions()
+        """Return the environment's legal actions without forbidden ones. If all are forbidden, return all; the shield
+        refuses them when they are tried."""
+        legal = checked_legal(self._env.legal_actions())
+        if legal is None:
+            return None
+        return [each for each in legal if self.forbidden(each) is None] or list(legal)
 
     def verify(self) -> float | None:
         """Return the environment's verdict minus the penalties, but not below 0 unless the verdict itself is."""
