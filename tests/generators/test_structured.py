@@ -28,6 +28,7 @@ from treeagent.generators.grammar import Grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
+from treeagent.generators.tool_calls import TagCalls
 from treeagent.run.folder import COLLECTED
 from treeagent.run.trees import read_trees
 from treeagent.stages.build import conversation, known_tools
@@ -166,6 +167,10 @@ MALFORMED: list[tuple[Format, str, str]] = [
     ("tools", "llama3", 'So: {"name": "go", "parameters": {"where": "north", "steps": 1}}'),
     ("tools", "mistral", '[TOOL_CALLS] [{"name": "go", "arguments": {"where": "north", "steps": 10}}]'),
     ("tools", "mistral", "[TOOL_CALLS]fly[ARGS]{}"),
+    ("tools", "qwen35", '<tool_call>\n{"name": "say", "arguments": {"words": ""}}\n</tool_call>'),
+    ("tools", "qwen35", TagCalls().write("", ToolCall("go", {"where": "north"}))),
+    ("tools", "qwen35", TagCalls().write("", ToolCall("go", {"where": "west", "steps": 1}))),
+    ("tools", "qwen35", TagCalls().write("", ToolCall("go", {"where": "north", "steps": "one"}))),
 ]
 
 
@@ -173,6 +178,39 @@ MALFORMED: list[tuple[Format, str, str]] = [
 def test_what_is_malformed_cannot(format: Format, name: str, text: str) -> None:
     chat, _ = talk(format, name)
     assert first_refused(form(format, name), chat, ids_of(chat, text)) is not None
+
+
+SEND = Tool(
+    "send",
+    {
+        "type": "object",
+        "properties": {
+            "to": {"type": "array", "items": {"type": "string"}},
+            "days": {"type": "integer"},
+            "where": WHERE,
+            "subject": {"type": "string"},
+            "body": {"type": "string"},
+        },
+        "required": ["to", "days", "where", "subject"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize("call", [{"body": "Well."}, {}], ids=["all arguments", "required ones"])
+@pytest.mark.parametrize(
+    ("format", "name"), [("react", "plain"), ("json", "plain"), *(("tools", each) for each in ("qwen", *TAGGED[1:]))]
+)
+def test_a_call_can_be_completed_wherever_it_is_cut(format: Format, name: str, call: dict[str, object]) -> None:
+    chat, grammar = talk(format, name)
+    held = Form(chat, partial(grammar.rules, [*TOOLS, SEND]))
+    arguments = {"to": ["Ann", "Bo Li"], "days": 30, "where": "south", "subject": "so \\ many"}
+    ids = chat.encode_action(grammar.write("I see.", ToolCall("send", arguments | call)))
+    for end in range(1, len(ids)):
+        if grammar.begins_action(chat.decode(ids[:end]), opened=chat.opens_thought):
+            completed = (*ids[:end], *held.ending(ids[:end]))
+            assert completed[-1] == chat.stop_id and first_refused(held, chat, completed) is None
+            assert grammar.read(chat.decode(completed)).error == ""
 
 
 @pytest.mark.parametrize("more", [{}, {"type": ["integer", "null"]}, {"minimum": 0}])

@@ -4,12 +4,11 @@ The form is a context-free grammar in llguidance's dialect of Lark, which vLLM a
 """
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain, count
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +25,28 @@ except ImportError as error:
 
 
 _MAX_EXPANSIONS = 400
-"""Most continuations that a search for the rest of a turn expands. An argument that was cut off takes about ten."""
+"""Most continuations that a search for the rest of a turn expands. A call of four arguments takes about fifty."""
+_PIECES = ((*'"}],:{[', "\n</parameter>\n"), ("0", "x"), (" ", "\n"))
+"""Texts that complete a call: punctuation of its syntax and the end of an argument in tags, else a digit or a letter,
+else a blank."""
+_WRITTEN = 3
+"""Cost of a piece within a text, in units of a text."""
 _FALLBACK_TOKENS = 8
 """Number of tokens that are tried if no short token is allowed."""
 _MAX_BRIDGE_TOKENS = 4
 """Most tokens that may be written before the lead into a call."""
+
+
+class _Continuation(NamedTuple):
+    """The rest of a turn, as far as a search has got. Compared by its fields, in order."""
+
+    cost: int
+    left: int
+    """Number of tokens that may come next."""
+    order: int
+    """Differs between all continuations of a search."""
+    path: tuple[int, ...]
+    matcher: LLMatcher
 
 
 class Form:
@@ -77,7 +93,8 @@ class Form:
                 "policy.structured=false, or mend the tool's schema"
             )
         self._start = LLMatcher(known, grammar)
-        self._short = _short_tokens(chat)
+        self._pieces = [list(map(chat.encode_within, texts)) for texts in _PIECES]
+        self._decode = chat.decode
 
     def lead_in(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens to append to a turn that begins with ``token_ids``: ``lead``, after at most a few tokens that
@@ -96,20 +113,22 @@ class Form:
         """Search for a continuation of ``token_ids``. ``goal`` returns its last tokens, or none while the goal is not
         reached. Returns the whole continuation; empty if none is found.
 
-        This is a best-first search. It first expands the continuation after which the grammar allows the fewest tokens,
-        because a closed quote allows fewer than an open one. Tokens without an alternative are taken at once. Otherwise
-        only tokens of a single punctuation mark, digit or letter are tried, or the first few allowed tokens if none of
-        these is allowed.
+        This is a best-first search. Within a text the grammar allows almost any token. So a continuation costs 1 for
+        each text that it begins and ``_WRITTEN`` for each piece within one, and the cheapest is expanded first; of
+        equal ones the one after which the grammar allows the fewest tokens. Tokens without an alternative are taken at
+        once. Otherwise the first of ``_PIECES`` of which some are allowed are tried, or else the first few allowed
+        tokens. Of pieces after which the same tokens may come, only the first is followed, and a text that other tokens
+        have reached before is not expanded again.
         """
         start = self._start.deep_copy()
         if not start.consume_tokens(list(token_ids)):
             return ()
-        order = count()
-        waiting: list[tuple[float, int, tuple[int, ...], LLMatcher]] = [(0.0, next(order), (), start)]
+        order, seen = count(), set[str]()
+        waiting = [_Continuation(0, 0, next(order), (), start)]
         for _ in range(_MAX_EXPANSIONS):
             if not waiting:
                 break
-            _, _, path, matcher = heappop(waiting)
+            cost, left, _, path, matcher = heappop(waiting)
             if found := goal(matcher):
                 return (*path, *found)
             forced = tuple(matcher.compute_ff_tokens())
@@ -117,15 +136,25 @@ class Form:
                 path = (*path, *forced)
                 if found := (self._stop,) if matcher.is_stopped() else goal(matcher):
                     return (*path, *found) if found != path[-1:] else path
-            allowed = _allowed_tokens(matcher)
-            short = self._short[allowed[self._short] > 0]
-            for token in short.tolist() or np.flatnonzero(allowed)[:_FALLBACK_TOKENS].tolist():
-                after = matcher.deep_copy()
-                if after.consume_token(token) and not after.is_stopped():
-                    left = _allowed_tokens(after)
-                    choice = 0.0 if left[self._stop] else len(path) + math.log2(1 + int(left.sum()))
-                    heappush(waiting, (choice, next(order), (*path, token), after))
+            alike = set[bytes]()
+            for piece in self._next_pieces(matcher):
+                after, text = matcher.deep_copy(), self._decode((*path, *piece))
+                if text in seen or not after.consume_tokens(list(piece)) or after.is_stopped():
+                    continue
+                seen.add(text)
+                if (allowed := _allowed_tokens(after)).tobytes() not in alike:
+                    alike.add(allowed.tobytes())
+                    more, half = int(allowed.sum()), len(allowed) // 2
+                    added = 0 if more <= half else 1 if left <= half else _WRITTEN
+                    heappush(waiting, _Continuation(cost + added, more, next(order), (*path, *piece), after))
         return ()
+
+    def _next_pieces(self, matcher: LLMatcher) -> list[tuple[int, ...]]:
+        """The tokens with which a search goes on."""
+        for pieces in self._pieces:
+            if allowed := [piece for piece in pieces if matcher.validate_tokens(list(piece)) == len(piece)]:
+                return allowed
+        return [(token,) for token in np.flatnonzero(_allowed_tokens(matcher))[:_FALLBACK_TOKENS].tolist()]
 
     def sample_states(self, turn_prefixes: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "SampleStates":
         """Track ``count`` samples for each turn. ``turn_prefixes`` holds the existing tokens of the turns.
@@ -141,12 +170,6 @@ class Form:
 def _allowed_tokens(matcher: LLMatcher) -> NDArray[np.uint8]:
     """1 for each token that may come next, else 0, [vocabulary]."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-
-
-def _short_tokens(chat: ChatFormat) -> NDArray[np.int64]:
-    """Ids of tokens that are a single character: punctuation of a call's syntax, a digit or a letter."""
-    found = (chat.encode(each) for each in '"}],: \n{[0x')
-    return np.array([ids[0] for ids in found if len(ids) == 1], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
