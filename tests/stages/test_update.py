@@ -24,7 +24,7 @@ from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.marks import Mark, new_mark, state_hash
+from treeagent.marks import FILE, Mark, append_mark, new_mark, state_hash
 from treeagent.run.folder import Run, RunError
 from treeagent.run.index import append, write_trees
 from treeagent.run.metrics import Event
@@ -175,6 +175,30 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: 
     _, whole = train("whole", ())
     assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
     assert train("next", (veto,))[0] == 1
+
+
+def test_marks_given_after_an_update_are_told_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Noting(QuietProgress):
+        def warn(self, sentence: str) -> None:
+            told.append(sentence)
+
+    config = load_config(CONFIG, [*SMALL, "workers=1"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    trees = solved_trees(own, config)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        base = save_checkpoint(own, run.checkpoints / "base")
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, trees))
+        for _ in range(2):
+            update(config, run, Noting(), base, ["rft"])
+        assert told == []
+        hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
+        veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
+        append_mark(run.path / FILE, veto)
+        update(config, run, Noting(), base, ["rft"])
+    [sentence] = told
+    assert "1 of the 1" in sentence and "--trees" in sentence
 
 
 def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:

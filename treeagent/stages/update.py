@@ -27,6 +27,7 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.sharding import run_on_leader, sharing, whole_weights
 from treeagent.learners.value import check_value_rows, fit_value
+from treeagent.marks import FILE
 from treeagent.rewards.components import read_rules
 from treeagent.rewards.constraint import mean_costs, next_multiplier
 from treeagent.rewards.reweigh import rescored
@@ -110,6 +111,14 @@ def update(
     for part in (*methods, *(["constraint"] if config.rewards.budgets else [])):
         run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
+    given = len(run_marks(source.trees))
+    for _, _, out in updates:
+        read = run.facts(out.name).get("given_marks") if run.is_done(out.name) else None
+        if read is not None and given > read:
+            progress.warn(
+                f"{out} was made before {given - read} of the {given} lines of {source.path / FILE} were written and "
+                f"stays as it is: to learn from them, give another --out and --trees {source.path}"
+            )
     names, process_weight = source.collections(), source.config.search.process_weight
     multipliers = constrain(config, run, "constraints", source.trees, names, {})
     return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
@@ -277,7 +286,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     recomputes = result.recomputes and not config.training.gradient_checkpointing
     if result.parts > 1 or recomputes:
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
-    marks = {"marks": data.marks} if data.marks else {}
+    marks = {"given_marks": len(job.marks)} | ({"marks": data.marks} if data.marks else {})
     value = {"value": asdict(fitted)} if fitted is not None else {}
     return {"update": asdict(result), **value, "alarms": alarms, **marks}
 
