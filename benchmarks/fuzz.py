@@ -26,7 +26,8 @@ from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, ToolSpec, make_env, text_tool
 from treeagent.envs.calls import arguments_of, read_call
 from treeagent.generators.formats import make_grammar
-from treeagent.generators.tool_calls import TagCalls, ToolCalls
+from treeagent.generators.tag_calls import TagCalls
+from treeagent.generators.tool_calls import ToolCalls
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as
 from treeagent.types import ToolCall

@@ -21,7 +21,8 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.sql import SqlEnv
 from treeagent.generators.formats import Format, make_grammar, written_in
 from treeagent.generators.grammar import Grammar, JsonAction, ReAct, openai_tools
-from treeagent.generators.tool_calls import TagCalls, ToolCalls
+from treeagent.generators.tag_calls import TagCalls
+from treeagent.generators.tool_calls import ToolCalls
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.stages.build import conversation, known_tools
@@ -41,9 +42,13 @@ TOOLS = [
                 "on": {"type": ["boolean", "null"]},
                 "either": {"type": ["string", "integer"]},
                 "any": {},
+                "year": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "level": {"enum": ["1", "2"]},
+                "size": {"$ref": "#/$defs/size"},
                 "kind": {"type": "string", "enum": ["new", "old"]},
             },
             "required": ["text"],
+            "$defs": {"size": {"type": "string"}},
         },
     ),
     ToolSpec("back", "", {"type": "object", "properties": {}}),
@@ -266,6 +271,8 @@ def tagged(name: str, **values: str) -> str:
         (tagged("set", text="", number="-5", on="True"), {"text": "", "number": -5, "on": True}),
         (tagged("set", on="null", either="5", any='"5"'), {"on": None, "either": 5, "any": '"5"'}),
         (tagged("set", either="five", any="[1, 2]"), {"either": "five", "any": [1, 2]}),
+        (tagged("set", year="2024", level="1", size="42"), {"year": "2024", "level": "1", "size": "42"}),
+        (tagged("set", year="None", either="5.5"), {"year": None, "either": "5.5"}),
         (tagged("new", text="5", word="x"), {"text": 5, "word": "x"}),
         ("I look.\n<tool_call><function=set><parameter=text>a</parameter></function></tool_call>", {"text": "a"}),
         (f"<think>\n{tagged('back')}?\n</think>\n\n{tagged('set', text='</think>')}", {"text": "</think>"}),
@@ -287,6 +294,8 @@ def test_calls_in_tags(text: str, arguments: dict[str, object]) -> None:
         (tagged("set", text="a") + tagged("set", text="b"), "a turn makes one tool call"),
         (tagged("set", number="five"), "the argument number is no integer"),
         (tagged("set", on="yes"), "the argument on is no boolean or null"),
+        (tagged("set", number='"5"'), "the argument number is no integer"),
+        (tagged("set", number="true"), "the argument number is no integer"),
         (
             tagged("set", text="a").replace("</function>", "<parameter=text>\nb\n</parameter>\n</function>"),
             "a key is given twice",
@@ -313,12 +322,34 @@ def test_what_is_written_in_tags_is_read(thought: str, arguments: dict[str, obje
     assert (action.thought, action.call, action.error) == (thought, ToolCall("set", arguments), "")
 
 
-@pytest.mark.parametrize("mark", ["<arg_key>", "<|tool_call|>", "<|tool_call_start|>", "<｜tool▁calls▁begin｜>"])
-def test_a_template_that_writes_calls_otherwise_is_refused(mark: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value></tool_call>",
+        "<|tool_call_start|>[NAME(KEY=VALUE)]<|tool_call_end|>",
+        "<seed:tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n</function>\n</seed:tool_call>",
+        '<TOOLCALL>[{"name": NAME, "arguments": {}}]</TOOLCALL>',
+    ],
+)
+def test_a_template_that_writes_calls_otherwise_is_refused(call: str) -> None:
+    template = f"{{% if tools %}}{{{{ tools | tojson }}}}{call}{{% endif %}}"
     with pytest.raises(UserError, match=r"policy\.format"):
-        make_grammar("tools", f"{{% if tools %}}{{{{ tools }}}}{mark}{{% endif %}}", TOOLS)
-    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{mark}", TOOLS) == HERMES  # it writes no tools
-    assert make_grammar("react", f"{{% if tools %}}{mark}", TOOLS) == ReAct()
+        make_grammar("tools", template, TOOLS)
+    assert make_grammar("react", template, TOOLS) == ReAct()
+    assert make_grammar("tools", template) == HERMES  # without tools, a turn says a text
+    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{call[1:]}", TOOLS) == HERMES  # it writes no tools
+
+
+@pytest.mark.parametrize("grammar", [HERMES, TAGS, MISTRAL, LLAMA], ids=repr)
+def test_a_thought_may_mention_or_draft_a_call(grammar: Grammar) -> None:
+    """The template has opened the thought."""
+    whole = grammar.write("", ToolCall("set", {"text": "a </think> b"}))
+    for thought in (f"I could write {grammar.mark} here.", f"Perhaps\n{whole.replace('</think>', '')}\n?", "So."):
+        said = grammar.read(f"{thought}\n</think>\n\nThe answer is 5.")
+        assert (said.call, said.error) == ("The answer is 5.", "")
+        assert not grammar.begins_action(f"{thought}\n</think>\n\nThe", opened=True)
+    assert read_call(grammar, f"So.\n</think>\n\n{whole}") == ToolCall("set", {"text": "a </think> b"})
+    assert grammar.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
 
 
 def test_the_syntax_of_written_turns_is_found() -> None:

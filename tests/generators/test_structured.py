@@ -28,7 +28,7 @@ from treeagent.generators.grammar import Grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.generators.tool_calls import TagCalls
+from treeagent.generators.tag_calls import TagCalls
 from treeagent.run.folder import COLLECTED
 from treeagent.run.trees import read_trees
 from treeagent.stages.build import conversation, known_tools
@@ -210,7 +210,10 @@ def test_a_call_can_be_completed_wherever_it_is_cut(format: Format, name: str, c
         if grammar.begins_action(chat.decode(ids[:end]), opened=chat.opens_thought):
             completed = (*ids[:end], *held.ending(ids[:end]))
             assert completed[-1] == chat.stop_id and first_refused(held, chat, completed) is None
-            assert grammar.read(chat.decode(completed)).error == ""
+            turn = grammar.read(chat.decode(completed))
+            assert turn.error == ""
+            if isinstance(turn.call, ToolCall) and turn.call.name == "send" and "subject" not in chat.decode(ids[:end]):
+                assert turn.call.arguments["subject"] == ""
 
 
 @pytest.mark.parametrize("more", [{}, {"type": ["integer", "null"]}, {"minimum": 0}])

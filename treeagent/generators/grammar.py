@@ -34,7 +34,7 @@ _MOST_NESTED = 100
 _MOST_INTEGER = 2**63 - 1024
 """Largest integer that fits into 64 bits, which stored trees require, and that is exact as a double, which llguidance
 uses for bounds."""
-_BLANKS = "[ \\n]?"
+BLANKS = "[ \\n]?"
 """Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks forever."""
 
 
@@ -239,7 +239,14 @@ class AfterThinking(ABC):
         """
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        return not (opened and "</think>" not in text) and self._begin(self._after_thinking(text)) >= 0
+        thought, closed, rest = text.partition("</think>")
+        if opened or thought.lstrip().startswith("<think>"):
+            text = rest if closed else ""
+        said = text.rpartition("</think>")[2]
+        begin = self._begin(text)
+        # A call that a </think> cuts has it in an argument. A whole call before a </think> is a draft.
+        is_cut = begin >= 0 and said != text and not self._is_whole(text[begin : text.find("</think>", begin)])
+        return self._begin(said) >= 0 or is_cut
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
         rest = text.rpartition("</think>")[2]
@@ -264,14 +271,13 @@ class AfterThinking(ABC):
         return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
 
     def _after_thinking(self, text: str) -> str:
-        """The text after the ``<think>`` tags; empty while the thought is unfinished. A call inside a thought does not
-        count, and a ``</think>`` inside a call's arguments ends no thought."""
+        """The text after the thought; empty while the thought is unfinished. A call in a thought does not count, and a
+        ``</think>`` in an argument of a call ends no thought."""
         rest = text.rpartition("</think>")[2]
         if rest != text and self._begin(rest) < 0:
             whole = text.partition("</think>")[2] if text.lstrip().startswith("<think>") else text
             begin = self._begin(whole)
-            # A whole call before a </think> is a draft within the thought. One that is cut there has it in an argument.
-            if begin >= 0 and not self._is_whole(whole[: whole.find("</think>", begin)]):
+            if begin >= 0 and self._is_whole(whole[begin:]):
                 return whole
         return "" if rest.lstrip().startswith("<think>") else rest
 
@@ -351,7 +357,7 @@ def call_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str 
         ways.append(f"{json.dumps(before + written_json(tool.name) + between)} arguments_{index} {json.dumps(after)}")
         if mark:
             ways.append(f"{json.dumps(tool.name)} {mark} arguments_{index}")
-        schemas.append(schema_rule(index, tool, _BLANKS))
+        schemas.append(schema_rule(index, tool, BLANKS))
     return [f"call: {' | '.join(ways)}", *schemas]
 
 

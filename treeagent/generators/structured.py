@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from treeagent.generators.chat import ChatFormat
+from treeagent.generators.tag_calls import VALUE_END
 from treeagent.types import UserError
 
 try:
@@ -24,11 +25,11 @@ except ImportError as error:
     raise UserError(f"llguidance is missing ({error}): pip install 'llguidance>=1.3,<2'") from error
 
 
-_MAX_EXPANSIONS = 400
+_MAX_EXPANSIONS = 2000
 """Most continuations that a search for the rest of a turn expands. A call of four arguments takes about fifty."""
-_PIECES = ((*'"}],:{[', "\n</parameter>\n"), ("0", "x"), (" ", "\n"))
-"""Texts that complete a call: punctuation of its syntax and the end of an argument in tags, else a digit or a letter,
-else a blank."""
+_PIECES = ('"}],:{[', ("0", "x"), (" ", "\n"))
+"""Texts that complete a call: punctuation of its syntax, else a digit or a letter, else a blank."""
+_BRACKETS = ("[", "{")
 _WRITTEN = 3
 """Cost of a piece within a text, in units of a text."""
 _FALLBACK_TOKENS = 8
@@ -93,7 +94,10 @@ class Form:
                 "policy.structured=false, or mend the tool's schema"
             )
         self._start = LLMatcher(known, grammar)
-        self._pieces = [list(map(chat.encode_within, texts)) for texts in _PIECES]
+        # A tag that ends an argument may be half written. The last line break alone would be a blank.
+        ends = [VALUE_END[cut:] for cut in range(len(VALUE_END) - 1)] if "<parameter=" in self.lark else []
+        first, *others = _PIECES
+        self._pieces = [list(map(chat.encode_within, texts)) for texts in ([*ends, *first], *others)]
         self._decode = chat.decode
 
     def lead_in(self, token_ids: Sequence[int], lead: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,11 +118,11 @@ class Form:
         reached. Returns the whole continuation; empty if none is found.
 
         This is a best-first search. Within a text the grammar allows almost any token. So a continuation costs 1 for
-        each text that it begins and ``_WRITTEN`` for each piece within one, and the cheapest is expanded first; of
-        equal ones the one after which the grammar allows the fewest tokens. Tokens without an alternative are taken at
-        once. Otherwise the first of ``_PIECES`` of which some are allowed are tried, or else the first few allowed
-        tokens. Of pieces after which the same tokens may come, only the first is followed, and a text that other tokens
-        have reached before is not expanded again.
+        each text, object or array that it begins and ``_WRITTEN`` for each piece within a text, and the cheapest is
+        expanded first; of equal ones the one after which the grammar allows the fewest tokens. Tokens without an
+        alternative are taken at once. Otherwise the first of ``_PIECES`` of which some are allowed are tried, or else
+        the first few allowed tokens. Of pieces after which the same tokens may come, only the first is followed, and a
+        text that other tokens have reached before is not expanded again.
         """
         start = self._start.deep_copy()
         if not start.consume_tokens(list(token_ids)):
@@ -145,7 +149,8 @@ class Form:
                 if (allowed := _allowed_tokens(after)).tobytes() not in alike:
                     alike.add(allowed.tobytes())
                     more, half = int(allowed.sum()), len(allowed) // 2
-                    added = 0 if more <= half else 1 if left <= half else _WRITTEN
+                    begins = text[-1:] in _BRACKETS if more <= half else left <= half
+                    added = _WRITTEN if more > half and left > half else int(begins)
                     heappush(waiting, _Continuation(cost + added, more, next(order), (*path, *piece), after))
         return ()
 

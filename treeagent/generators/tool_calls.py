@@ -1,13 +1,10 @@
-"""A model's own tool calls, in the syntax that its chat template shows: JSON, or tags around each argument."""
+"""A model's own tool calls, in the syntax that its chat template shows: what all syntaxes share, and calls in JSON."""
 
-import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
-
-import orjson
 
 from treeagent.generators.grammar import (
     ANY,
@@ -15,11 +12,8 @@ from treeagent.generators.grammar import (
     AfterThinking,
     Tool,
     after_thought_rules,
-    arguments_of,
     call_rules,
-    enclosed,
     json_between,
-    json_rule,
     named_call,
     read_json,
     thinking_rule,
@@ -105,7 +99,8 @@ class ToolCalls(NativeCalls):
 
     ``hermes`` (Qwen2.5, Qwen3 and many others): ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
     ``llama``: ``{"name": ..., "parameters": {...}}`` from the start of a line to the end of the turn. ``mistral``:
-    ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``.
+    ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]name[ARGS]{...}``, in some versions with
+    ``[CALL_ID]`` and an id after the name.
     """
 
     syntax: Syntax = "hermes"
@@ -167,138 +162,4 @@ def _mistral(text: str) -> ToolCall:
             raise ValueError("a turn makes one tool call")
         return named_call(calls[0], "arguments")
     name, _, arguments = text.partition("[ARGS]")
-    return tool_call(name.strip(), read_json(arguments))
-
-
-_FUNCTION, _PARAMETER, _VALUE_END = "<function=", "<parameter=", "</parameter>"
-_NEXT = re.compile(r"\s*+(?=<parameter=|\Z)")
-"""What follows an argument: the next one, or the end of the call."""
-_END = re.compile(r"</function>\s*</tool_call>")
-_TEXT_RULE = r"/(?s:.*)\n<\/parameter>\n/"
-_BOOLEANS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-"""Chat templates write these values as Python does, so models do as well."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagCalls(NativeCalls):
-    """Calls with a tag around each argument (Qwen3-Coder, Qwen3.5)::
-
-        <tool_call>
-        <function=NAME>
-        <parameter=KEY>
-        VALUE
-        </parameter>
-        </function>
-        </tool_call>
-
-    An argument is its plain text if its type is ``string``, and JSON otherwise. Without a type, it is JSON if it can be
-    read as JSON of another type than text.
-    """
-
-    mark: ClassVar[str] = "<tool_call>"
-    schemas: Mapping[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
-    """The schema of each argument of each tool: tool -> argument -> schema."""
-
-    @classmethod
-    def of(cls, tools: Sequence[Tool]) -> "TagCalls":
-        """The syntax for calls of these tools."""
-        return cls({tool.name: arguments_of(tool)[0] for tool in tools})
-
-    def _example(self) -> str:
-        return self._write_call(ToolCall("NAME", {"KEY": "VALUE"}))
-
-    def _call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        ways, others = list[str](), list[str]()
-        for number, tool in enumerate(tools):
-            schemas, required = arguments_of(tool)
-            parts = list[str]()
-            for place, (key, schema) in enumerate(schemas.items()):
-                rule, defined = _value_rule(f"value_{number}_{place}", schema, tool)
-                opening = json.dumps(f"<parameter={key}>\n")
-                parts.append(f"{opening} {rule}" if key in required else f"({opening} {rule})?")
-                others += defined
-            ways.append(" ".join((json.dumps(f"<function={tool.name}>\n"), *parts, '"</function>"')))
-        return after_thought_rules([f"call: {' | '.join(ways)}", *others], mark_term, self.mark, "</tool_call>")
-
-    def _write_call(self, call: ToolCall) -> str:
-        texts = (
-            (key, value if isinstance(value, str) else written_json(value)) for key, value in call.arguments.items()
-        )
-        inner = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts)
-        return f"<tool_call>\n<function={call.name}>\n{inner}</function>\n</tool_call>"
-
-    def _begin(self, text: str) -> int:
-        return text.find(self.mark)
-
-    def _read_call(self, text: str) -> ToolCall:
-        inside = enclosed(text, self.mark, "</tool_call>")
-        if _END.search(inside):
-            raise ValueError("a turn makes one tool call")
-        inside = inside.strip()
-        name, opened, inner = inside.removeprefix(_FUNCTION).removesuffix("</function>").partition(">")
-        if not (inside.startswith(_FUNCTION) and inside.endswith("</function>") and opened):
-            raise ValueError("write <function=NAME>, its parameters and </function>")
-        schemas, arguments = self.schemas.get(name, {}), dict[str, object]()
-        for key, value in _parameters(inner.strip()):
-            if key in arguments:
-                raise ValueError("a key is given twice")
-            arguments[key] = _read_value(key, value, schemas.get(key))
-        return tool_call(name, arguments)
-
-
-def _parameters(text: str) -> Iterator[tuple[str, str]]:
-    """The key and the text of each argument. A text goes on to the first end of a tag that another tag or the end of
-    the call follows, so it may contain such an end."""
-    at = 0
-    while at < len(text):
-        begin, following = text.find(">", at), None
-        end = text.find(_VALUE_END, begin)
-        while end >= 0 and (following := _NEXT.match(text, end + len(_VALUE_END))) is None:
-            end = text.find(_VALUE_END, end + 1)
-        if not text.startswith(_PARAMETER, at) or begin < 0 or following is None:
-            raise ValueError("write each argument as <parameter=KEY>, its value and </parameter>")
-        yield text[at + len(_PARAMETER) : begin], text[begin + 1 : end].removeprefix("\n").removesuffix("\n")
-        at = following.end()
-
-
-def _value_rule(name: str, schema: object, tool: Tool) -> tuple[str, list[str]]:
-    """A term for an argument's value and the end of its tag, and the rules that the term needs.
-
-    Args:
-        name: of a rule that may be defined.
-    """
-    end = json.dumps("\n</parameter>\n")
-    listed = schema.get("enum") if isinstance(schema, Mapping) else None
-    if isinstance(listed, list | tuple) and listed and all(isinstance(each, str) for each in listed):
-        return f"({' | '.join(map(json.dumps, listed))}) {end}", []
-    types = _types(schema)
-    if not types or "string" in types:
-        return name, [f"{name}[lazy]: {_TEXT_RULE}"]
-    shared = {"$defs": tool.parameters["$defs"]} if "$defs" in tool.parameters else {}
-    return f"{name} {end}", [f"{name}: {json_rule(shared | dict(schema))}" if isinstance(schema, Mapping) else ""]
-
-
-def _types(schema: object) -> tuple[str, ...]:
-    """The types that a schema names; none if it names none, as with ``anyOf``."""
-    named = schema.get("type") if isinstance(schema, Mapping) else None
-    return (named,) if isinstance(named, str) else tuple(map(str, named)) if isinstance(named, list | tuple) else ()
-
-
-def _read_value(key: str, text: str, schema: object) -> object:
-    """The value of an argument by its schema.
-
-    Raises:
-        ValueError: the argument is no text, and what is written is no JSON.
-    """
-    types = _types(schema)
-    if types == ("string",):
-        orjson.dumps(text)  # refuses unpaired surrogates
-        return text
-    try:
-        value = read_json(_BOOLEANS.get(text, text))
-    except ValueError as error:
-        if types and "string" not in types:
-            raise ValueError(f"the argument {key} is no {' or '.join(types)}: {error}") from error
-        orjson.dumps(text)
-        return text
-    return text if isinstance(value, str) and (not types or "string" in types) else value
+    return tool_call(name.partition("[CALL_ID]")[0].strip(), read_json(arguments))

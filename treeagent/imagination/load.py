@@ -140,7 +140,8 @@ def world_model(
     """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
 
     Args:
-        env: an environment whose shield, if it has one, also forbids calls in imagination.
+        env: the environment that is imagined. Turns are read by its tools, and its shield, if it has one, also forbids
+            calls in imagination.
         calls_alone: whether the agent's turns are bare calls; otherwise they are written in ``policy.format``.
     """
 
@@ -159,6 +160,7 @@ def world_model(
                 examples=settings.examples,
                 return_range=config.environment.returns,
                 format=None if calls_alone else config.policy.format,
+                tools=env.tools() if env is not None else (),
                 forbids=forbids,
             )
         finally:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from treeagent.generators.base import Failure
 from treeagent.generators.formats import Format, written_in
+from treeagent.generators.grammar import Tool
 from treeagent.types import Action, Message, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import Experience, Place, call_text, environment_history
 from treeagent.world_model.wording import RESET, Answer, Wording
@@ -57,6 +58,7 @@ class ExperienceModel:
         examples: number of similar steps in a prompt, DreamGym's k.
         return_range: the lowest and the highest possible return of an episode.
         format: format of the agent's turns; None if a turn is a bare call, as with ``ImaginedEnv``.
+        tools: of the environment, by whose schemas turns are read (``written_in``).
         forbids: returns the observation for a call that is forbidden, for which the model is not asked; None for
             allowed calls.
     """
@@ -71,6 +73,7 @@ class ExperienceModel:
         examples: int = 0,
         return_range: tuple[float, float] = (0.0, 1.0),
         format: Format | None = "react",
+        tools: Sequence[Tool] = (),
         forbids: Callable[[str | ToolCall], str | None] = lambda call: None,
     ) -> None:
         self.writer = writer
@@ -80,6 +83,7 @@ class ExperienceModel:
         self._examples = examples
         self._return_range = return_range
         self._format = format
+        self._tools = tools
         self._forbids = forbids
         self._batch: tuple[list[Place], asyncio.Task[Sequence[str | Failure]]] | None = None
 
@@ -139,7 +143,7 @@ class ExperienceModel:
 
     def _history(self, state: State) -> tuple[Message, ...]:
         turns = (message.content for message in state.messages if message.role == "assistant")
-        grammar = written_in(self._format, turns) if self._format is not None else None
+        grammar = written_in(self._format, turns, self._tools) if self._format is not None else None
         return environment_history(state.task, state.messages, grammar)
 
     def _read(self, text: str | Failure, reward_so_far: float) -> Answer | str:
