@@ -408,7 +408,7 @@ def played(result: Result, split: str = "held-out") -> str:
     return " ".join(sentences)
 
 
-_BY_SUM = frozenset((*("imagined_plans", "methods", "quickstart_llm", "robustness", "tireworld_llm"),))
+_BY_SUM = frozenset(("imagined_plans", "quickstart_llm", "tireworld_llm"))
 """Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
 _RULE_BY_SUM = "Search ranked ends by V + λ Σ log π, with the sum over the turns of a path; today it takes their mean."
 
