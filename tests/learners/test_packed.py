@@ -1,5 +1,6 @@
 """Rows of a tree in one forward and backward pass: only the time may differ."""
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tiny import (
     advantage_rows,
     logprobs,
     make_model,
+    make_tokenizer,
     make_unpackable,
     pairs,
     policy_rows,
@@ -40,16 +42,17 @@ from transformers import (
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, PolicyLoss, SFTConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, PolicyLoss, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
-from treeagent.learners.packed import Packed, pack, pack_mask, refuse_unpackable, states_at
+from treeagent.learners.packed import Packed, pack, pack_mask, states_at, why_unpackable
 from treeagent.learners.sft import train_sft
+from treeagent.learners.value import fit_value
 from treeagent.learners.watch import TrainResult
 from treeagent.views.advantages import AdvantageRow
-from treeagent.views.tokens import TokenRow
+from treeagent.views.tokens import TokenRow, within
 
 LOSSES: tuple[PolicyLoss, ...] = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
@@ -154,7 +157,7 @@ def test_gradients_are_those_of_separate_rows(
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     model.set_attn_implementation(attention)
-    refuse_unpackable(model)
+    assert not why_unpackable(model)
     packed = pack(rows, 32, most_tokens)
     separate, together = separate_scores(model, rows), packed_scores(model, rows, packed)
     assert torch.allclose(together, separate, rtol=0, atol=max(tolerance, 1e-10) * 10)
@@ -382,7 +385,30 @@ def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> 
     assert counts[1] < 1.25 * once
 
 
-def test_models_whose_tokens_see_more_than_their_ancestors_are_refused(model: LlamaForCausalLM) -> None:
+def test_what_lies_beyond_the_context_of_a_model_is_left_out() -> None:
+    """A model with learned positions cannot read it: the last observation of an episode may be longer."""
+    kept = TokenRow("a", tuple(range(3, 15)), (False,) * 6 + (True,) * 6, (5, 11), (0.0, 1.0))
+    longer = replace(
+        kept,
+        token_ids=(*kept.token_ids, *range(3, 20)),
+        mask=(*kept.mask, *(False,) * 17),
+        value_positions=(5, 11, 28),
+        value_targets=(0.0, 1.0, 1.0),
+    )
+    assert within(longer, 12) == kept == within(kept, 12)
+    others = [replace(kept, task_id=name) for name in "bc"]
+    ended = []
+    for row in (kept, longer):
+        torch.manual_seed(0)
+        model, head = gpt2(12), ValueHead(32)
+        train_sft(model, make_tokenizer(), [row, *others], SFTConfig(max_steps=2, batch_size=3))
+        fitted = fit_value(model, head, [row, *others], ValueConfig(epochs=2))
+        assert fitted.train_positions + fitted.held_out_positions == 6
+        ended.append(weights(model, head))
+    assert torch.equal(*ended)
+
+
+def test_models_whose_tokens_see_more_than_their_ancestors_train_on_whole_rows(model: LlamaForCausalLM) -> None:
     mistral = MistralForCausalLM(
         MistralConfig(
             vocab_size=VOCABULARY,
@@ -406,13 +432,14 @@ def test_models_whose_tokens_see_more_than_their_ancestors_are_refused(model: Ll
         )
     )
     bloom = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=2))
-    refuse_unpackable(model)
-    for refused, reason in (
-        (mistral, "do not see the whole row .sliding_window."),
+    assert not why_unpackable(model)
+    for other, reason in (
+        (mistral, "do not see the whole row (sliding_window)"),
         (mamba, "carries a recurrent state"),
         (bloom, "takes no position_ids"),
     ):
-        with pytest.raises(ValueError, match=f"packed=True cannot train {type(refused).__name__}: it .*{reason}"):
-            refuse_unpackable(refused)
-    with pytest.raises(ValueError, match="cannot train MistralForCausalLM"):
-        train_grpo(mistral, None, advantage_rows(model, 2), GRPOConfig())  # type: ignore[arg-type]  # refused before
+        assert reason in why_unpackable(other)
+    whole, rows = copy.deepcopy(mistral), advantage_rows(model, 2)
+    for each, packed in ((mistral, True), (whole, False)):
+        train_grpo(each, make_tokenizer(), rows, GRPOConfig(batch_size=4, packed=packed, seed=1))
+    assert torch.equal(weights(mistral), weights(whole))

@@ -35,7 +35,7 @@ leads = rank == 0
 if sharing():  # as the processes of an update do
     PartialState(cpu=True)
 tokenizer, told = make_tokenizer(), dict[str, Any]()
-sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=4, log_every=1, save_every=2)
+sft = SFTConfig(batch_size=4, accumulation=2 // processes, epochs=4, log_every=1, save_every=5)  # 5: within an epoch
 dpo = DPOConfig(batch_size=4, accumulation=2 // processes, epochs=2, log_every=1, learning_rate=1e-3)
 
 
@@ -51,7 +51,7 @@ def saved(name: str, model: Model, head: ValueHead | None = None) -> None:
 
 
 def die(done: int, total: int) -> None:
-    if killed and done == 5 and leads:
+    if killed and done == 6 and leads:
         os.kill(os.getpid(), 9)
 
 

@@ -177,6 +177,18 @@ def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: 
     assert train("next", (veto,))[0] == 1
 
 
+def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sample(tmp_path: Path) -> None:
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    searched_by = load_config(CONFIG, [*SMALL, "policy.top_p=0.6"])
+    with Run.create(tmp_path / "run", searched_by, resume=False) as run:
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, searched_by)))
+    said = treeagent(
+        *("update", "grpo", tmp_path / "base", "--trees", run.path, "--out", tmp_path / "out", "policy.top_p=1")
+    )
+    assert said.returncode == 2 and "top_p is 0.6" in said.stderr
+
+
 def test_marks_given_after_an_update_are_told_when_it_is_asked_for_again(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -214,6 +226,20 @@ def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(t
     facts = train_policy(job, lambda event: None)
     assert facts["update"]["steps"] > 0 and "value" not in facts
     assert load_checkpoint(tmp_path / "out").head is None
+
+
+def test_a_policy_learns_where_the_outcomes_of_a_single_task_are_known(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    first, *others = solved_trees(own, config)
+    for tree in others:
+        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, [first, *others]))
+    facts = train_policy(
+        TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out"), lambda event: None
+    )
+    assert facts["update"]["steps"] > 0 and "value" not in facts and "single task" in facts["alarms"][0]
 
 
 def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(

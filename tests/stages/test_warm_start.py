@@ -117,7 +117,7 @@ def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_
         ),
         (
             [*BOTH, "warm_start.max_tokens=30"],
-            r"leave 0 of [1-9]\d* rows and 0 world rows within warm_start.max_tokens \(30\), and 0 reflections",
+            r"leave 0 of [1-9]\d* rows and 0 world rows within warm_start.max_tokens \(30\) .* and 0 reflections",
         ),
         (["warm_start.max_tokens=30"], r"leave 0 of [1-9]\d* rows .* within warm_start.max_tokens \(30\)"),
     ],

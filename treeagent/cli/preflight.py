@@ -92,7 +92,7 @@ def _require_engines(config: RunConfig) -> None:
 
 
 def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
-    """Check that the sampling settings fit the methods that learn from the samples.
+    """Check that the settings by which trees are sampled fit the methods that learn from the samples.
 
     DPO and GRPO compare the policy with the log-probabilities of the samples, which must be normalised over the whole
     vocabulary. With ``top_p`` or ``min_p`` they are normalised over the remaining tokens; with ``structured``, vLLM and
@@ -103,7 +103,7 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
     if unfit and policy.truncates:
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but policy.top_p is {policy.top_p:g} and "
-            f"policy.min_p is {policy.min_p:g}, which leave tokens out: learn by rft or distil, or set them to 1 and 0"
+            f"policy.min_p is {policy.min_p:g}, which leave tokens out: learn by rft or distil, or search with 1 and 0"
         )
     if unfit and policy.is_structured and policy.generator != "local":
         raise UserError(

@@ -153,12 +153,15 @@ def update(
     require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
+        from treeagent.cli.preflight import require_whole_vocabulary
         from treeagent.run.folder import Run
         from treeagent.run.progress import Stage
         from treeagent.stages.update import update as update_policy
 
         progress.plan([Stage("update", 1, (method,))])
         source = Run.open(trees) if trees else None
+        if source is not None:
+            require_whole_vocabulary(source.config, [method])
         [written] = update_policy(run.config, run, progress, checkpoint_path, [method], source)
         Terminal().print(f"checkpoint in {written}")
 

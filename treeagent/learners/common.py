@@ -14,7 +14,15 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trl.trainer import utils as trl_utils
 
 from treeagent.agent.checkpoint import refusals_named
@@ -292,6 +300,19 @@ class Learner(Trainer):
         """Do nothing: no telemetry is sent."""
 
 
+class _Epochs(TrainerCallback):
+    """Tells the batches which epoch begins, because their order depends on it. transformers passes the epoch on through
+    one wrapper of the batches. A training of several processes that resumes within an epoch has two."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.batches.set_epoch(int((state.epoch or 0.0) + 1e-6))  # on resuming, with the part that is done
+
+
 def fit(
     trainer: Learner, config: OptimiserConfig, rows: Sequence[object], batches: Batches, hooks: Hooks
 ) -> TrainResult:
@@ -309,6 +330,7 @@ def fit(
     trainer.watch = watch = Watch(model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
+    trainer.add_callback(_Epochs(batches))
     folder = hooks.get("checkpoint_dir")
     trainer.fingerprint = checkpoints.fingerprint(config, rows) if folder else ""
     with trainer.accelerator.main_process_first():  # ``newest`` removes incomplete checkpoints

@@ -22,7 +22,7 @@ from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_num
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import GRPOConfig
 from treeagent.learners.memory import Inputs, part_bounds, slice_rows
-from treeagent.learners.packed import PackedModel, refuse_unpackable
+from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
@@ -62,15 +62,13 @@ def train_grpo(
 
     Raises:
         NothingToLearn: no row trains a token.
-        UserError: the model cannot train packed rows as ``config`` asks.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     row_count = len(rows)
     rows = where(rows, lambda row: any(row.mask))
     if not rows:
         raise NothingToLearn(f"none of {row_count} advantage rows trains a token: collect more trees")
-    if config.packed:
-        refuse_unpackable(model)
+    packed = config.packed and not why_unpackable(model)
     longest = max(len(row.completion_ids) for row in rows)
     with prepared(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
@@ -92,7 +90,7 @@ def train_grpo(
         )
         trainer.rows = rows
         trainer.anchor = config.anchor
-        trainer.packed = config.packed
+        trainer.packed = packed
         trainer.beta = config.beta  # set here, because TRL's constructor would load a reference model
         # TRL draws `accumulation` batches at once, and draws the same ones again for every forward pass.
         batches = Batches(
@@ -100,7 +98,7 @@ def train_grpo(
             config.batch_size * config.accumulation,
             config.seed,
             repeats=config.accumulation,
-            groups=tasks_of(rows) if config.packed else (),
+            groups=tasks_of(rows) if packed else (),
         )
         return fit(trainer, config, rows, batches, hooks)
 

@@ -23,7 +23,6 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.generators.attention import additive, backbone, base_model, unmasked
 from treeagent.learners.common import Model
-from treeagent.types import UserError
 
 _MOST_TOKENS = 16_384
 """Most tokens of a pack. A longer row is a separate pack."""
@@ -277,14 +276,3 @@ def why_unpackable(model: Model) -> str:
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         reasons.append("has trained prompt tokens before every row")
     return next(filter(None, reasons), "")
-
-
-def refuse_unpackable(model: Model) -> None:
-    """Check that ``model`` can be packed.
-
-    Raises:
-        UserError: it cannot.
-    """
-    if reason := why_unpackable(model):
-        base = base_model(model)
-        raise UserError(f"packed=True cannot train {type(base).__name__}: it {reason}; set packed=False")

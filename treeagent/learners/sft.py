@@ -12,7 +12,7 @@ from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import hidden_states
+from treeagent.generators.attention import context_length, hidden_states
 from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers
 from treeagent.learners.common import Learner, Model, fit, prepared
 from treeagent.learners.config import SFTConfig
@@ -21,7 +21,7 @@ from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.spilled import where
-from treeagent.views.tokens import TokenRow
+from treeagent.views.tokens import TokenRow, within
 
 _IGNORED = -100
 """The label of a token that carries no loss, to torch and TRL alike."""
@@ -51,7 +51,8 @@ def train_sft(
     Args:
         model: the policy to train.
         tokenizer: saved with checkpoints; nothing is tokenised.
-        rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out.
+        rows: rows of ``imitation_rows`` or ``world_rows``; those with nothing to learn are left out. What the model's
+            context does not hold is cut off.
         config: the optimiser.
         head: a value head to train together with the policy; its gradient also reaches the policy. It needs a single
             process.
@@ -62,8 +63,13 @@ def train_sft(
         UserError: a value target is outside the head's range.
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
-    row_count = len(rows)
-    rows = where(rows, lambda row: any(row.mask[1:]) or (head is not None and bool(row.value_positions)))
+    row_count, context = len(rows), context_length(model)
+
+    def teaches(row: TokenRow) -> bool:
+        row = within(row, context)
+        return any(row.mask[1:]) or (head is not None and bool(row.value_positions))
+
+    rows = where(rows, teaches)
     if not rows:
         raise NothingToLearn(
             f"none of {row_count} rows has a token to imitate or a value to learn: collect more trees, or lower "
@@ -79,10 +85,10 @@ def train_sft(
             ),
             train_dataset=row_numbers(len(rows)),
             processing_class=tokenizer,
-            data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
+            data_collator=lambda items: _collate([within(rows[item["row"]], context) for item in items]),
         )
         trainer.head = head
-        lengths = lengths_of(len(row.token_ids) for row in rows)
+        lengths = lengths_of(min(len(row.token_ids), context) for row in rows)
         return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
 
 

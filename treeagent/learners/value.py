@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
-from treeagent.generators.attention import hidden_states, logit_columns
+from treeagent.generators.attention import context_length, hidden_states, logit_columns
 from treeagent.learners.batches import padded
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import pack, packed_inputs, states_at, why_unpackable
 from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
 from treeagent.types import NothingToLearn
-from treeagent.views.tokens import TokenRow
+from treeagent.views.tokens import TokenRow, within
 
 _NO_SPREAD = 1e-10
 """Rescaled targets with a variance below this count as equal; it is the square of 1e-5."""
@@ -68,7 +68,8 @@ def fit_value(
     Args:
         model: the policy whose hidden states or log-probabilities the head reads.
         head: the head to fit. A new ``LogprobHead`` chooses its tokens first.
-        rows: rows with value positions and targets in reward units, as ``value_rows`` gives them.
+        rows: rows with value positions and targets in reward units, as ``value_rows`` gives them. States that the
+            model's context does not hold are left out.
         config: the optimiser and the share of held-out tasks.
         on_metrics: receives ``epoch``, ``loss`` and ``held_out_loss`` (both in nats a position) after every epoch.
         on_progress: receives the number of epochs done and the most epochs.
@@ -78,7 +79,9 @@ def fit_value(
         UserError: a target lies outside the head's range.
         TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
     """
-    training_rows, held_out = _split([row for row in rows if row.value_positions], config)
+    context = context_length(model)
+    read = (within(row, context) for row in rows)
+    training_rows, held_out = _split([row for row in read if row.value_positions], config)
     if isinstance(head, LogprobHead) and not head.chosen:
         _choose(model, head, training_rows, config)
     train = _states(model, head, training_rows, config.forward_batch_size)

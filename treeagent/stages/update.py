@@ -223,8 +223,8 @@ def run_update(job: TrainJob, emit: Emit) -> dict[str, Any]:
 
 
 def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
-    """Update the policy, refit the value head to the changed hidden states, and save both. If the outcome of no episode
-    is known, as in transcripts without rewards, the head stays as it was.
+    """Update the policy, refit the value head to the changed hidden states, and save both. If outcomes of fewer than
+    two tasks are known, as in transcripts without rewards, the head stays as it was.
 
     Args:
         leads: whether this is the leading one of the processes that train together. Only that one validates, fits the
@@ -246,8 +246,9 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     checkpoint = replace(loaded, model=adapted)
     data = training_rows(job, checkpoint, head.reward_range)
     rows = data.rows
-    if data.values:
-        check_value_rows(head, data.values, fitting)  # raises before the policy is trained, not after
+    values = data.values if len({row.task_id for row in data.values}) > 1 else []  # of one task, none could be held out
+    if values:
+        check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
     if leads:
         record_marks(job.scratch, job.marks)
     validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
@@ -269,13 +270,18 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             grpo = config.learner(GRPOConfig, settings.grpo.at_rate(trained))
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
     fitted = None
-    if data.values:
-        fitted = run_on_leader(model, lambda: fit_value(model, head, data.values, fitting), leads=leads)
+    if values:
+        fitted = run_on_leader(model, lambda: fit_value(model, head, values, fitting), leads=leads)
     weights = whole_weights(model)
     if not leads:
         return {}
-    save_checkpoint(Checkpoint(model, tokenizer, head if data.values else loaded.head), job.out, weights)
+    save_checkpoint(Checkpoint(model, tokenizer, head if values else loaded.head), job.out, weights)
     alarms: list[str] = []
+    if data.values and not values:
+        alarms.append(
+            f"{job.out.name} keeps the value head as it was: outcomes of a single task are known, and fitting a head "
+            "needs two tasks or more"
+        )
     if result.best_step == 0:
         alarms.append(
             f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "

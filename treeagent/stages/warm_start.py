@@ -8,6 +8,7 @@ from pathlib import Path
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
+from treeagent.generators.attention import context_length
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
@@ -57,14 +58,15 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
         collected = _demonstration_rows(config, checkpoint, chain(first, trees))
+    most = min(settings.max_tokens, context_length(checkpoint.model))
     rows, world, reflected = (
-        [row for row in kind if len(row.token_ids) <= settings.max_tokens]
+        [row for row in kind if len(row.token_ids) <= most]
         for kind in (collected.imitation, collected.world, collected.reflections)
     )
     if not rows or (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
         raise RunError(
             f"the demonstrations leave {len(rows)} of {len(collected.imitation)} rows and {len(world)} world rows "
-            f"within warm_start.max_tokens ({settings.max_tokens}), and {len(reflected)} reflections within "
+            f"within warm_start.max_tokens ({settings.max_tokens}) and the model's context, and {len(reflected)} reflections within "
             f"policy.max_new_tokens ({config.policy.max_new_tokens}) beside: raise these, or set "
             f"warm_start.early_experience.rows, now {early.rows!r}, to what there is"
         )

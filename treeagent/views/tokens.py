@@ -5,7 +5,7 @@ and sampled while the tree was searched.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeagent.search.node import Edge, Tree, path_origin
 from treeagent.types import Origin, UserError
@@ -28,6 +28,22 @@ class TokenRow:
     origin: Origin = "real"
     """``imagined`` if any step of the path that the row comes from leads to an imagined state, even a step after the
     row's last token."""
+
+
+def within(row: TokenRow, context: int) -> TokenRow:
+    """The part of a row that a model with a context of so many tokens reads. A state beyond it has no value there.
+    Nothing else is lost, because actions are sampled within the context: only an observation can be too long."""
+    if len(row.token_ids) <= context:
+        return row
+    known = zip(row.value_positions, row.value_targets, strict=True)
+    kept = [(position, target) for position, target in known if position < context]
+    return replace(
+        row,
+        token_ids=row.token_ids[:context],
+        mask=row.mask[:context],
+        value_positions=tuple(position for position, _ in kept),
+        value_targets=tuple(target for _, target in kept),
+    )
 
 
 @dataclass(frozen=True, slots=True)
