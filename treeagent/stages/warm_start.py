@@ -66,8 +66,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     if not rows or (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
         raise RunError(
             f"the demonstrations leave {len(rows)} of {len(collected.imitation)} rows and {len(world)} world rows "
-            f"within warm_start.max_tokens ({settings.max_tokens}) and the model's context, and {len(reflected)} reflections within "
-            f"policy.max_new_tokens ({config.policy.max_new_tokens}) beside: raise these, or set "
+            f"within warm_start.max_tokens ({settings.max_tokens}) and the model's context, and {len(reflected)} "
+            f"reflections within policy.max_new_tokens ({config.policy.max_new_tokens}) beside: raise these, or set "
             f"warm_start.early_experience.rows, now {early.rows!r}, to what there is"
         )
     sft = config.learner(SFTConfig, settings.training)
