@@ -219,6 +219,16 @@ def test_a_transcript_without_a_reward_comes_back_without_one(tmp_path: Path, ro
     assert again.reward is None
 
 
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_a_path_that_search_left_open_has_no_reward(tmp_path: Path, rows: Any) -> None:
+    tree = forked_tree()
+    [_, right] = tree.root.edges
+    assert right.child is not None
+    right.child.terminated = False
+    won, left_open = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    assert (won.reward, left_open.reward) == (1.0, None)
+
+
 def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
     [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
     [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)

@@ -90,8 +90,10 @@ def ended_paths(tree: Tree) -> Iterator[tuple[Edge, ...]]:
 
 
 def total_reward(path: Sequence[Edge]) -> float | None:
-    """The sum of the rewards of a path; None if that of its last step is withheld or unknown."""
-    return None if path[-1].reward is None else sum(edge.reward or 0.0 for edge in path)
+    """The sum of the rewards of a path; None if the episode is not over at its end, or the last reward is unknown."""
+    last = path[-1].child
+    over = last is not None and last.final
+    return sum(edge.reward or 0.0 for edge in path) if over and path[-1].reward is not None else None
 
 
 def chat_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
