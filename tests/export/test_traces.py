@@ -14,9 +14,10 @@ from treeagent.config import load_config
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
-from treeagent.export.transcripts import read_transcripts, transcript_tree
+from treeagent.export.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
 from treeagent.generators.formats import make_grammar
 from treeagent.generators.grammar import ReAct
+from treeagent.generators.tag_calls import TagCalls
 from treeagent.marks import FILE, append_mark, new_mark, state_hash
 from treeagent.run.folder import Run
 from treeagent.run.trees import read_trees
@@ -105,6 +106,16 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     *_, last = tree.nodes()
     assert tree.task.id == "t1" and last.terminated
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("path, fits", [("a", True), ("42", False)])
+def test_a_call_that_the_syntax_reads_as_another_call_is_not_imitated(path: str, fits: bool) -> None:
+    """Without the tool's schema, the tagged text 42 is read as a number."""
+    turn = TranscriptMessage("assistant", "", calls=(("1", ToolCall("write", {"path": path})),))
+    tree = transcript_tree(Transcript("t", (TranscriptMessage("user", "go"), turn), 1.0), TagCalls())
+    [edge] = tree.root.edges
+    assert edge.child is not None and edge.child.invalid is not fits
+    assert (bool(edge.action.error), bool(edge.action.call)) == (not fits, fits)
 
 
 def test_answers_without_ids_follow_the_last_call_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ path."""
 import codecs
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,8 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
             thought = "\n".join(filter(None, (turn.thought, turn.content if step else ""))) if number == 0 else ""
             text = grammar.write(thought, turn.content if step is None else step[1])
             action = grammar.read(text)
+            if step is not None and isinstance(action.call, ToolCall) and action.call != step[1]:
+                action = replace(action, call="", error="the format cannot express this call")
             answers = [each for each in follow if _follows(each, step, turn, last=last)]
             conversation = (*node.state.messages, Message("assistant", text), *map(_message, answers))
             child = Node(State(task, conversation), invalid=bool(action.error))  # such a turn is not imitated
