@@ -108,6 +108,23 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
+def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> None:
+    talk = [("assistant", "Hello!"), ("user", "Cancel my order."), ("assistant", "Done."), ("user", "Thanks.")]
+    told = {"messages": [{"role": role, "content": content} for role, content in talk]}
+    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    tree = transcript_tree(transcript, GRAMMAR)
+    greeting, request = tree.root.state.messages
+    assert greeting.role == "system" and "Hello!" in greeting.content
+    assert (request.role, request.content, tree.task.prompt) == ("user", "Cancel my order.", "Cancel my order.")
+    assert steps(tree) == [("Done.", "", ["Thanks."])]
+
+
+def test_a_transcript_whose_first_step_answers_nothing_is_refused() -> None:
+    call = TranscriptMessage("assistant", "", calls=(("1", ToolCall("look", {})),))
+    with pytest.raises(UserError, match="t7"):
+        transcript_tree(Transcript("t7", (call, TranscriptMessage("user", "go"), call), 1.0), GRAMMAR)
+
+
 @pytest.mark.parametrize("path, fits", [("a", True), ("42", False)])
 def test_a_call_that_the_syntax_reads_as_another_call_is_not_imitated(path: str, fits: bool) -> None:
     """Without the tool's schema, the tagged text 42 is read as a number."""

@@ -85,15 +85,20 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     """Convert a transcript to a tree of one path, with texts and without token ids.
 
     A message of the assistant that calls several tools becomes one step per call. The last step ends the task and has
-    the reward.
+    the reward. If the transcript begins with texts of the assistant and then the user writes, these texts are no steps.
 
     Raises:
-        UserError: there is no message of the assistant.
+        UserError: there is no step, or nothing that the first step answers.
     """
-    messages = list(transcript.messages)
+    messages = _greeted(transcript)
     first = next((index for index, each in enumerate(messages) if each.role == "assistant"), None)
     if first is None:
-        raise UserError(f"transcript {transcript.task_id!r} holds no message of the role assistant: leave it out")
+        raise UserError(f"transcript {transcript.task_id!r} holds no step of the assistant: leave it out")
+    if first == 0:
+        raise UserError(
+            f"transcript {transcript.task_id!r} has no message of the user before the assistant's first step: begin it "
+            "with the task as a message of the role user"
+        )
     opening = tuple(map(_message, messages[:first]))
     prompt = next((each.content for each in opening if each.role == "user"), "")
     task = Task(transcript.task_id, prompt)
@@ -125,6 +130,18 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     for edge in path:
         edge.value_sum = transcript.reward or 0.0
     return tree
+
+
+def _greeted(transcript: Transcript) -> list[TranscriptMessage]:
+    """The messages. If the assistant begins, for example with a greeting, system messages state what it said, because
+    many chat templates do not let the assistant begin."""
+    messages = list(transcript.messages)
+    asked = next((index for index, each in enumerate(messages) if each.role != "assistant"), len(messages))
+    greeting = messages[:asked]
+    if asked == len(messages) or messages[asked].role != "user" or any(each.calls for each in greeting):
+        return messages
+    told = (TranscriptMessage("system", f"You began the conversation with: {each.content}") for each in greeting)
+    return [*told, *messages[asked:]]
 
 
 def _follows(
