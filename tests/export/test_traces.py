@@ -108,6 +108,13 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
+def test_a_null_field_counts_as_missing(tmp_path: Path) -> None:
+    nulls = {"messages": CHAT["messages"], "task_id": None, "reward": None}
+    named, unnamed = read_transcripts(written(tmp_path / "in.jsonl", nulls | {"id": 0, "score": 0}, nulls))
+    assert (named.task_id, named.reward) == ("0", 0.0)
+    assert (unnamed.task_id, unnamed.reward) == ("imported-1", None)
+
+
 def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> None:
     talk = [("assistant", "Hello!"), ("user", "Cancel my order."), ("assistant", "Done."), ("user", "Thanks.")]
     told = {"messages": [{"role": role, "content": content} for role, content in talk]}

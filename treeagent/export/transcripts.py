@@ -191,8 +191,14 @@ def _from_openai(value: object, number: int) -> Transcript:
     if not isinstance(listed, list) or not listed:
         raise _Unreadable("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
     messages = tuple(_openai_message(each) for each in listed)
-    name = row.get("task_id", row.get("id", f"imported-{number}"))
-    return Transcript(storable(str(name)), messages, _reward(row.get("reward", row.get("score"))))
+    name = _first(row, "task_id", "id")
+    task_id = f"imported-{number}" if name is None else storable(str(name))
+    return Transcript(task_id, messages, _reward(_first(row, "reward", "score")))
+
+
+def _first(row: Json, *keys: str) -> object:
+    """The first value of these keys that is not None; None if there is none."""
+    return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
 def _reward(value: object) -> float | None:
