@@ -7,13 +7,13 @@ import random
 from dataclasses import replace
 
 import pytest
-from hand_trees import edge, hand_tree, node, random_tree
+from hand_trees import TASK, edge, hand_tree, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
 
 from treeagent.rewards.components import ComponentSums, Rule, components_of
-from treeagent.rewards.config import RewardsConfig
+from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.constraint import penalised
 from treeagent.rewards.reweigh import rescored, reweighed, with_rewards
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -69,6 +69,30 @@ def test_distillation_learns_the_states_of_successes_whatever_they_are_paid() ->
     for tree in (weighed, costly):
         rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))
         assert [row.prompt_ids for row in rows] == [(1, 2), (1, 2, 10, 11, 20, 21)]
+
+
+@pytest.mark.parametrize(
+    "hacked, rewards, processes, first, last", [(1, (1, -1), (0.4, -0.4), 0, -0.7), (0, (1, 2), (0.4, 0.2), 1.8, 1.1)]
+)
+def test_a_judge_without_weights_leaves_process_rewards_in_the_values(
+    hacked: float, rewards: tuple[float, float], processes: tuple[float, float], first: float, last: float
+) -> None:
+    """Two steps pay outcomes of 1 and 2 and process rewards of 0.4 and 0.2, so that with η = 1/2 the Q of the last step
+    is 1.1 and that of the first is 0.7 + 1.1. If the end is hacked, the last step takes back both, as in a search."""
+    won = edge("A1", (30,), 2, 2.2, node((40,), end="terminated"), 2.0)
+    start = edge("A", (10,), 2, 3.6, node((20,), won), 1.0)
+    start.process, won.process, won.components = 0.4, 0.2, {"judge": 1.0, "hacked": hacked}
+    config = RewardsConfig(judge=JudgeConfig("model", ("Right?",)))
+    [told] = rescored([Tree(TASK, 0, node((1,), start))], config, {}, 0.5)
+    [a] = told.root.edges
+    assert a.child is not None
+    [a1] = a.child.edges
+    assert (a.reward, a1.reward) == pytest.approx(rewards)
+    assert (a.process, a1.process) == pytest.approx(processes)
+    assert (a.value, a1.value) == pytest.approx((first, last))
+    a1.components = {**a1.components, "hacked": 0.0}  # a judge that finds the end fair restores the values
+    [fair] = rescored([told], config, {}, 0.5)
+    assert fair.root.edges[0].value == pytest.approx(1.8)
 
 
 def test_rewards_come_from_components_and_not_from_rewards() -> None:

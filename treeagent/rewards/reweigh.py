@@ -30,7 +30,8 @@ def reweighed(
     own rewards. Rules are evaluated again; all other components are taken from the trees.
 
     Args:
-        process_weight: ``search.process_weight`` with which the trees grew.
+        process_weight: ``search.process_weight`` with which the trees grew. Without weights, the new W mixes in process
+            rewards by it, too.
     """
     weights = dict(config.weights)
     components = {
@@ -53,23 +54,32 @@ def reweighed(
             return None
         return total(weights, components[id(edge)])
 
-    process_weight = process_weight if config.weights else 0.0
+    def base_process(edge: Edge) -> float:
+        return components[id(edge)].get("process", edge.process)  # a hacked end has another process reward
+
     stored = components if config.active else {}
     return [
-        with_rewards(tree, _with_hacked_cancelled(tree, base_reward), stored, process_weight=process_weight)
+        with_rewards(
+            tree,
+            _with_hacked_cancelled(tree, base_reward),
+            stored,
+            process=_with_hacked_cancelled(tree, base_process),
+            process_weight=process_weight,
+            new_process_weight=0.0 if config.weights else process_weight,
+        )
         for tree in trees
     ]
 
 
-def _with_hacked_cancelled(tree: Tree, base_reward: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
-    """A function that gives the reward of each edge: ``base_reward``, except that the last edge of a hacked episode
-    takes back what the earlier edges paid."""
+def _with_hacked_cancelled(tree: Tree, reward: Callable[[Edge], float | None]) -> Callable[[Edge], float | None]:
+    """A function that gives the ``reward`` of each edge, except that the last edge of a hacked episode takes back what
+    the earlier edges paid."""
     cancelling = {
-        id(path[-1]): cancelling_reward(path, lambda edge: base_reward(edge) or 0.0, tree.discount)
+        id(path[-1]): cancelling_reward(path, lambda edge: reward(edge) or 0.0, tree.discount)
         for path, _ in tree.walk()
         if path and path[-1].hacked
     }
-    return lambda edge: cancelling[id(edge)] if id(edge) in cancelling else base_reward(edge)
+    return lambda edge: cancelling[id(edge)] if id(edge) in cancelling else reward(edge)
 
 
 def rescored(
@@ -90,28 +100,37 @@ def _reward(edge: Edge) -> float | None:
     return edge.reward
 
 
+def _process(edge: Edge) -> float | None:
+    return edge.process
+
+
 def with_rewards(
     tree: Tree,
     reward: Callable[[Edge], float | None],
     components: Mapping[int, Components] = _NOTHING,
     *,
+    process: Callable[[Edge], float | None] = _process,
     process_weight: float = 0.0,
+    new_process_weight: float = 0.0,
     blank: bool = False,
 ) -> Tree:
     """A copy of a tree with the reward that ``reward`` gives each expanded edge, and with the W that the same visits
     would have summed.
 
-    If Δr is the change of a reward, Q changes by ΔQ(s,a) = Δr + γ Σ_b N(s',b) ΔQ(s',b) / (n + Σ_b N(s',b)), where n is
-    the number of visits that ended at s'. This is exact for every search in which the visits of an edge continued
+    If Δr is the change of a reward in W, Q changes by ΔQ(s,a) = Δr + γ Σ_b N(s',b) ΔQ(s',b) / (n + Σ_b N(s',b)), where
+    n is the number of visits that ended at s'. This is exact for every search in which the visits of an edge continued
     through the edges below it. If MCTS also counted revisits of exhausted edges, it is the mean over all counted
     visits. If no reward changes, no W changes.
 
     Args:
         components: the components of edges by their ``id``; other edges keep theirs.
-        process_weight: η of the old W, which mixed in process rewards; the new W mixes in none.
+        process: the process reward of each expanded edge.
+        process_weight: η of the old W, which mixed in process rewards.
+        new_process_weight: η of the new W.
         blank: whether the old rewards, W and V count as 0, for example because ``reward`` is a cost.
     """
-    copies = _copies(tree.root, _RewardChange(reward, components, process_weight, blank, tree.discount))
+    weights = process_weight, new_process_weight
+    copies = _copies(tree.root, _RewardChange(reward, process, components, *weights, blank, tree.discount))
     order = [None if node is None else copies.get(id(node)) for node in tree.order]
     return replace(tree, root=copies[id(tree.root)], order=order)
 
@@ -119,8 +138,10 @@ def with_rewards(
 @dataclass(frozen=True, slots=True)
 class _RewardChange:
     reward: Callable[[Edge], float | None]
+    process: Callable[[Edge], float | None]
     components: Mapping[int, Components]
     process_weight: float
+    new_process_weight: float
     blank: bool
     discount: float
 
@@ -140,15 +161,16 @@ def _copies(node: Node, new_rewards: _RewardChange) -> dict[int, Node]:
         edges, changed = list[Edge](), list[float]()
         for edge in current.edges:
             change = 0.0
-            reward = edge.reward
+            reward, process = edge.reward, edge.process
             if edge.child is not None:
-                reward = new_rewards.reward(edge)
-                change = _change(edge, reward, changes[id(edge.child)], new_rewards)
+                reward, process = new_rewards.reward(edge), new_rewards.process(edge) or 0.0
+                change = _change(edge, reward, process, changes[id(edge.child)], new_rewards)
             summed = 0.0 if new_rewards.blank else edge.value_sum
             edges.append(
                 replace(
                     edge,
                     reward=reward,
+                    process=process,
                     value_sum=summed + edge.visits * change,
                     child=copies.get(id(edge.child)),
                     components=new_rewards.components.get(id(edge), edge.components),
@@ -160,18 +182,19 @@ def _copies(node: Node, new_rewards: _RewardChange) -> dict[int, Node]:
     return copies
 
 
-def _change(edge: Edge, reward: float | None, below: Sequence[float], new_rewards: _RewardChange) -> float:
-    child, weight = edge.child, new_rewards.process_weight
+def _change(
+    edge: Edge, reward: float | None, process: float, below: Sequence[float], new_rewards: _RewardChange
+) -> float:
+    child, weight, new_weight = edge.child, new_rewards.process_weight, new_rewards.new_process_weight
     assert child is not None
     old = 0.0 if new_rewards.blank else (1 - weight) * (edge.reward or 0.0) + weight * edge.process
-    change = (reward or 0.0) - old
-    if weight == 0.0 and not new_rewards.blank:
-        change = (reward or 0.0) - (edge.reward or 0.0)  # exactly 0 where nothing changes
+    change = (1 - new_weight) * (reward or 0.0) + new_weight * process - old
     visits = [each.visits for each in child.edges]
     ended = max(edge.visits - sum(visits), 0)
     counted = ended + sum(visits)
     if counted:
-        leaf = 0.0 if new_rewards.blank else child.leaf_value(reward) - (1 - weight) * child.leaf_value(edge.reward)
+        old_leaf, new_leaf = (1 - weight) * child.leaf_value(edge.reward), (1 - new_weight) * child.leaf_value(reward)
+        leaf = 0.0 if new_rewards.blank else new_leaf - old_leaf
         beyond = ended * leaf + sum(number * each for number, each in zip(visits, below, strict=True))
         change += edge.discount(new_rewards.discount) * beyond / counted
     return change
