@@ -13,6 +13,7 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
+from treeagent.export.dataset import export
 from treeagent.export.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
 from treeagent.export.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
 from treeagent.generators.formats import make_grammar
@@ -20,7 +21,8 @@ from treeagent.generators.grammar import ReAct
 from treeagent.generators.tag_calls import TagCalls
 from treeagent.marks import FILE, append_mark, new_mark, state_hash
 from treeagent.run.folder import Run
-from treeagent.run.trees import read_trees
+from treeagent.run.progress import QuietProgress
+from treeagent.run.trees import marked_trees, read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.stages.imported import import_transcripts
@@ -488,3 +490,18 @@ def test_transcripts_in_a_models_tokens_are_imitated(tmp_path: Path, finished_ru
     assert done.returncode == 0, done.stderr
     done = treeagent("update", "rft", base, "--trees", run, "--out", tmp_path / "new")
     assert done.returncode == 0 and (tmp_path / "new" / "checkpoints" / "rft").is_dir(), done.stderr
+
+
+def test_a_mark_in_an_imported_run_belongs_to_one_of_the_transcripts_of_its_task(tmp_path: Path) -> None:
+    """The transcripts differ only in their reward, so both trees contain the marked state."""
+    talks = [CHAT, CHAT | {"reward": 0.0}]
+    config = load_config(None, ["policy.format=tools"])
+    import_transcripts(config, written(tmp_path / "in.jsonl", *talks), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    first, second = marked_trees(run.trees, "collect")
+    assert first.seed != second.seed
+    step = first.root.edges[0].action.text
+    state = state_hash("t1", first.root.state.messages)
+    mark = new_mark("ada", "veto", task_id="t1", state=state, shown=(step,), choice=0, seed=first.seed)
+    append_mark(run.path / FILE, mark)
+    assert export(config, run, QuietProgress(), ["marks"], "jsonl", tmp_path / "data") == {"marks": 1}

@@ -1,5 +1,6 @@
 """Import transcripts of other agents as the trees and episodes of a run."""
 
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,10 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
         trees = [tokenise(tree, chat) for tree in whole]
         for tree in trees:
             _cut(tree, context)
+    numbers = Counter[str]()
+    for tree in trees:  # a mark knows its tree by the task and the seed
+        tree.seed = numbers[tree.task.id]
+        numbers[tree.task.id] += 1
     places = range(len(trees))
     batches = [list(places[start : start + _SHARD]) for start in places[::_SHARD]]
     with Run.create(out, config, resume=False) as run:
