@@ -32,7 +32,7 @@ def reload(config: RemoteConfig, checkpoint: str, command: Sequence[str]) -> lis
         UserError: no server serves the checkpoint.
     """
     checkpoint_path = str(Path(checkpoint).resolve()) if Path(checkpoint).exists() else checkpoint
-    outdated = [url for url in config.urls if not {checkpoint_path, checkpoint} & _served(url)]
+    outdated = [url for url in config.urls if not {checkpoint_path, checkpoint} & set().union(*_served(url))]
     each = any("{url}" in word for word in command)
     failed = "" if each or not outdated else _run(command, checkpoint_path, "")
 
@@ -69,18 +69,27 @@ def _wait(url: str, checkpoint: str) -> str:
     deadline = time.monotonic() + _MOST_SECONDS
     while True:
         served = _served(url)
-        if PurePath(checkpoint).name in {PurePath(name).name for name in served}:
+        if any(_are_of(names, checkpoint) for names in served):
             return ""
         if time.monotonic() > deadline:
-            names = ", ".join(map(repr, sorted(served))) or "nothing"
-            return f"the server at {url} serves {names} after policy.reload, not {PurePath(checkpoint).name!r}"
+            others = ", ".join(map(repr, sorted(set().union(*served)))) or "nothing"
+            return f"the server at {url} serves {others} after policy.reload, not {checkpoint!r}"
         time.sleep(_POLL_SECONDS)
 
 
-def _served(url: str) -> set[str]:
-    """Names of the models that a server serves; empty if it does not answer."""
+def _are_of(names: set[str], checkpoint: str) -> bool:
+    """Whether the names of a served model are those of the checkpoint. Their last parts alone count only if the names
+    or the checkpoint hold no absolute path, because folders of several runs have the same name."""
+    folders = {path for path in map(PurePath, names) if path.is_absolute()}
+    if folders and PurePath(checkpoint).is_absolute():
+        return PurePath(checkpoint) in folders
+    return PurePath(checkpoint).name in {PurePath(name).name for name in names}
+
+
+def _served(url: str) -> list[set[str]]:
+    """The names of each model that a server serves; empty if it does not answer."""
     try:
         with connect(url, retries=0, timeout=_CHECK_SECONDS) as client:
-            return {name for model in client.models.list() for name in model_names(model)}
+            return [model_names(model) for model in client.models.list()]
     except Exception:  # a server that is starting may answer anything
-        return set()
+        return []
