@@ -7,7 +7,6 @@ conversation.
 
 import fcntl
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -49,7 +48,8 @@ class Mark:
     shown: tuple[str, ...] = ()
     """Texts of the actions in the order in which they were shown, left first; for an episode, all its actions."""
     calls: tuple[str, ...] = ()
-    """The calls in ``shown``, as ``tool[argument, argument]``."""
+    """The calls in ``shown``: a tool call as ``tool {"argument": value}``, any other call as the agent wrote it. Older
+    marks hold tool calls as ``tool[value, value]``, without the names of the arguments."""
     choice: int | None = None
     """Index in ``shown`` of the better action, or of the one that is vetoed, edited or unsafe. None means all of
     them."""
@@ -239,8 +239,8 @@ def label(marks: Iterable[Mark]) -> tuple[bool, Source] | None:
     return (total > 0, votes[0].source) if total else None
 
 
-def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
-    """Regular expressions for the calls that standing marks call unsafe, sorted. Each matches one call exactly."""
+def unsafe_calls(marks: Iterable[Mark]) -> tuple[str, ...]:
+    """The calls that standing marks call unsafe, as in ``Mark.calls``, sorted."""
     count = [mark for found in deciding(marks).values() for mark in found if mark.verdict == "unsafe"]
     calls = {
         call
@@ -248,7 +248,7 @@ def unsafe_patterns(marks: Iterable[Mark]) -> tuple[str, ...]:
         for index, call in enumerate(mark.calls)
         if call and (mark.choice is None or mark.choice == index)
     }
-    return tuple(sorted(rf"\A{re.escape(call)}\Z" for call in calls))
+    return tuple(sorted(calls))
 
 
 def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:

@@ -19,7 +19,7 @@ from treeagent.marks import (
     preference,
     read_marks,
     state_hash,
-    unsafe_patterns,
+    unsafe_calls,
 )
 from treeagent.store import StoreError
 from treeagent.types import Message
@@ -148,10 +148,10 @@ def test_labels_of_episodes(marks: list[Mark], expected: object) -> None:
     assert label(deciding(marks).get("end", [])) == expected
 
 
-def test_unsafe_calls_become_patterns_of_just_these_calls() -> None:
+def test_only_the_chosen_call_of_a_standing_mark_is_unsafe() -> None:
     unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), calls=("rm[/.*]", "b[2]"), choice=0)
-    assert unsafe_patterns([unsafe]) == (r"\Arm\[/\.\*\]\Z",)
-    assert unsafe_patterns([unsafe, new_mark("ben", "withdraw", withdraws=unsafe.id)]) == ()
+    assert unsafe_calls([unsafe]) == ("rm[/.*]",)
+    assert unsafe_calls([unsafe, new_mark("ben", "withdraw", withdraws=unsafe.id)]) == ()
 
 
 def test_alpha_of_krippendorffs_examples() -> None:

@@ -150,7 +150,7 @@ def test_an_action_that_is_called_unsafe_or_edited_leaves_its_item_to_be_judged(
     assert mark(server, 2, item=item.id, verdict="edit", choice=bad, text="Action: keep")[0] == 200
     assert state(server, f"/at/{item.id}")["item"]["id"] == item.id
     unsafe, edit = read_marks(server.review.run.path / FILE)
-    assert unsafe.calls[bad] == "remove[/a]" and edit.text == "Action: keep"
+    assert unsafe.calls[bad] == 'remove {"path": "/a"}' and edit.text == "Action: keep"
 
 
 def test_a_step_of_an_episode_is_marked_at_the_state_before_it(server: ReviewServer) -> None:

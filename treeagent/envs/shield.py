@@ -17,11 +17,12 @@ from treeagent.envs.approval import Approve, Request, ask, history_key
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, read_call
 from treeagent.envs.make import imported
-from treeagent.marks import FILE, read_marks, unsafe_patterns
+from treeagent.marks import FILE, read_marks, unsafe_calls
 from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError, only_text
 
 FORBIDDEN = "Forbidden call: "
 """First words of the observation after a forbidden call."""
+_UNSAFE = "a reviewer marked it unsafe"
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -88,13 +89,16 @@ class ShieldedEnv(Env):
         self._env, self._shield = env, shield or Shield()
         self._observation_bytes, self._episode_bytes = observation_bytes, episode_bytes
         self._denied = [(_compiled(each, "shield.deny"), f"it matches {each!r}") for each in self._shield.deny]
-        self._denied += [(_compiled(each, "marks"), "a reviewer marked it unsafe") for each in _unsafe(self._shield)]
+        unsafe = _unsafe(self._shield)
+        self._denied += [(_compiled(rf"\A{re.escape(each)}\Z", "marks"), _UNSAFE) for each in unsafe]
         self._predicate = _imported(self._shield.predicate)
         self._approve = approve or Approve()
         self._needs_approval = [_compiled(each, "approve.calls") for each in self._approve.calls]
         if self._needs_approval and not self._approve.folder:
             raise UserError("environment.approve.calls wants a folder for the requests: set environment.approve.folder")
         self._tools = env.tools() if self._denied or self._predicate or self._needs_approval else ()
+        # A pattern alone misses a tool call whose arguments are written in another way.
+        self._unsafe = [call for each in unsafe if isinstance(call := as_call(each, self._tools), ToolCall)]
         self._episode = _EpisodeState()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
@@ -117,7 +121,7 @@ class ShieldedEnv(Env):
         observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
         self._episode = replace(self._episode, terminated=terminated)
         if self._needs_approval:
-            self._episode = replace(self._episode, calls=(*self._episode.calls, _call_formats(action)[-1]))
+            self._episode = replace(self._episode, calls=(*self._episode.calls, format_named(action)))
         return self._read(observation), reward, terminated, truncated or self._full(), info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
@@ -174,6 +178,8 @@ class ShieldedEnv(Env):
         """Return why the call is forbidden, or None if it is allowed."""
         if not self._denied and self._predicate is None:
             return None
+        if as_call(action, self._tools) in self._unsafe:
+            return _UNSAFE
         call, texts = self._call_and_texts(action)
         for pattern, why in self._denied:
             if any(map(pattern.search, texts)):
@@ -215,7 +221,7 @@ class ShieldedEnv(Env):
         state_key = history_key(episode.calls) if key is None else key
         task = ("", "") if episode.task is None else (episode.task.id, episode.task.prompt)
         # As JSON, because without the arguments' names two different calls can look the same.
-        request = Request(*task, state_key, episode.observation, _call_formats(call)[-1])
+        request = Request(*task, state_key, episode.observation, format_named(call))
         return ask(Path(self._approve.folder), request, self._approve.seconds)
 
     def _refuse(self, reason: str) -> StepResult:
@@ -254,7 +260,7 @@ def _unsafe(shield: Shield) -> tuple[str, ...]:
         return ()
     if not Path(shield.marks).is_dir():
         raise UserError(f"shield.marks is {shield.marks!r}, where no folder is: give the folder of a run")
-    return unsafe_patterns(read_marks(Path(shield.marks) / FILE))
+    return unsafe_calls(read_marks(Path(shield.marks) / FILE))
 
 
 def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
@@ -269,6 +275,11 @@ def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:
 def format_call(call: str | ToolCall) -> str:
     """Return a call in the form that ``Shield.deny`` matches: ``tool[argument, argument]``, or the text itself."""
     return _call_formats(call)[0]
+
+
+def format_named(call: str | ToolCall) -> str:
+    """Return a call with the names of its arguments: ``tool {"argument": value}``, or the text itself."""
+    return _call_formats(call)[-1]
 
 
 def _call_formats(call: str | ToolCall) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import orjson
 
-from treeagent.envs.shield import format_call
+from treeagent.envs.shield import format_call, format_named
 from treeagent.marks import (
     FILE,
     Mark,
@@ -163,7 +163,7 @@ class Review:
                 task_id=item.task_id,
                 seed=tree.seed,
                 shown=tuple(edge.action.text for edge in edges),
-                calls=tuple(format_call(edge.action.call) for edge in edges),
+                calls=tuple(format_named(edge.action.call) for edge in edges),
                 text=storable(_text(request, "text")) if verdict == "edit" else "",
                 note=storable(_text(request, "note")),
                 **fields,
