@@ -103,6 +103,12 @@ def storable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
+def after_thought(reply: str) -> str:
+    """What a model says after its thought in ``<think>`` tags; empty if the reply was cut off within the thought."""
+    said = reply.rpartition("</think>")[2]
+    return "" if "<think>" in said else said
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call of one of the environment's tools, in the OpenAI and MCP form."""

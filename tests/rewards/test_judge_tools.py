@@ -88,6 +88,18 @@ def test_a_call_that_the_judge_may_not_make_is_refused_and_calls_are_bounded(tmp
         assert "> refused" in server.asked[-1]["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [("<think>\nCALL schema[]\nis not needed.\n</think>\n1: yes", 1.0), ("<think>\nCALL schema[]\nmay he", None)],
+)
+def test_a_call_within_a_thought_is_not_made(tmp_path: Path, reply: str, verdict: float | None) -> None:
+    with judge_server(lambda prompt: reply) as server:
+        tree = searched(make_env("sql"), rewards(server.url), tmp_path)
+        [end] = [path[-1] for path in finished_paths(tree)]
+        assert end.components.get("judge") == verdict
+        assert len(server.asked) == 1
+
+
 @pytest.mark.parametrize("tools", [("answer",), ("nothing",)])
 def test_only_read_only_tools_of_the_environment_may_be_named(tools: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"rewards\.judge\.tools.*schema"):

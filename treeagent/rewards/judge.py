@@ -25,7 +25,7 @@ from treeagent.envs.calls import read_call
 from treeagent.rewards.config import JudgeConfig
 from treeagent.rewards.ledger import Ledger, Reply, key_of
 from treeagent.threads import in_thread
-from treeagent.types import Message, Task, ToolCall, UserError, derive_seed, storable, waiting
+from treeagent.types import Message, Task, ToolCall, UserError, after_thought, derive_seed, storable, waiting
 
 INSTRUCTIONS = """\
 You judge what agents did in an environment. You are shown whole episodes; each of their lines begins with "> ". \
@@ -158,7 +158,7 @@ class Judge:
             with waiting():  # a tool call has started the time limit again
                 new_replies = await in_thread(partial(self._replies, open_conversations, events))
             for vote, reply in new_replies.items():
-                call = _CALL.search(reply) if call_tool is not None and isinstance(reply, str) else None
+                call = _CALL.search(after_thought(reply)) if call_tool is not None and isinstance(reply, str) else None
                 if call_tool is None or call is None or len(conversations[vote]) > 2 * self.config.most_tool_calls:
                     replies[vote] = reply
                     continue
@@ -326,7 +326,7 @@ def reference(task: Task, config: JudgeConfig) -> str:
 def read_answers(reply: str, questions: Sequence[str]) -> dict[str, float] | None:
     """The answer to each question, 1 for yes and 0 for no. None if a question has no answer, or two different ones."""
     found: dict[int, float] = {}
-    for number, answer in _ANSWER.findall(reply.rpartition("</think>")[2]):
+    for number, answer in _ANSWER.findall(after_thought(reply)):
         score = float(answer.casefold() == "yes")
         if found.setdefault(int(number), score) != score:
             return None

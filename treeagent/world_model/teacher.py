@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from treeagent.generators.base import Failure
-from treeagent.types import Message, UserError
+from treeagent.types import Message, UserError, after_thought
 from treeagent.world_model.experience import Writer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording, answer_of
@@ -104,5 +104,4 @@ def question(wording: Wording, one: Experience) -> tuple[Message, ...]:
 
 def _line(text: str) -> str:
     """Return a teacher's text as one line, without its thinking; empty if it was cut off while thinking."""
-    reply = text.rpartition("</think>")[2]
-    return "" if "<think>" in reply else " ".join(reply.split()).removeprefix("Why:").strip()
+    return " ".join(after_thought(text).split()).removeprefix("Why:").strip()
