@@ -1,7 +1,7 @@
 import io
 from typing import Any
 
-from report_sample import ROWS, sample_tree
+from report_sample import ROWS, long_tree, sample_tree
 
 from treeagent.report.describe import cell, headline, judgement, latest_signal, marks, observation, pass_at_n_note
 from treeagent.report.show import show_tree
@@ -140,6 +140,15 @@ def test_what_a_turn_of_thought_and_action_was_answered_is_printed() -> None:
     assert observation(thought, opened) == "The door opens."
 
 
+def test_as_many_steps_of_a_long_path_are_printed_as_fit_the_console() -> None:
+    console = Terminal(file=io.StringIO(), width=80)
+    show_tree(long_tree(1200), console)
+    assert isinstance(console.file, io.StringIO)
+    text = " ".join(console.file.getvalue().split())
+    # Each step is indented by 4 columns, and 20 are kept for its text: (80 - 20) / 4 = 15.
+    assert "go 14" in text and "go 15" not in text and "1,185 more steps" in text
+
+
 def test_withheld_rewards_and_broken_off_trees_are_told() -> None:
     tree = sample_tree()
     tree.root.edges[0].reward = None
@@ -148,5 +157,5 @@ def test_withheld_rewards_and_broken_off_trees_are_told() -> None:
     show_tree(tree, console, depth=1)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert "r withheld" in text and "broke off: TimeoutError: [too] slow" in text and "… candidates: 3" in text
+    assert "r withheld" in text and "broke off: TimeoutError: [too] slow" in text and "3 more steps" in text
     assert marks(tree.root.edges[1]) == ["imagined"]

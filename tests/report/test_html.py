@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_sample import HOSTILE, ROWS, TASK, sample_tree
+from report_sample import HOSTILE, ROWS, TASK, long_tree, sample_tree
 
 from treeagent.config import RunConfig, dump_config
 from treeagent.report.chart import Chart, Line, write_chart
@@ -71,6 +71,15 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     shown = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # the settings, some of which are addresses
     assert "://" not in shown.sub("", page) and "@import" not in page
     assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_a_long_path_of_the_tree_ends_with_the_number_of_its_other_steps(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, Content(rows=[], metrics=[], config="", provenance={}, tree=long_tree(1200)))
+    parser, text = Balance(), path.read_text()
+    parser.feed(text)
+    assert parser.open == []
+    assert "go 99<" in text and "go 100<" not in text and "1,100 more steps" in text
 
 
 def test_ids_are_unique_and_every_reference_is_met(page: str) -> None:

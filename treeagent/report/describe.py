@@ -204,6 +204,16 @@ def marks(edge: Edge) -> list[str]:
     return found + [name for name in ("invalid", "repeat", "terminated", "truncated") if getattr(child, name)]
 
 
+def more_steps(node: Node) -> str:
+    """The number of steps below a node, for a place that does not show them."""
+    count, nodes = 0, [node]
+    while nodes:
+        edges = nodes.pop().edges
+        count += len(edges)
+        nodes += [edge.child for edge in edges if edge.child is not None]
+    return f"… {count:,} more step{'s' if count > 1 else ''}"
+
+
 def observation(parent: Node, child: Node) -> str:
     """The text of the observation after the step from ``parent`` to ``child``."""
     before = parent.state.messages

@@ -18,6 +18,7 @@ from treeagent.report.describe import (
     failures,
     headline,
     marks,
+    more_steps,
     observation,
     pass_at_n_note,
     result_columns,
@@ -40,6 +41,8 @@ Draw = Callable[[Sequence[Chart]], str]
 """Writes figures as files and returns the HTML that shows them."""
 _OPEN = 3
 """How many curves of a stage are shown open: one row of a desktop page. The others are folded."""
+_DEEPEST = 100
+"""How many steps of a path of the tree are shown. Each is indented further than the one before it."""
 ANYTIME_NOTE = (
     "The success of a search that had stopped at a smaller budget, from its stored tree. Found: a success was among "
     "the ends that it had reached. Taken: the end that it would have executed was one; without an end yet it counts as "
@@ -305,7 +308,10 @@ def _tree(tree: Tree, view: str) -> str:
     )
 
 
-def _edges(node: Node, chosen: set[int]) -> Iterator[str]:
+def _edges(node: Node, chosen: set[int], depth: int = _DEEPEST) -> Iterator[str]:
+    if depth == 0 and node.edges:
+        yield f'<p class="label">{more_steps(node)}</p>'
+        return
     for edge in sorted(node.edges, key=lambda edge: -edge.visits):
         if edge.child is None:
             yield f'<div class="leaf untried">{_summary(edge)}</div>'
@@ -316,7 +322,7 @@ def _edges(node: Node, chosen: set[int]) -> Iterator[str]:
         if edge.action.error:
             yield from _text("as sampled", edge.action.text)
         yield from _text("observation", observation(node, edge.child))
-        yield from _edges(edge.child, chosen)
+        yield from _edges(edge.child, chosen, depth - 1)
         yield "</details>"
 
 

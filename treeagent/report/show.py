@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from treeagent.report.describe import call_text, latest_signal, marks, observation, statistics
+from treeagent.report.describe import call_text, latest_signal, marks, more_steps, observation, statistics
 from treeagent.report.table import narrow_table, print_results, print_signal
 from treeagent.run.folder import Run, RunError
 from treeagent.run.index import shard_rows
@@ -22,9 +22,15 @@ from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
 from treeagent.visible import visible
 
+_INDENT = 4
+"""Columns by which Rich indents each level of a tree."""
+_NARROWEST = 20
+"""Fewest columns for the text of a step."""
+
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
-    """Print a tree down to ``depth`` steps (None: all of it), with its most visited path in colour."""
+    """Print a tree down to ``depth`` steps, with its most visited path in colour. At most as many steps are printed as
+    fit the width of the console, because each is indented further than the step before it."""
     path = {id(edge) for edge in most_visited_path(tree)}
     title = Text.assemble(
         ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}"
@@ -32,7 +38,8 @@ def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> Non
     branch = Branch(
         Text.assemble(title, "\n", (visible(tree.task.prompt.strip(), lines=True), "italic")), guide_style="dim"
     )
-    _grow(branch, tree.root, path, depth)
+    fitting = max(1, (console.width - _NARROWEST) // _INDENT)
+    _grow(branch, tree.root, path, fitting if depth is None else min(depth, fitting))
     console.print(branch)
     budget = tree.budget
     console.print(
@@ -44,15 +51,15 @@ def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> Non
         console.print(Text(f"broke off: {visible(tree.error)}", style="red"))
 
 
-def _grow(branch: Branch, node: Node, path: set[int], depth: int | None) -> None:
+def _grow(branch: Branch, node: Node, path: set[int], depth: int) -> None:
     if depth == 0:
         if node.edges:
-            branch.add(Text(f"… candidates: {len(node.edges)}", style="dim"))
+            branch.add(Text(more_steps(node), style="dim"))
         return
     for edge in sorted(node.edges, key=lambda edge: -edge.visits):
         twig = branch.add(_edge_text(node, edge, on_path=id(edge) in path))
         if edge.child is not None:
-            _grow(twig, edge.child, path, None if depth is None else depth - 1)
+            _grow(twig, edge.child, path, depth - 1)
 
 
 def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
