@@ -6,14 +6,20 @@ import orjson
 import pytest
 from command import CONFIG, treeagent
 
-from treeagent.report.suite import difference
+from treeagent.report.suite import difference, paired_difference
 
 
 def test_a_difference_is_paired_by_task() -> None:
-    # Of four tasks two are lost and none is won. The differences are -100, -100, 0, 0 with mean -50 and standard
-    # deviation 57.735, so half of the interval is 1.96 · 57.735 / 2 = 56.58.
-    mean, half = difference({"solved": "0010"}, {"solved": "1110"})
-    assert mean == -50 and half == pytest.approx(56.58, abs=0.01)
+    # Of four tasks two are lost and none is won, so the mean is -2/4. With 0.5 more of each pair of outcomes, 2.5 of
+    # six tasks are lost and 0.5 are won: the interval is -2/6 ± 1.96 · √((3/6 - (2/6)²) / 6) = -0.3333 ± 0.4990.
+    found = paired_difference([False, False, True, False], [True, True, True, False])
+    assert found == pytest.approx((-50, -83.23, 16.57), abs=0.01)
+    assert difference({"solved": "0010"}, {"solved": "1110"}) == "-50.0 [-83.2, +16.6]"
+
+
+def test_the_interval_of_a_difference_has_a_width_even_if_all_tasks_agree() -> None:
+    # 4.5 of six tasks are won and 0.5 are lost: 4/6 ± 1.96 · √((5/6 - (4/6)²) / 6) = 0.6667 ± 0.4990.
+    assert paired_difference([True] * 4, [False] * 4) == pytest.approx((100, 16.77, 100), abs=0.01)
 
 
 def test_only_the_chosen_disturbances_are_played(finished_run: Path, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
         upper = np.triu(drawn, 1)
         scores = upper + np.tril(1 - np.swapaxes(drawn, 1, 2), -1)
         for found, true in zip(rate(scores), truth, strict=True):
-            assert found is not None and found.low < found.value < found.high
+            assert found is not None and found.low is not None and found.high is not None
+            assert found.low < found.value < found.high
             held += found.low <= true <= found.high
     assert 0.85 <= held / 90 <= 1.0
 
@@ -70,6 +71,7 @@ def test_who_won_everything_has_a_finite_rating_and_who_met_nobody_has_none() ->
     # Nine wins and a tie count as 9.5 of 10.
     assert first.value - second.value == pytest.approx(400 * math.log10(19), abs=1e-3)
     assert first.comparisons == second.comparisons == 9
+    assert first.low is first.high is second.low is second.high is None  # all tasks say the same
     assert rate(np.full((9, 2, 2), math.nan)) == [None, None]
 
 

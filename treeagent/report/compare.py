@@ -14,7 +14,7 @@ from treeagent.report.gather import greedy_points, progress_of
 from treeagent.report.html import ANYTIME_NOTE
 from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
 from treeagent.report.ratings import Episodes, Ratings, episodes_of, rate_policies
-from treeagent.report.suite import paired_difference
+from treeagent.report.suite import difference_text
 from treeagent.rewards.judge import Judge
 from treeagent.run.folder import Run, RunError
 from treeagent.run.reviewed import reviewed_rows
@@ -35,8 +35,8 @@ _COLUMNS = {
     "limit": "token limit",
 }
 _NOTE = (
-    "Against the first run: the mean difference from the same policy and mode there in points, ± half of its 95 % "
-    "interval over the test tasks that both runs played. It is empty where they have fewer than two in common."
+    "Against the first run: the mean difference from the same policy and mode there in points [95 % interval], "
+    "over the test tasks that both runs played. It is empty where they have fewer than two in common."
 )
 
 
@@ -128,10 +128,8 @@ def _results(compared_runs: Sequence[Compared], episodes: Mapping[tuple[str, str
             ours, theirs = episodes[each.name, *_key(row)], episodes.get((first.name, *_key(row)), {})
             same = [task for task in ours if task in theirs]
             if each is not first and len(same) > 1:
-                mean, half = paired_difference(
-                    *([episodes_of_run[task].solved for task in same] for episodes_of_run in (ours, theirs))
-                )
-                shown_cells |= {"against": f"{mean:+.1f} ± {half:.1f}", "same": f"{len(same):,}"}
+                solved = ([episodes_of_run[task].solved for task in same] for episodes_of_run in (ours, theirs))
+                shown_cells |= {"against": difference_text(*solved), "same": f"{len(same):,}"}
             if "success_low" in row:
                 bars[len(cells), "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
             cells.append(shown_cells)

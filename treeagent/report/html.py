@@ -134,13 +134,12 @@ def _results(rows: Sequence[Row]) -> str:
     for index, row in enumerate(rows):
         cells.append({key: cell(row, key) for key in columns if key != "against"})
         if index in paired:
-            mean, half = difference(row, start)
-            cells[-1]["against"] = f"{mean:+.1f} ± {half:.1f}"
+            cells[-1]["against"] = difference(row, start)
         if "success_low" in row:
             bars[index, "success"] = interval_bar(row["success_low"], row["success"], row["success_high"])
     most = max(row["success"] for row in rows)
     best = [index for index, row in enumerate(rows) if row["success"] == most]
-    note = "Against: mean difference on the same tasks in points, ± half of its 95 % interval over them."
+    note = "Against: mean difference on the same tasks in points [95 % interval over them]."
     notes = sentences(
         (*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *reviewed(rows), *components(rows))
     )

@@ -70,7 +70,7 @@ class Ratings:
                 if found is None
                 else {
                     "rating": f"{found.value:.0f}",
-                    "interval": f"{found.low:.0f} to {found.high:.0f}",
+                    "interval": "" if found.low is None else f"{found.low:.0f} to {found.high:.0f}",
                     "comparisons": f"{found.comparisons:,}",
                 }
             )
@@ -143,7 +143,7 @@ def rate_policies(policies: Mapping[tuple[str, str, str], Episodes], judge: Judg
     note = (
         f"Each two policies were compared on the same {len(shared):,} tasks by {by}. By Bradley-Terry, whoever is "
         "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
-        "Intervals of 95 % are over resampled tasks."
+        "Intervals of 95 % are over resampled tasks; a policy of which all tasks say the same has none."
     )
     return Ratings(best_first, note + (_judge_note(judge, len(shared) * len(pairs), before) if judge else ""))
 

@@ -1,7 +1,7 @@
 """Robustness of policies: their success under disturbances of the environment, beside the undisturbed success."""
 
 import math
-import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -23,35 +23,45 @@ SUITE_COLUMNS = {
 }
 """Columns of the table of a robustness suite, with their headings."""
 SUITE_NOTE = (
-    "Against plain: the mean difference in points on the same tasks, ± half of its 95 % interval over tasks. Steps and "
+    "Against plain: the mean difference in points on the same tasks [95 % interval over tasks]. Steps and "
     "tokens are those of a task. Refused and thought: the share of turns whose call was malformed or refused, and of "
     "those with a thought. Obeyed: the share of episodes that followed the injected instruction."
 )
 _INJECTION = "injection"
 
 
-def difference(row: Row, plain: Row) -> tuple[float, float]:
-    """``paired_difference`` of success between two rows that played the same tasks."""
-    return paired_difference(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
+def difference(row: Row, plain: Row) -> str:
+    """``paired_difference`` of success between two rows that played the same tasks, as text."""
+    return difference_text(*([mark == "1" for mark in each["solved"]] for each in (row, plain)))
 
 
-def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float]:
-    """Mean of ``ones`` - ``others`` over the same tasks, and half the width of its 95 % interval, in percentage points.
+def difference_text(ones: Sequence[bool], others: Sequence[bool]) -> str:
+    """``paired_difference`` as text, such as "-50.0 [-83.2, +16.6]"."""
+    mean, low, high = paired_difference(ones, others)
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
-    The interval uses the normal distribution (1.96 standard errors); it is infinite for a single task.
+
+def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[float, float, float]:
+    """Mean of ``ones`` - ``others`` over the same tasks, and the bounds of its 95 % interval, in percentage points.
+
+    The interval is that of Agresti and Min (2005, "Simple improved confidence intervals for comparing matched
+    proportions"): Wald's interval after adding 0.5 to the number of tasks with each of the four pairs of outcomes. So
+    it is not too narrow for few tasks, and not of width 0 if all tasks agree.
     """
-    each = [100.0 * (one - other) for one, other in zip(ones, others, strict=True)]
-    spread = statistics.stdev(each) if len(each) > 1 else math.inf
-    return statistics.fmean(each), 1.96 * spread / math.sqrt(len(each))
+    outcomes = Counter(zip(ones, others, strict=True))
+    tasks, won, lost = len(ones) + 2, outcomes[True, False] + 0.5, outcomes[False, True] + 0.5
+    centre = (won - lost) / tasks
+    half = 1.96 * math.sqrt((won + lost) / tasks - centre**2) / math.sqrt(tasks)
+    mean = (outcomes[True, False] - outcomes[False, True]) / len(ones)
+    return 100 * mean, 100 * max(centre - half, -1.0), 100 * min(centre + half, 1.0)
 
 
 def suite_cells(row: Row, plain: Row) -> list[str]:
     """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
-    mean, half = difference(row, plain)
     cells = {
         "under": row.get("under", "plain"),
         "success": f"{100 * row['success']:.1f} %",
-        "against": f"{mean:+.1f} ± {half:.1f}" if row is not plain else "",
+        "against": difference(row, plain) if row is not plain else "",
         "steps": f"{row['steps']:.1f}",
         "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
         "invalid": f"{row['invalid']:.0%}",

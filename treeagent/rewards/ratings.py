@@ -24,9 +24,10 @@ class Rating:
     """The strength of a policy relative to those that it was compared with."""
 
     value: float
-    low: float
-    """Lower bound of the 95 % confidence interval over tasks."""
-    high: float
+    low: float | None
+    """Lower bound of the 95 % confidence interval over tasks. It is None, as is ``high``, if all tasks agree on how the
+    policy does against each other policy: resampled tasks then say nothing about chance."""
+    high: float | None
     comparisons: int
     """Number of comparisons with this policy."""
 
@@ -54,11 +55,13 @@ def rate(scores: Array, seed: int = 0) -> list[Rating | None]:
     counts = np.vstack([np.ones((1, tasks)), resamples])
     found = bradley_terry((counts @ wins).reshape(-1, size, size) + tie)
     low, high = np.quantile(found[1:], (0.025, 0.975), axis=0)
+    alike = np.where(known, scores, -np.inf).max(axis=0) <= np.where(known, scores, np.inf).min(axis=0)
+    agreed = alike.all(axis=1)
     numbers = known.sum(axis=(0, 2))
     ratings: list[Rating | None] = [None] * policies
     for index, policy in enumerate(np.flatnonzero(linked)):
-        value, least, most = (float(each[index]) for each in (found[0], low, high))
-        ratings[policy] = Rating(value, least, most, int(numbers[policy]))
+        least, most = (None if agreed[policy] else float(each[index]) for each in (low, high))
+        ratings[policy] = Rating(float(found[0][index]), least, most, int(numbers[policy]))
     return ratings
 
 
