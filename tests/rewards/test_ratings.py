@@ -4,6 +4,7 @@ import asyncio
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from command import treeagent
 from judge_server import JudgeServer, judge_server
 
 from treeagent.report.compare import compared
-from treeagent.report.ratings import Episode, episodes_of, rate_policies
+from treeagent.report.ratings import Episode, episodes_of, rate_policies, shared_tasks
 from treeagent.rewards.config import JudgeConfig, RewardsConfig
 from treeagent.rewards.judge import Judge
 from treeagent.rewards.ratings import Array, Rating, bradley_terry, rate
@@ -135,6 +136,13 @@ def test_without_a_judge_a_success_counts_and_then_the_pay() -> None:
     assert found.rows[0][1].value == pytest.approx(1000 + 200 * math.log10(3 / 1), abs=1e-3)
     assert rate_policies({("a", "base", "greedy"): other}) is None
     assert rate_policies({("a", "base", "greedy"): {"5": one["4"]}, ("b", "base", "greedy"): {"4": one["4"]}}) is None
+
+
+def test_episodes_are_paired_only_if_their_tasks_are_the_same() -> None:
+    first = {key: episode("a", task=replace(TASK, data={"lamp": key})) for key in ("1", "2", "3")}
+    other = {"3": first["3"], "2": episode("a", task=replace(TASK, data={"lamp": "another"})), "1": first["1"]}
+    assert shared_tasks([first, other]) == ["1", "3"]
+    assert rate_policies({("a", "base", "greedy"): {"2": first["2"]}, ("b", "base", "greedy"): other}) is None
 
 
 def test_a_report_rates_the_policies_of_a_run_by_a_judge(finished_run: Path, tmp_path: Path) -> None:

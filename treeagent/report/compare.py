@@ -13,7 +13,7 @@ from treeagent.report.describe import RESULT_COLUMNS, Row, cell
 from treeagent.report.gather import greedy_points, progress_of
 from treeagent.report.html import ANYTIME_NOTE
 from treeagent.report.parts import figures, interval_bar, page, sentences, table, warnings
-from treeagent.report.ratings import Episodes, Ratings, episodes_of, rate_policies
+from treeagent.report.ratings import Episodes, Ratings, episodes_of, rate_policies, shared_tasks
 from treeagent.report.suite import difference_text
 from treeagent.rewards.judge import Judge
 from treeagent.run.folder import Run, RunError
@@ -126,7 +126,7 @@ def _results(compared_runs: Sequence[Compared], episodes: Mapping[tuple[str, str
                 "limit": cell(row, "token_limit"),
             }
             ours, theirs = episodes[each.name, *_key(row)], episodes.get((first.name, *_key(row)), {})
-            same = [task for task in ours if task in theirs]
+            same = shared_tasks([ours, theirs])
             if each is not first and len(same) > 1:
                 solved = ([episodes_of_run[task].solved for task in same] for episodes_of_run in (ours, theirs))
                 shown_cells |= {"against": difference_text(*solved), "same": f"{len(same):,}"}

@@ -19,6 +19,7 @@ from treeagent.rewards.judge import Judge
 from treeagent.rewards.ratings import Array, Rating, rate
 from treeagent.run.folder import Run
 from treeagent.run.outcomes import stage_of_row
+from treeagent.search.node import same_task
 from treeagent.search.record import from_record
 from treeagent.store import read_as
 from treeagent.types import Message, Task
@@ -106,6 +107,17 @@ def episodes_of(run: Run, row: Row) -> dict[str, Episode]:
     return found
 
 
+def shared_tasks(policies: Sequence[Episodes]) -> list[str]:
+    """The ids of the tasks that all policies played, in the order of the first policy. An id that stands for different
+    tasks (``same_task``) is left out."""
+    first, *others = policies
+    return [
+        key
+        for key, episode in first.items()
+        if all(key in each and same_task(episode.task, each[key].task) for each in others)
+    ]
+
+
 def rate_policies(policies: Mapping[tuple[str, str, str], Episodes], judge: Judge | None = None) -> Ratings | None:
     """Rate policies on the tasks that all of them played; None if there is no such task, or only one policy.
 
@@ -119,7 +131,7 @@ def rate_policies(policies: Mapping[tuple[str, str, str], Episodes], judge: Judg
         UserError: as for ``Judge.prefer``.
     """
     names = list(policies)
-    shared = [task for task in policies[names[0]] if all(task in each for each in policies.values())] if names else []
+    shared = shared_tasks(list(policies.values())) if names else []
     if len(names) < 2 or not shared:
         return None
     pairs = list(combinations(range(len(names)), 2))

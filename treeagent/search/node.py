@@ -359,15 +359,19 @@ def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     return (path for path, node in tree.walk() if path and node.final)
 
 
+def same_task(one: Task, other: Task) -> bool:
+    """Whether the ids, seeds and data of two tasks are equal. Different tasks may share an id, such as tasks of one
+    environment under other options, or tasks of two stages of a curriculum."""
+    return (one.id, one.seed, one.data) == (other.id, other.seed, other.data)
+
+
 def task_groups(trees: Sequence[Tree]) -> list[list[int]]:
-    """The indices of the trees of each task, in the order of its first tree. Tasks are the same if their id, seed and
-    data are: the stages of a curriculum may give one id to different tasks."""
+    """The indices of the trees of each task (``same_task``), in the order of its first tree."""
     groups_by_id: dict[str, list[list[int]]] = {}
     for index, tree in enumerate(trees):
         groups = groups_by_id.setdefault(tree.task.id, [])
         for group in groups:
-            first = trees[group[0]].task
-            if (first.seed, first.data) == (tree.task.seed, tree.task.data):
+            if same_task(trees[group[0]].task, tree.task):
                 group.append(index)
                 break
         else:
