@@ -49,3 +49,13 @@ def test_reviewers_outrank_the_environment_in_results(run: Run) -> None:
     assert shown.returncode == 0 and "reviewers judged 2 of 2 episodes" in shown.stdout
     append_mark(run.path / FILE, new_mark("ben", "withdraw", withdraws=wrong))
     assert reviewed_rows(run)[0]["solved"] == "01"
+
+
+def test_the_share_taken_is_left_out_if_reviewers_contradict_the_environment(run: Run) -> None:
+    rows = run.result_rows()
+    run.results.write_bytes(orjson.dumps([rows[0], {**rows[1], "found": 1.0, "taken": 1.0}]))
+    say(run, "e1", "solved", "buy 1")
+    assert reviewed_rows(run)[1]["taken"] == 1.0
+    say(run, "e1", "failed", "buy 1")
+    row = reviewed_rows(run)[1]
+    assert row["solved"] == "10" and row["found"] == 1.0 and "taken" not in row

@@ -15,7 +15,8 @@ from treeagent.world_model.fidelity import wilson_interval
 def reviewed_rows(run: Run) -> list[Row]:
     """The rows of the last evaluation. If reviewers judged episodes of a row, their labels of these episodes change its
     ``solved``, ``success`` and interval. Such a row also has ``judged``, the number of these episodes, and ``agreed``,
-    the number of them with the same verdict by the environment. Other rows stay as they are.
+    the number of them with the same verdict by the environment. It lacks ``taken`` if a label contradicts the
+    environment, by which ``taken`` was counted. Other rows stay as they are.
 
     Raises:
         CorruptShard, StoreError, RunError: a file is damaged.
@@ -37,7 +38,8 @@ def _reviewed(run: Run, row: Row, states: Mapping[str, Sequence[Mark]]) -> Row:
     judged = [index for index, each in enumerate(verdicts) if each is not None]
     low, high = wilson_interval(after.count("1"), len(after))
     changed = {"solved": after, "success": after.count("1") / len(after), "success_low": low, "success_high": high}
-    return row | changed | {"judged": len(judged), "agreed": sum(before[index] == after[index] for index in judged)}
+    kept = {key: value for key, value in row.items() if key != "taken" or after == before}
+    return kept | changed | {"judged": len(judged), "agreed": sum(before[index] == after[index] for index in judged)}
 
 
 def _review_verdict(episode: Tree, states: Mapping[str, Sequence[Mark]]) -> bool | None:
