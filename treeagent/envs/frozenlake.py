@@ -46,7 +46,8 @@ class FrozenLakeEnv(GymnasiumEnv):
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
         size, share = self.options.size, self.options.frozen
-        name = f"frozenlake{size}-{share:g}{'s' if self.options.slippery else ''}"
+        other = "" if share == FrozenLakeOptions.frozen else f"-{share:g}"
+        name = f"frozenlake{size}{other}{'s' if self.options.slippery else ''}"
         prompt = "Walk from P to G over the ice. O is a hole."
         self._drawn = DrawnTasks(name, prompt, "map", lambda seed: generate_random_map(size, share, seed))
         super().__init__(
