@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-
-import orjson
 
 from treeagent.generators.grammar import (
     BLANKS,
@@ -149,17 +148,13 @@ def _read_value(key: str, text: str, schema: object, root: Mapping[str, object])
         ValueError: the schema allows no text, and what is written is not of a type that it allows.
     """
     types = _types(schema, root)
-    others = tuple(kind for kind in types if kind != "string")
-    try:
-        value = read_json(_CONSTANTS.get(text, text)) if others else text
-        fits = any(_is(value, kind) for kind in others)
-    except ValueError as error:
-        value, fits = error, False
-    if fits:
-        return value
+    if others := types - {"string"}:
+        with suppress(ValueError):
+            value = read_json(_CONSTANTS.get(text, text))
+            if any(_is(value, kind) for kind in others):
+                return value
     if "string" not in types:
         raise ValueError(f"the argument {key} is no {' or '.join(sorted(types))}: {text[:100]!r}")
-    orjson.dumps(text)  # refuses unpaired surrogates
     return text
 
 
@@ -229,8 +224,8 @@ def _repointed(schema: Any) -> Any:
 
 
 def _takes_others(parameters: Mapping[str, object]) -> bool:
-    """Whether a tool takes arguments that its schema does not list by name: it says so, or it lists none and does not
-    say that there are no others."""
+    """Whether a tool takes arguments that "properties" does not list: its schema says so, or combines other schemas,
+    which may list more."""
     more = parameters.get("additionalProperties")
     combined = any(key in parameters for key in ("anyOf", "oneOf", "allOf", "$ref"))
     return more not in (None, False) or (combined and more is None)
