@@ -135,7 +135,8 @@ class GRPOLoss:
     """Weight of an extra loss: the mean negative log-likelihood of tokens with a positive advantage."""
     packed: bool = True
     """Draws the rows of a task into one batch, and computes the common prefix of the rows of a batch only once. The
-    loss of a batch stays the same."""
+    loss of a batch stays the same. Without effect for a model that trains on whole rows, such as one with sliding
+    windows."""
 
     @model_validator(mode="after")
     def _cap_is_a_ratio(self) -> Self:
