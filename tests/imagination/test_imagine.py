@@ -494,7 +494,7 @@ def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_
     first, second = shards(run / "trees", "collect-2-imagined")
     before, written = digest(read_as(dict, run / "trees")), first.stat().st_mtime_ns
     second.unlink()
-    done = treeagent("train", "--out", run, "--resume")
+    done = treeagent("train", "--out", run, "--resume", "--trust")
     assert done.returncode == 0, done.stderr
     assert first.stat().st_mtime_ns == written
     assert digest(read_as(dict, run / "trees")) == before
@@ -514,7 +514,7 @@ def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) 
 @pytest.mark.slow
 def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
     shutil.copytree(run, copy := run.with_name("copy"))
-    done = treeagent("world", "eval", copy, "--json")
+    done = treeagent("world", "eval", copy, "--json", "--trust")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["reward_accuracy"] == found["cr"] == 1.0 and found["bound"]["reward"] == 0.0
