@@ -468,4 +468,4 @@ def test_a_new_environment_is_learnt_in_by_the_command_that_is_printed(tmp_path:
     code = "from treeagent.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert (tmp_path / "runs" / "quickstart" / "results.json").exists()
+    assert (tmp_path / command[command.index("--out") + 1] / "results.json").exists()
