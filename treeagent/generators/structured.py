@@ -28,7 +28,7 @@ except ImportError as error:
 _MAX_EXPANSIONS = 2000
 """Most continuations that a search for the rest of a turn expands. A call of four arguments takes about fifty."""
 _PIECES = ('"}],:{[', ("0", "x"), (" ", "\n"))
-"""Texts that complete a call: punctuation of its syntax, else a digit or a letter, else a blank."""
+"""Groups of texts that complete a call: punctuation of its syntax, a digit and a letter, and blanks."""
 _BRACKETS = ("[", "{")
 _WRITTEN = 3
 """Cost of a piece within a text, in units of a text."""
@@ -117,12 +117,13 @@ class Form:
         """Search for a continuation of ``token_ids``. ``goal`` returns its last tokens, or none while the goal is not
         reached. Returns the whole continuation; empty if none is found.
 
-        This is a best-first search. Within a text the grammar allows almost any token. So a continuation costs 1 for
-        each text, object or array that it begins and ``_WRITTEN`` for each piece within a text, and the cheapest is
-        expanded first; of equal ones the one after which the grammar allows the fewest tokens. Tokens without an
-        alternative are taken at once. Otherwise the first of ``_PIECES`` of which some are allowed are tried, or else
-        the first few allowed tokens. Of pieces after which the same tokens may come, only the first is followed, and a
-        text that other tokens have reached before is not expanded again.
+        This is a best-first search: the cheapest continuation is expanded first. Each text, object or array that it
+        begins costs 1, and each piece within a text ``_WRITTEN``. A continuation is within a text if the grammar allows
+        more than half of all tokens after it. Of two that cost the same, the one that allows fewer tokens comes first.
+
+        Tokens without an alternative are taken at once. Otherwise the pieces of the first group of ``_PIECES`` that the
+        grammar allows are tried. If it allows none of any group, the first few allowed tokens are. If the same tokens
+        may follow two pieces, only the first piece is tried. No text is reached twice, by whatever tokens.
         """
         start = self._start.deep_copy()
         if not start.consume_tokens(list(token_ids)):
@@ -149,8 +150,8 @@ class Form:
                 if (allowed := _allowed_tokens(after)).tobytes() not in alike:
                     alike.add(allowed.tobytes())
                     more, half = int(allowed.sum()), len(allowed) // 2
-                    begins = text[-1:] in _BRACKETS if more <= half else left <= half
-                    added = _WRITTEN if more > half and left > half else int(begins)
+                    of_text = _WRITTEN if left > half else 1
+                    added = of_text if more > half else int(text.endswith(_BRACKETS))
                     heappush(waiting, _Continuation(cost + added, more, next(order), (*path, *piece), after))
         return ()
 

@@ -155,7 +155,8 @@ def rate_policies(policies: Mapping[tuple[str, str, str], Episodes], judge: Judg
     note = (
         f"Each two policies were compared on the same {len(shared):,} tasks by {by}. By Bradley-Terry, whoever is "
         "rated 400 points higher does a task better 10 times of 11. Only differences mean anything; the mean is 1000. "
-        "Intervals of 95 % are over resampled tasks; a policy of which all tasks say the same has none."
+        "The 95 % intervals come from resampled tasks. A policy has none if its comparisons with each other policy end "
+        "alike on all tasks."
     )
     return Ratings(best_first, note + (_judge_note(judge, len(shared) * len(pairs), before) if judge else ""))
 
