@@ -4,7 +4,7 @@
 
 The thresholds of the alarms and the settings of the faults were chosen on seeds 0 and 1, which the table leaves out.
 Healthy runs are made first, because a run with a fault starts from the warm-start checkpoint of its seed's healthy run.
-Rows already recorded are kept, and unfinished runs are resumed. If a rule of ``treeagent.run.alarms.alarms`` has
+Rows already recorded are kept, and unfinished runs are resumed. If a rule of ``treeagent.pipeline.alarms.alarms`` has
 changed, the alarms of recorded rows are computed again from the figures of their rounds.
 """
 
@@ -18,11 +18,11 @@ from benchmarks.planted import with_dead_head
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
 from treeagent.loop import train
-from treeagent.run.alarms import alarms
-from treeagent.run.folder import Run
-from treeagent.run.metrics import Emit
-from treeagent.run.progress import QuietProgress
-from treeagent.workers.processes import run_jobs
+from treeagent.pipeline.alarms import alarms
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.metrics import Emit
+from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.progress import QuietProgress
 
 ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
 """The figures of a round that ``alarms`` reads."""

@@ -15,8 +15,8 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode
-from treeagent.run.folder import Run
-from treeagent.run.outcomes import Outcome
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.outcomes import Outcome
 from treeagent.search.limits import Limits
 
 QUESTION = "How does success grow with the tokens that a task may take, before and after learning from trees?"

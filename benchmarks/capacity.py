@@ -23,15 +23,15 @@ from benchmarks.quickstart import rows_of, run, search_with
 from benchmarks.record import Row, digest
 from treeagent.config import load_config
 from treeagent.envs import Env
-from treeagent.run.folder import Run
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.build import environment
+from treeagent.pipeline.collect import BatchJob
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.recipes import find_recipe
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.stages.build import environment
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob
 from treeagent.store import read_as
-from treeagent.workers.processes import run_jobs
 
 QUESTION = "What limits the quickstart's policy after it has learned from its trees?"
 RECIPE, UPDATE = "quickstart", "rft"

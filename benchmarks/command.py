@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from benchmarks.record import RESULTS, Record, Row, digest, recording
 from treeagent.config import RunConfig, flat_settings
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 
 Figures = Mapping[str, Mapping[str, float]]
 """Figures of each arm: arm -> name -> number."""

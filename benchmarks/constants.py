@@ -22,7 +22,7 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import RunConfig
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 from treeagent.search.limits import Limits
 
 QUESTION = "Which constants of tree search solve most validation tasks?"

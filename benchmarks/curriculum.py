@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks.command import limits_of, parser, record_of
 from benchmarks.learning import CONFIGS, Learnt, arguments_of, record_runs, settings_digest, train
 from treeagent.config import load_config
-from treeagent.run.folder import Run
-from treeagent.run.progress import QuietProgress
-from treeagent.stages.warm_start import warm_start
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.warm_start import warm_start
 
 QUESTION = "Does a curriculum learn more than rounds on all kinds of tasks, under the same limits?"
 CONFIG = CONFIGS / "curriculum.toml"

@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
-from treeagent.run.folder import COLLECTED
-from treeagent.run.index import append, tree_rows, write_trees
-from treeagent.run.trees import read_trees, trees_by_task
+from treeagent.pipeline.folder import COLLECTED
+from treeagent.pipeline.index import append, tree_rows, write_trees
+from treeagent.pipeline.trees import read_trees, trees_by_task
 from treeagent.search.node import Edge, Node, Tree, accuracy, return_spread
 from treeagent.types import WHOLE, Action, Message, Share, State, Task
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages

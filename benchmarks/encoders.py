@@ -16,9 +16,9 @@ from pathlib import Path
 from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig
-from treeagent.imagination.load import load_encoder
-from treeagent.run.folder import Run
-from treeagent.stages.world import experiences, split
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imagination import load_encoder
+from treeagent.pipeline.world import experiences, split
 from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.fidelity import agreement
 from treeagent.world_model.replay import ReplayBuffer

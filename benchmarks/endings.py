@@ -21,11 +21,11 @@ from benchmarks.record import Row, digest
 from treeagent.envs.planning import PlanningEnv
 from treeagent.envs.planning.demonstrator import FINISH, STUCK
 from treeagent.envs.planning.problem import holds
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.outcomes import evaluation_stage
+from treeagent.pipeline.build import environment
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.outcomes import evaluation_stage
 from treeagent.search.node import Edge, Tree, finished_paths, succeeds
 from treeagent.search.record import from_record
-from treeagent.stages.build import environment
 from treeagent.store import read_as
 from treeagent.views.pairs import compared_siblings
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.config import load_config
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.progress import QuietProgress
-from treeagent.stages.search import BatchJob, search_batch
-from treeagent.stages.warm_start import warm_start
+from treeagent.contrib.scale.ray import RayWorkers
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.processes import Processes
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.warm_start import warm_start
 from treeagent.store import digest, read_as
-from treeagent.workers.processes import Processes
-from treeagent.workers.ray import RayWorkers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 QUESTION = "What does Ray cost, against the local engine with as many workers?"

@@ -4,7 +4,7 @@
     .venv/bin/python -m benchmarks.hindsight --seeds 0 1 2
 
 The divergence of a step is how much its probability changes once the policy knows how the episode ends
-(``treeagent.stages.hindsight``). The choice matters at a state if the Q of its tried actions differ by at least
+(``contrib.hindsight``). The choice matters at a state if the Q of its tried actions differ by at least
 ``MARGIN``. Each figure is the chance (AUC) that a signal is higher at a state where it matters than at another: the
 largest divergence of the actions, and the policy's uncertainty 1 - max P.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.contrib.hindsight.hindsight import hindsight, searching_policy
+from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
-from treeagent.stages.hindsight import hindsight, searching_policy
 from treeagent.store import read_as
 from treeagent.views.signal import auc
 

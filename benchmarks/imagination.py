@@ -27,17 +27,17 @@ from benchmarks.record import Row
 from treeagent.agent.checkpoint import load_checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.imagination.load import memory_path, open_memory, wording
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
-from treeagent.run.folder import Run
-from treeagent.run.progress import RichProgress
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.build import env_dynamics, environment
+from treeagent.pipeline.collect import batches, search_batches
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imagination import memory_path, open_memory, wording
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.world import experiences, fit, split
+from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.node import finished_paths, succeeds
-from treeagent.stages.audit import audit_world
-from treeagent.stages.build import env_dynamics, environment
-from treeagent.stages.search import batches, search_batches
-from treeagent.stages.world import experiences, fit, split
 from treeagent.views.tokens import TokenRow
 from treeagent.world_model.fit import answer_rows
 

@@ -20,7 +20,7 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode, RunConfig, load_config
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 from treeagent.search.limits import Limits
 
 QUESTION = "What does planning in a world model add to a policy, with only the environment steps of the episode itself?"

@@ -25,12 +25,12 @@ from benchmarks.alarms import HEALTHY
 from benchmarks.command import own_tasks, parser, record_of, settings_of, start_of
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
+from treeagent.contrib.plan.times import TIMES, TimedProgress, stage_seconds
 from treeagent.envs.base import StepResult
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.loop import train
-from treeagent.run.folder import Run
-from treeagent.run.progress import QuietProgress
-from treeagent.run.times import TIMES, TimedProgress, stage_seconds
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import QuietProgress
 from treeagent.types import ToolCall
 
 QUESTION = "How much sooner are rounds done where updates run beside the next search, and what does it cost in success?"

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.command import limits_of, own_tasks, record_of, settings_of, start_of, starting
 from benchmarks.record import Record, Row, digest
 from treeagent.config import load_config
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 
 QUESTION = "Which recipe of rounds learns most, under the same limits a task?"
 CONFIGS = Path(__file__).parent.parent / "configs"

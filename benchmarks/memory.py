@@ -31,17 +31,17 @@ import psutil
 from benchmarks.command import Figures, add_rounds, options_digest, parser, record_of
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.grammar import ReAct
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.metrics import Emit
-from treeagent.run.progress import Advance, QuietProgress
+from treeagent.pipeline.build import env_dynamics, environment, tasks_at
+from treeagent.pipeline.collect import BatchJob, batches, collect
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.metrics import Emit
+from treeagent.pipeline.processes import run_jobs, shared_workers
+from treeagent.pipeline.progress import Advance, QuietProgress
+from treeagent.pipeline.warm_start import warm_start
 from treeagent.search.methods import make_search
 from treeagent.search.record import to_record
-from treeagent.stages.build import env_dynamics, environment, tasks_at
-from treeagent.stages.search import BatchJob, batches, collect
-from treeagent.stages.warm_start import warm_start
 from treeagent.store import read_as, shard_place, shards, write_shard
 from treeagent.types import Estimate, Proposal, State, derive_seed
-from treeagent.workers.processes import run_jobs, shared_workers
 
 CONFIG = Path(__file__).parent.parent / "configs" / "debug.toml"
 TREES, SIMULATIONS = 32, 256

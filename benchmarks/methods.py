@@ -14,14 +14,14 @@ from pathlib import Path
 from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig
-from treeagent.run.folder import Run
-from treeagent.run.outcomes import Outcome
+from treeagent.pipeline.collect import BatchJob
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.outcomes import Outcome
+from treeagent.pipeline.processes import run_jobs
 from treeagent.search.config import SearchConfig, Selection
 from treeagent.search.limits import Limits
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob
 from treeagent.types import Split
-from treeagent.workers.processes import run_jobs
 
 QUESTION = "Which search solves most held-out tasks at equal generated tokens?"
 _MANY = 100_000

@@ -17,15 +17,15 @@ from benchmarks.command import parser, record_of, settings_of
 from benchmarks.record import Record, Row, digest
 from treeagent import loop
 from treeagent.config import load_config
-from treeagent.report.plan import sum_rounds
-from treeagent.run.cost import StageCost, stage_costs
-from treeagent.run.folder import Run
-from treeagent.run.progress import RichProgress
-from treeagent.run.recipes import find_recipe
-from treeagent.run.times import TIMES, TimedProgress, run_costs
-from treeagent.stages.measure import measure
-from treeagent.workers.machine import fit_to_machine
-from treeagent.workers.processes import shared_workers
+from treeagent.contrib.plan.cost import StageCost, stage_costs
+from treeagent.contrib.plan.measure import measure
+from treeagent.contrib.plan.report import sum_rounds
+from treeagent.contrib.plan.times import TIMES, TimedProgress, run_costs
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.machine import fit_to_machine
+from treeagent.pipeline.processes import shared_workers
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.recipes import find_recipe
 
 QUESTION = "How near is a plan of costs to what the run then takes?"
 RECIPES = {

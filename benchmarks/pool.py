@@ -30,10 +30,10 @@ from treeagent.envs import AsyncEnv, Env, StepResult, task_to_play
 from treeagent.envs.base import SnapshotKind
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.run.metrics import Cost
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.metrics import Cost
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.record import to_record
-from treeagent.stages.search import BatchJob, search_batch
 from treeagent.types import Split, Task, ToolCall, UserError, derive_seed
 
 QUESTION = "How much sooner is a search done where the steps of a slow environment overlap?"

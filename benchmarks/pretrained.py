@@ -41,17 +41,17 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
-from treeagent.run.folder import Run
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.build import make_chat, value_head
+from treeagent.pipeline.collect import BatchJob
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.machine import fit_to_machine, training_threads
+from treeagent.pipeline.processes import run_jobs, shared_workers
+from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.record import from_record
-from treeagent.stages.build import make_chat, value_head
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.rows import TrainJob, sample_value_rows, training_rows
-from treeagent.stages.search import BatchJob
 from treeagent.store import read_as
 from treeagent.views.tokens import TokenRow
-from treeagent.workers.machine import fit_to_machine, training_threads
-from treeagent.workers.processes import run_jobs, shared_workers
 
 QUESTION = "How many tokens a second does a pretrained model play and learn with the defaults, against plain loops?"
 METHODS: Sequence[Method] = ("rft", "dpo", "grpo")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.command import parser, record_of, settings_of
 from benchmarks.record import Row, digest
-from treeagent.run.folder import Run
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, succeeds
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import signal_figures, value_signal

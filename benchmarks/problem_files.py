@@ -21,7 +21,7 @@ from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from benchmarks.sweep import plan_lengths
 from treeagent.config import Mode, Options, RunConfig
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 from treeagent.search.limits import Limits
 
 QUESTION = "Does a policy that learnt from generated problems solve problem files of others, and does search help?"

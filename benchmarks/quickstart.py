@@ -26,11 +26,11 @@ from pathlib import Path
 from benchmarks.command import limits_of, own_tasks, parser, record_of, search_figures, settings_of
 from benchmarks.record import Row, digest
 from treeagent.config import Mode, load_config
-from treeagent.run.folder import Run
-from treeagent.run.progress import RichProgress
-from treeagent.run.recipes import find_recipe
-from treeagent.stages.evaluate import evaluate
-from treeagent.workers.machine import fit_to_machine
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.machine import fit_to_machine
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.recipes import find_recipe
 
 QUESTION = "What does search add to a policy, and what does learning from the trees add?"
 

@@ -25,7 +25,7 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from treeagent.run.outcomes import Outcome
+from treeagent.pipeline.outcomes import Outcome
 from treeagent.store import regular, write_atomic
 from treeagent.types import UserError
 

@@ -15,11 +15,11 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode, load_config
-from treeagent.rewards.audit import read_audit
-from treeagent.run.folder import REWARD, Run
-from treeagent.run.progress import RichProgress
+from treeagent.contrib.judging.audit import read_audit
+from treeagent.contrib.judging.reward_stage import fit_reward
+from treeagent.pipeline.folder import REWARD, Run
+from treeagent.pipeline.progress import RichProgress
 from treeagent.search.limits import Limits
-from treeagent.stages.reward import fit_reward
 
 QUESTION = "Does a reward model from a run's trees lift search over the policy's value head?"
 WAYS: tuple[Mode, ...] = ("mcts", "best_of_n")

@@ -14,8 +14,8 @@ from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
 from treeagent.config import Mode
-from treeagent.envs.disturbed import Disturbance
-from treeagent.run.folder import Run
+from treeagent.contrib.guards.disturbed import Disturbance
+from treeagent.pipeline.folder import Run
 
 QUESTION = "How much of a policy's success is left when one thing about the environment is made harder?"
 KINDS: Sequence[tuple[str, tuple[Disturbance, ...]]] = (

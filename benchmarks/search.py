@@ -333,7 +333,7 @@ def go_shopping(width: int, layers: int) -> Shopping:
     from treeagent.generators.chat import ChatFormat
     from treeagent.generators.config import ScratchConfig
     from treeagent.generators.scratch import random_model, train_tokenizer
-    from treeagent.stages.demonstrate import demonstrate
+    from treeagent.pipeline.demonstrate import demonstrate
 
     class ReplayedShop(ShopEnv):
         snapshot_kind = "replay"

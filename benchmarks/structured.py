@@ -23,11 +23,11 @@ from pathlib import Path
 from benchmarks.command import own_tasks, parser, record_of, settings_of
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import RunConfig, load_config
-from treeagent.run.folder import Run
-from treeagent.run.progress import QuietProgress
-from treeagent.stages.build import env_dynamics, environment, load_actors, tasks_at
-from treeagent.stages.play import execute
-from treeagent.stages.warm_start import warm_start
+from treeagent.pipeline.build import env_dynamics, environment, load_actors, tasks_at
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.play import execute
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.warm_start import warm_start
 from treeagent.types import Policy, Proposal, State
 
 QUESTION = "Does it help to hold turns to their format while they are sampled?"

@@ -31,23 +31,23 @@ from benchmarks.ladders import LADDERS, Rung
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.generators.config import ActionSource
-from treeagent.report.anytime import moments
-from treeagent.run.folder import Run
-from treeagent.run.progress import QuietProgress
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.build import environment, tasks_at
+from treeagent.pipeline.collect import BatchJob, collect
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.report.anytime import moments
+from treeagent.pipeline.update import fit_base
+from treeagent.pipeline.warm_start import warm_start
 from treeagent.search.config import ABMCTSConfig, BeamConfig, RebaseConfig
 from treeagent.search.limits import Limits
 from treeagent.search.node import Spent, Tree, reaches
 from treeagent.search.record import from_record
-from treeagent.stages.build import environment, tasks_at
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, collect
-from treeagent.stages.update import fit_base
-from treeagent.stages.warm_start import warm_start
 from treeagent.store import read_as
 from treeagent.types import Split
 from treeagent.views.signal import signal_figures, value_signal
-from treeagent.workers.processes import run_jobs
 
 QUESTION = "From which horizon on does tree search beat independent samples, with a policy that learnt?"
 _MOST_STEPS = 400

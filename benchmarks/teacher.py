@@ -26,19 +26,19 @@ from benchmarks.updates import config_of, settings_digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig
+from treeagent.contrib.hindsight.hindsight import prompt_with_note
 from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.learners.config import DistilConfig, SFTConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.sft import train_sft
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.progress import QuietProgress
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.build import make_chat, make_policy, value_head
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.update import greedy_success
 from treeagent.search.node import Edge, Tree, finished_paths, path_logprob, path_return, succeeds
-from treeagent.stages.build import make_chat, make_policy, value_head
-from treeagent.stages.evaluate import evaluate
-from treeagent.stages.hindsight import prompt_with_note
-from treeagent.stages.update import greedy_success
 from treeagent.views.policy import Candidate, PolicyRow
 from treeagent.views.tokens import TokenRow, turn_tokens
 from treeagent.world_model.transition import call_text

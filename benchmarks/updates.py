@@ -45,13 +45,13 @@ from typing import Any
 from benchmarks.command import limits_of, own_tasks, record_of, search_figures, settings_of, start_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import Method, Mode, RunConfig, load_config
-from treeagent.run.folder import COLLECTED, Run, changed_settings
-from treeagent.run.progress import QuietProgress
-from treeagent.run.recipes import find_recipe
-from treeagent.stages.evaluate import evaluate
-from treeagent.stages.search import collect
-from treeagent.stages.update import learn
-from treeagent.workers.machine import fit_to_machine
+from treeagent.pipeline.collect import collect
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import COLLECTED, Run, changed_settings
+from treeagent.pipeline.machine import fit_to_machine
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.update import learn
 
 QUESTION = "Which update of the same trees leads to the highest greedy success?"
 PLAIN = ("update.dpo.loss_type=['sigmoid']", "update.dpo.loss_weights=[1.0]")

@@ -34,7 +34,7 @@ from treeagent.learners.batches import pad
 from treeagent.learners.common import Model
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.packed import pack, packed_inputs
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import from_record

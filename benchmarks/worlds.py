@@ -21,10 +21,10 @@ from pathlib import Path
 from benchmarks.command import record_of, settings_of, starting
 from benchmarks.record import Row, digest
 from treeagent.config import RunConfig, load_config
-from treeagent.run.folder import Run
-from treeagent.run.progress import RichProgress
-from treeagent.stages.audit import audit_world
-from treeagent.stages.world import fit_world
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.world import fit_world
+from treeagent.pipeline.world_audit import audit_world
 
 QUESTION = "What does a world model gain from a pretrained base?"
 SHARED = ('world.free=["search","click[next >]"]', "world.max_new_tokens=256")

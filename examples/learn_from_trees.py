@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from treeagent.run.folder import Run
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.trees import read_trees
 from treeagent.views import PairConfig, preference_pairs
 
 

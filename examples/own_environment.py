@@ -13,10 +13,10 @@ from pathlib import Path
 from treeagent.config import load_config
 from treeagent.envs import Env, StepResult, ToolSpec, read_call, task_to_play
 from treeagent.loop import quickstart
-from treeagent.run.folder import Run
-from treeagent.run.outcomes import Row
-from treeagent.run.progress import Progress, RichProgress
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.outcomes import Row
+from treeagent.pipeline.progress import Progress, RichProgress
+from treeagent.pipeline.recipes import find_recipe
 from treeagent.types import Split, Task, ToolCall, UserError
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}

@@ -11,9 +11,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from treeagent.run.folder import Run
+from treeagent.pipeline.build import env_dynamics, environment, load_actors, with_split_steps
+from treeagent.pipeline.folder import Run
 from treeagent.search import best_path, make_search
-from treeagent.stages.build import env_dynamics, environment, load_actors, with_split_steps
 
 
 def main(run: str, checkpoint: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from treeagent.cli.app import app
-from treeagent.stages.build import close_environments
+from treeagent.pipeline.build import close_environments
 
 CONFIG = Path(__file__).parents[1] / "configs" / "debug.toml"
 """The recipe that runs all stages in the least time."""
@@ -60,7 +60,7 @@ def forget() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the end of a process would close these files
         for name, module in list(sys.modules.items()):
-            if name.startswith(("treeagent.stages.", "treeagent.imagination.")):
+            if name.startswith(("treeagent.pipeline.", "treeagent.contrib.")):
                 for cached in vars(module).values():
                     if hasattr(cached, "cache_clear") and hasattr(cached, "cache_info"):
                         cached.cache_clear()

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import distributed
 
-from treeagent.run.metrics import Emit
+from treeagent.pipeline.metrics import Emit
 from treeagent.types import UserError
 
 

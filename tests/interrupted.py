@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from treeagent.run.progress import Advance, QuietProgress
+from treeagent.pipeline.progress import Advance, QuietProgress
 
 
 @dataclass

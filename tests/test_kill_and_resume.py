@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command import CONFIG, PROGRAM
 
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 from treeagent.store import digest, read_as
 
 KILLS = 20

@@ -10,10 +10,10 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.config import load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.run.folder import COLLECTED
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import COLLECTED
 from treeagent.search.node import Node
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, search_batch
 from treeagent.types import Message
 
 SETTINGS = [

@@ -9,7 +9,7 @@ import pytest
 
 from treeagent.cli.envs import find
 from treeagent.envs import example
-from treeagent.run.progress import QuietProgress
+from treeagent.pipeline.progress import QuietProgress
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = [

@@ -19,7 +19,7 @@ from treeagent.config import (
     load_config,
 )
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
-from treeagent.report.settings import settings_markdown, settings_rows
+from treeagent.pipeline.report.settings import settings_markdown, settings_rows
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.types import UserError

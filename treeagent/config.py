@@ -19,9 +19,10 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from treeagent.envs.approval import Approve
-from treeagent.envs.disturbed import Disturbance
-from treeagent.envs.shield import Shield
+from treeagent.contrib.guards.approval import Approve
+from treeagent.contrib.guards.disturbed import Disturbance
+from treeagent.contrib.guards.shield import Shield
+from treeagent.contrib.judging.config import ASSESSED, HIDDEN, RESERVED, RewardsConfig
 from treeagent.generators.config import (
     LOCAL_SERVER,
     ActionSource,
@@ -43,7 +44,6 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.rewards.config import ASSESSED, HIDDEN, RESERVED, RewardsConfig
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
 from treeagent.store import regular

@@ -11,12 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from treeagent.config import RunConfig
-from treeagent.report.page import report
-from treeagent.run.folder import Run
-from treeagent.run.outcomes import Row
-from treeagent.run.progress import LockedProgress, Progress, Stage
-from treeagent.stages.evaluate import evaluate
-from treeagent.stages.rounds import (
+from treeagent.pipeline.collect import collect
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.outcomes import Row
+from treeagent.pipeline.processes import in_background
+from treeagent.pipeline.progress import LockedProgress, Progress, Stage
+from treeagent.pipeline.report.page import report
+from treeagent.pipeline.rounds import (
     RoundHistory,
     audit_before_round,
     begin,
@@ -26,10 +28,8 @@ from treeagent.stages.rounds import (
     update_round,
     warn_failed,
 )
-from treeagent.stages.search import collect
-from treeagent.stages.update import fit_base, update, updating_worker
-from treeagent.stages.warm_start import warm_start
-from treeagent.workers.processes import in_background
+from treeagent.pipeline.update import fit_base, update, updating_worker
+from treeagent.pipeline.warm_start import warm_start
 
 
 def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:

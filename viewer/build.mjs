@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = join(here, "../treeagent/report/viewer");
+const target = join(here, "../treeagent/contrib/viewer");
 const entries = { viewer: "src/main.tsx", review: "src/review.tsx" };
 
 const { outputFiles } = await build({

@@ -9,8 +9,8 @@ from benchmarks.estimates import Estimate, estimate
 from benchmarks.pages.tables import decimal, markdown, spread
 from benchmarks.record import Result, Row
 from treeagent.config import load_config
-from treeagent.run.recipes import find_recipe
-from treeagent.stages.build import environment
+from treeagent.pipeline.build import environment
+from treeagent.pipeline.recipes import find_recipe
 
 _GROUPS = {"4 steps": range(1, 5), "5": range(5, 6), "6": range(6, 7), "7 to 10": range(7, 11), "more": range(11, 99)}
 

@@ -14,11 +14,11 @@ from toy_llama import CONFIG, plain_logprobs, tokenizer
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
 from treeagent.agent.checkpoint import load_checkpoint
-from treeagent.agent.gguf import import_gguf
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.cli.preflight import require_whole_vocabulary
 from treeagent.config import RunConfig, load_config
+from treeagent.contrib.gguf.files import import_gguf
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv
 from treeagent.generators.base import Failure, SampleRequest

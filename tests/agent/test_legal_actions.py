@@ -21,6 +21,8 @@ from treeagent.generators.config import ActionSource
 from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.build import leaf_value
+from treeagent.pipeline.play import execute
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
@@ -29,8 +31,6 @@ from treeagent.search.node import Tree, path_logprob
 from treeagent.search.puct import given_edges, merge_key
 from treeagent.search.record import from_record, to_record
 from treeagent.search.values import MixedValue
-from treeagent.stages.build import leaf_value
-from treeagent.stages.play import execute
 from treeagent.types import Action, Estimate, Message, Proposal, State, Task, ToolCall, Transition
 
 CHAT = ChatFormat(tokenizer())

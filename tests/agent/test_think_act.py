@@ -25,13 +25,13 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import ReAct
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import CHAT_TEMPLATE, PAD, ROLES, STOP, random_model, train_tokenizer
+from treeagent.pipeline.build import greedy, with_split_steps
+from treeagent.pipeline.demonstrate import demonstrate, tokenise
+from treeagent.pipeline.play import execute
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
-from treeagent.stages.build import greedy, with_split_steps
-from treeagent.stages.demonstrate import demonstrate, tokenise
-from treeagent.stages.play import execute
 from treeagent.types import Action, Message, Proposal, State, Task, Transition
 from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
 from treeagent.views.imitation import ImitationConfig, imitation_rows

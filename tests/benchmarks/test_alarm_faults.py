@@ -14,7 +14,7 @@ from benchmarks.planted import PAID, PaidStore, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
 from treeagent.envs.shop import ShopOptions
-from treeagent.run.folder import Run, RunError
+from treeagent.pipeline.folder import Run, RunError
 
 TINY = [
     "warm_start.episodes=300", "warm_start.tasks=150", "warm_start.training.max_steps=40", "collect.tasks=16",

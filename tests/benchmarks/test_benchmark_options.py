@@ -9,7 +9,7 @@ from benchmarks.command import add_rounds, options_digest, own_tasks, repeating,
 from benchmarks.learning import Learnt, arguments_of, recipe_path
 from benchmarks.record import digest, recording
 from treeagent.config import load_config
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.recipes import find_recipe
 
 
 @pytest.mark.parametrize("recipe", ["adapt", "flat_grpo"])

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.imagined_plans import ARMS, config_of, settings_digest
 from treeagent.config import load_config
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 
 
 @pytest.mark.parametrize("arm", ARMS)

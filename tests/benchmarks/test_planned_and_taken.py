@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.plan import compare_costs
-from treeagent.run.cost import StageCost
+from treeagent.contrib.plan.cost import StageCost
 
 
 def test_ratios_are_of_what_both_sides_know() -> None:

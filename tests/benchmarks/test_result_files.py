@@ -25,7 +25,7 @@ from benchmarks.record import (
     this_session,
     write,
 )
-from treeagent.run.outcomes import Outcome
+from treeagent.pipeline.outcomes import Outcome
 from treeagent.search.node import Budget
 from treeagent.types import UserError
 

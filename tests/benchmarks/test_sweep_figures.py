@@ -12,7 +12,7 @@ from treeagent.config import load_config
 from treeagent.envs import make_env
 from treeagent.envs.planning import PlanningEnv
 from treeagent.envs.planning.planner import Planner
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.recipes import find_recipe
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search

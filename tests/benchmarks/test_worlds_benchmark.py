@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.worlds import ARMS, config_of
 from treeagent.config import load_config
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 
 
 @pytest.mark.parametrize("arm", ARMS)

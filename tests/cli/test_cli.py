@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 from treeagent.cli.app import Commands, app
 from treeagent.cli.options import checkpoint_and_overrides, find_checkpoint
 from treeagent.config import RunConfig, load_config
+from treeagent.contrib.people.marks import append_mark, new_mark
 from treeagent.envs.example import Example
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import train_tokenizer
-from treeagent.marks import append_mark, new_mark
-from treeagent.run.folder import Run
+from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import digest, write_atomic, write_shard
@@ -183,7 +183,7 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for package in ("ray", "vllm"):
         monkeypatch.setitem(sys.modules, package, None)
-    for module in ("treeagent.generators.vllm", "treeagent.workers.ray"):
+    for module in ("treeagent.generators.vllm", "treeagent.contrib.scale.ray"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     told = sentence(command, "--out", tmp_path / "run", 'adapt.methods=["dpo"]', *settings)
     assert all(name in told for name in named), told

@@ -10,9 +10,9 @@ from treeagent.envs import Env, EnvDynamics, ToolSpec
 from treeagent.envs.base import StepResult, task_to_play
 from treeagent.envs.calls import as_call, read_call, text_tool
 from treeagent.generators.formats import Format, make_grammar
+from treeagent.pipeline.demonstrate import demonstrate
+from treeagent.pipeline.formats import check_formats
 from treeagent.search.node import Tree, solved
-from treeagent.stages.demonstrate import demonstrate
-from treeagent.stages.formats import check_formats
 from treeagent.types import Split, Task, ToolCall
 
 INTEGER = {"type": "integer"}

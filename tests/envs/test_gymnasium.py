@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from treeagent.contrib.worlds.frozenlake import FrozenLakeEnv, FrozenLakeOptions, shortest_way
 from treeagent.envs import Forkable, WorkerEnv, check_env, make_env
-from treeagent.envs.adapters.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.envs.check import check_tasks
-from treeagent.envs.frozenlake import FrozenLakeEnv, FrozenLakeOptions, shortest_way
+from treeagent.envs.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.types import Task, ToolCall, UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")

@@ -8,9 +8,9 @@ import pytest
 from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.cli.envs import find
+from treeagent.contrib.guards.shield import ShieldedEnv
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import Ends
-from treeagent.envs.shield import ShieldedEnv
 from treeagent.envs.worker import WorkerEnv
 from treeagent.types import ToolCall
 

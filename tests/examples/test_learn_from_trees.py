@@ -8,7 +8,7 @@ from hand_trees import hand_tree, random_tree
 from safetensors.torch import load_file
 
 from treeagent.config import RunConfig
-from treeagent.run.folder import COLLECTED, Run
+from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard

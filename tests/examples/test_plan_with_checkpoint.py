@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.run.folder import Run
-from treeagent.stages.build import environment
+from treeagent.pipeline.build import environment
+from treeagent.pipeline.folder import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plan_with_checkpoint.py"
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_llama import FirstLetter, head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
-from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
+from treeagent.contrib.methods.critic import LMCritic
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator

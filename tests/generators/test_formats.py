@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from template_families import FAMILIES, family
 
 from treeagent.config import PolicyConfig, RunConfig
+from treeagent.contrib.worlds.frozenlake import FrozenLakeEnv
+from treeagent.contrib.worlds.sql import SqlEnv
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.envs.frozenlake import FrozenLakeEnv
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.envs.sql import SqlEnv
 from treeagent.generators.formats import Format, make_grammar, written_in
 from treeagent.generators.grammar import Grammar, JsonAction, ReAct, openai_tools
 from treeagent.generators.tag_calls import TagCalls
 from treeagent.generators.tool_calls import ToolCalls
+from treeagent.pipeline.build import conversation, known_tools
+from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.stages.build import conversation, known_tools
-from treeagent.stages.demonstrate import demonstrate
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 JSON, HERMES, LLAMA, MISTRAL = JsonAction(), ToolCalls("hermes"), ToolCalls("llama"), ToolCalls("mistral")

@@ -29,16 +29,16 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.run.folder import COLLECTED, Run
-from treeagent.run.progress import QuietProgress
-from treeagent.run.trees import read_trees
+from treeagent.pipeline.build import load_actors
+from treeagent.pipeline.collect import BatchJob, collect, search_batch
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, finished_paths
-from treeagent.stages.build import load_actors
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, collect, search_batch
 from treeagent.types import Action, Message, State, Task, Transition, UserError
 from treeagent.world_model.remote import RemoteWriter
 

@@ -29,10 +29,10 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.generators.tag_calls import TagCalls
-from treeagent.run.folder import COLLECTED
-from treeagent.run.trees import read_trees
-from treeagent.stages.build import conversation, known_tools
-from treeagent.stages.search import BatchJob, search_batch
+from treeagent.pipeline.build import conversation, known_tools
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.folder import COLLECTED
+from treeagent.pipeline.trees import read_trees
 from treeagent.types import Message, State, Task, ToolCall, UserError
 
 

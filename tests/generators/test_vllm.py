@@ -31,12 +31,12 @@ from treeagent.config import load_config
 from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
-from treeagent.imagination.load import world_model
 from treeagent.learners.lora import with_adapter
-from treeagent.run.folder import Run
-from treeagent.run.trees import read_trees
-from treeagent.stages.search import batches, search_batch
-from treeagent.stages.update import greedy_success
+from treeagent.pipeline.collect import batches, search_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imagination import world_model
+from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.update import greedy_success
 from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
 

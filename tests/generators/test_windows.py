@@ -16,7 +16,7 @@ from treeagent.generators.attention import Window
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import TESTED, LocalGenerator
 from treeagent.learners.value import _states
-from treeagent.stages.build import value_head
+from treeagent.pipeline.build import value_head
 from treeagent.types import UserError
 from treeagent.views.tokens import TokenRow
 

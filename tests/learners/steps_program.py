@@ -16,6 +16,7 @@ import torch
 from accelerate import PartialState
 from tiny import advantage_rows, make_model, make_tokenizer, pairs, policy_rows, token_rows, weights
 
+from treeagent.contrib.scale.sharding import sharing
 from treeagent.generators.config import LoraConfig
 from treeagent.learners.common import Model
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
@@ -24,7 +25,6 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.sharding import sharing
 from treeagent.learners.watch import TrainingDiverged
 
 torch.set_num_threads(1)

@@ -20,9 +20,9 @@ from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.sft import train_sft
-from treeagent.run.recipes import find_recipe
+from treeagent.pipeline.recipes import find_recipe
+from treeagent.pipeline.rows import informative, scored_rows
 from treeagent.search.node import Edge, Node, Tree, return_spread
-from treeagent.stages.rows import informative, scored_rows
 from treeagent.types import Action, Message, State, Task
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs

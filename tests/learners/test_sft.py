@@ -8,11 +8,11 @@ from tiny import HIDDEN, logprobs, token_rows, weights
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.agent.value_head import ValueHead
+from treeagent.contrib.early_experience.rows import world_rows
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import train_sft
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
-from treeagent.views.early_experience import world_rows
 from treeagent.views.tokens import TokenRow
 
 ONE_STEP = SFTConfig(max_steps=1, batch_size=8, log_every=1)

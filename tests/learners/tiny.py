@@ -16,7 +16,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from treeagent.learners.sharding import whole
+from treeagent.contrib.scale.sharding import whole
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.pairs import Continuation, PreferencePair
 from treeagent.views.policy import Candidate, PolicyRow

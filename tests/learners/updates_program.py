@@ -17,6 +17,7 @@ from tiny import HIDDEN, make_model, make_tokenizer, pairs, token_rows, weights
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
+from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
@@ -25,7 +26,6 @@ from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.sharding import run_on_leader, sharing, whole_weights
 from treeagent.learners.value import fit_value
 
 torch.set_num_threads(1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from toy_search import AllPolicy, ConstantValue, Corridor, HashValue, Maze, TablePolicy, Treasure, digest, plain, task
 from written_world import InOrder, Written
 
-from treeagent.report.show import show_tree
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.report.show import show_tree
+from treeagent.pipeline.terminal import Terminal
 from treeagent.search.config import (
     ABMCTSConfig,
     BeamConfig,

@@ -10,10 +10,10 @@ import pytest
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, calls, digest, task
 from written_world import InOrder, Written, said, statistics
 
+from treeagent.contrib.methods.entropy_expand import EntropyExpand
 from treeagent.search.chains import BestOfN, Chains, RandomExpand
 from treeagent.search.config import ChainsConfig, SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.entropy_expand import EntropyExpand
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Tree, path_return
 from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value

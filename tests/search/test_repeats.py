@@ -8,12 +8,12 @@ from typing import Literal
 import pytest
 from toy_search import AllPolicy, after, begin, calls, grow, plain, task
 
+from treeagent.contrib.methods.lookahead import Lookahead
 from treeagent.search.chains import BestOfN
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.gumbel import is_explored
 from treeagent.search.limits import Limits
-from treeagent.search.lookahead import Lookahead
 from treeagent.search.methods import make_search
 from treeagent.search.node import Node, Tree, path_return
 from treeagent.search.record import from_record, to_record

@@ -19,17 +19,17 @@ from treeagent.envs.calls import text_tool
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.run.index import write_trees
-from treeagent.run.outcomes import Outcome, load_batch, save_batch
+from treeagent.pipeline.build import tasks_at
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.demonstrate import demonstrate
+from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.index import write_trees
+from treeagent.pipeline.outcomes import Outcome, load_batch, save_batch
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
 from treeagent.search.record import Record, from_record
-from treeagent.stages.build import tasks_at
-from treeagent.stages.demonstrate import demonstrate
-from treeagent.stages.evaluate import evaluate_batch
-from treeagent.stages.search import BatchJob, search_batch
 from treeagent.store import read_as
 from treeagent.types import Action, Message, Proposal, Split, State, Task, ToolCall, Unanswered
 

@@ -10,8 +10,8 @@ from hand_trees import hand_tree
 
 from treeagent.config import RunConfig, load_config, reaching_out
 from treeagent.envs import make_env
-from treeagent.run.folder import Run, RunError
-from treeagent.run.index import write_trees
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.index import write_trees
 from treeagent.types import UserError
 
 SETTINGS = [

@@ -17,10 +17,10 @@ from command import CONFIG, PROGRAM, treeagent
 from faulty_envs import STAIRS, TELLING, runs, stairs_task
 
 from treeagent.envs.worker import WorkerEnv
-from treeagent.run.metrics import Emit
+from treeagent.pipeline.metrics import Emit
+from treeagent.pipeline.processes import Processes
 from treeagent.store import digest, read_as
 from treeagent.types import WorkerLost
-from treeagent.workers.processes import Processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
@@ -233,7 +233,7 @@ def play(job: str, emit: Emit) -> None:
 
 def parent(then: str) -> str:
     return (
-        "from treeagent.workers.processes import Processes\n"
+        "from treeagent.pipeline.processes import Processes\n"
         "if __name__ == '__main__':\n"
         "    pool = Processes(2)\n"
         f"    {then}\n"

@@ -16,8 +16,8 @@ from command import treeagent
 from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.learners import checkpoints
-from treeagent.run.folder import Run, RunError
-from treeagent.run.outcomes import load_batch
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.outcomes import load_batch
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import CorruptShard, StoreError, read_as, write_shard

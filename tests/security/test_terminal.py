@@ -24,13 +24,13 @@ from rich.text import Text
 
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import Env, StepResult
-from treeagent.export.card import card
-from treeagent.report.fidelity import fidelity_json, fidelity_table
-from treeagent.report.gather import Alarm, Content
-from treeagent.report.html import write_report
-from treeagent.run.folder import Run
-from treeagent.run.progress import RichProgress
-from treeagent.run.terminal import Terminal, guard_streams
+from treeagent.pipeline.export.card import card
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.report.fidelity import fidelity_json, fidelity_table
+from treeagent.pipeline.report.gather import Alarm, Content
+from treeagent.pipeline.report.html import write_report
+from treeagent.pipeline.terminal import Terminal, guard_streams
 from treeagent.search.graph import write_graph
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record

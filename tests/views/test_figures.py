@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hand_trees import edge, hand_tree, node
 
-from treeagent.run.alarms import alarms, training_alarms, value_alarms
+from treeagent.pipeline.alarms import alarms, training_alarms, value_alarms
 from treeagent.search.node import Tree, return_spread
 from treeagent.types import Task
 from treeagent.views.figures import repetition, tree_figures

@@ -7,8 +7,8 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.generators.formats import Format, make_grammar
+from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search.node import Tree
-from treeagent.stages.demonstrate import demonstrate
 from treeagent.types import Message, Split
 from treeagent.views.transitions import transitions
 from treeagent.world_model.replay import ReplayBuffer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shop_steps import PAGE, RESULTS, experience, shop_steps
 
 from treeagent.config import load_config
-from treeagent.imagination.load import wording
+from treeagent.pipeline.imagination import wording
 from treeagent.types import Message
 from treeagent.world_model.trace import argument, reflection, target_line, trace
 from treeagent.world_model.transition import Experience

@@ -1,10 +1,10 @@
 """The agent: a language model as policy, value function and critic, and the checkpoint in which they are stored."""
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, merge, save_checkpoint
-from treeagent.agent.critic import LMCritic
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
+from treeagent.contrib.methods.critic import LMCritic
 
 __all__ = [
     "ChatPolicy",

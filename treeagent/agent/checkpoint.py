@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from treeagent.agent.gguf import stock
 from treeagent.agent.value_head import FOLDER, ValueHead
+from treeagent.contrib.gguf.files import stock
 from treeagent.generators.attention import context_of
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars

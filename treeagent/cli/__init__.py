@@ -7,9 +7,11 @@ import errno
 import sys
 from contextlib import suppress
 
-from treeagent.cli import data, envs, look, plan, reward, runs, world
+from treeagent.cli import data, envs, look, runs, world
 from treeagent.cli.app import app, print_error
-from treeagent.run.terminal import close_unwritable, guard_streams
+from treeagent.contrib.judging import cli as reward
+from treeagent.contrib.plan import cli as plan
+from treeagent.pipeline.terminal import close_unwritable, guard_streams
 
 __all__ = ["main"]
 

@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 from treeagent.visible import visible
 
 _UsageError: Any = typer.BadParameter.__base__

@@ -16,7 +16,7 @@ from treeagent.cli.options import (
     measured_in_hindsight,
     trusted_settings,
 )
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer()
 
@@ -46,10 +46,10 @@ def export(
     Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
     """
     from treeagent.config import load_config
-    from treeagent.export.dataset import export as write
-    from treeagent.export.views import USUAL
-    from treeagent.run.folder import Run, RunError
-    from treeagent.run.progress import RichProgress
+    from treeagent.pipeline.export.dataset import export as write
+    from treeagent.pipeline.export.views import USUAL
+    from treeagent.pipeline.folder import Run, RunError
+    from treeagent.pipeline.progress import RichProgress
 
     run = Run.open(run_folder)
     config = load_config(run_folder / "config.toml", overrides or ())
@@ -73,8 +73,8 @@ def push(run_folder: RunFolder, url: Url) -> None:
 
     Example: treeagent push runs/shop s3://bucket/shop
     """
-    from treeagent.run.folder import Run
-    from treeagent.run.mirror import Mirror
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.mirror import Mirror
 
     count = Mirror(url).push(Run.open(run_folder).path)
     Terminal().print(f"sent {count} files to {url}", soft_wrap=True)
@@ -86,7 +86,7 @@ def pull(url: Url, run_folder: RunFolder) -> None:
 
     Example: treeagent pull s3://bucket/shop runs/shop
     """
-    from treeagent.run.mirror import Mirror
+    from treeagent.pipeline.mirror import Mirror
 
     count = Mirror(url).pull(run_folder)
     Terminal().print(f"{count} files in {run_folder}", soft_wrap=True)
@@ -109,9 +109,9 @@ def rescore(
     """
     from treeagent.cli.options import require_trees
     from treeagent.config import config_difference
-    from treeagent.run.folder import COLLECTED, Run
-    from treeagent.run.progress import RichProgress
-    from treeagent.stages.rescore import rescore as write
+    from treeagent.contrib.judging.rescore import rescore as write
+    from treeagent.pipeline.folder import COLLECTED, Run
+    from treeagent.pipeline.progress import RichProgress
     from treeagent.types import UserError
 
     require_trees(run_folder, COLLECTED)
@@ -150,9 +150,9 @@ def traces(
     """
     from contextlib import closing
 
+    from treeagent.contrib.traces.traces import write_traces
     from treeagent.envs import make_env
-    from treeagent.export.traces import write_traces
-    from treeagent.run.folder import Run
+    from treeagent.pipeline.folder import Run
 
     run = Run.open(run_folder)
     environment = trusted_settings(run_folder, (), trust).environment
@@ -194,22 +194,22 @@ def import_file(
 
     Example: treeagent import chats.jsonl runs/chats --checkpoint Qwen/Qwen3-0.6B
     """
-    from treeagent.run.folder import RunError
+    from treeagent.pipeline.folder import RunError
 
     if out.exists():
         raise RunError(f"{out} exists: choose a new folder")
     if file.suffix == ".gguf":
         if overrides or config or checkpoint:
             raise RunError("settings and --checkpoint are of transcripts: leave them out for a GGUF file")
-        from treeagent.agent.gguf import import_gguf
+        from treeagent.contrib.gguf.files import import_gguf
 
         out.parent.mkdir(parents=True, exist_ok=True)
         Terminal().print(f"checkpoint in {import_gguf(file, out, dtype)}")
         return
 
     from treeagent.config import load_config
-    from treeagent.run.recipes import find_recipe
-    from treeagent.stages.imported import import_transcripts
+    from treeagent.pipeline.imported import import_transcripts
+    from treeagent.pipeline.recipes import find_recipe
 
     settings = [*([] if config else ["policy.format=tools"]), *(overrides or ())]
     chosen = load_config(find_recipe(config) if config else None, settings)

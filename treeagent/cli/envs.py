@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treeagent.cli.options import Trust, require_trusted_worlds
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.envs import Env
@@ -48,9 +48,9 @@ def list_envs() -> None:
 
     from rich.table import Table
 
+    from treeagent.contrib.worlds.adapters import PACKAGES
     from treeagent.envs import BUILT_IN, EXTRAS, env_class
-    from treeagent.envs.adapters import PACKAGES
-    from treeagent.run.recipes import first_sentence
+    from treeagent.pipeline.recipes import first_sentence
 
     table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
     for name in BUILT_IN:
@@ -133,7 +133,7 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
     from treeagent.envs.answers import checked_tools
     from treeagent.envs.check import Ends, check_env, check_tasks, first_tasks, measure_env
-    from treeagent.stages.formats import check_formats
+    from treeagent.pipeline.formats import check_formats
     from treeagent.types import Task, UserError
 
     tasks = first_tasks(checked, "train", count)

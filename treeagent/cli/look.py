@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from treeagent.cli.options import Hindsight, HindsightModel, RunFolder, Trust, measured_in_hindsight, require_trees
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:
-    from treeagent.rewards.judge import Judge
+    from treeagent.contrib.judging.judge import Judge
 
 app = typer.Typer()
 
@@ -21,8 +21,8 @@ def recipes() -> None:
 
     Example: treeagent recipes
     """
-    from treeagent.report.table import recipes_table
-    from treeagent.run.recipes import recipes as known
+    from treeagent.pipeline.recipes import recipes as known
+    from treeagent.pipeline.report.table import recipes_table
 
     Terminal().print(recipes_table(known()))
 
@@ -53,9 +53,9 @@ def show(
 
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
-    from treeagent.report.episodes import show_episodes
-    from treeagent.report.show import show_run, show_task
-    from treeagent.run.folder import Run, RunError
+    from treeagent.pipeline.folder import Run, RunError
+    from treeagent.pipeline.report.episodes import show_episodes
+    from treeagent.pipeline.report.show import show_run, show_task
     from treeagent.search.record import check_format
     from treeagent.store import digest as digest_of
     from treeagent.store import read_as
@@ -87,10 +87,10 @@ def verify(run_folder: RunFolder) -> None:
 
     Example: treeagent verify runs/shop
     """
-    from treeagent.run.folder import Run
-    from treeagent.run.progress import RichProgress
-    from treeagent.run.verify import require_episodes
-    from treeagent.run.verify import verify as check
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.progress import RichProgress
+    from treeagent.pipeline.verify_trees import require_episodes
+    from treeagent.pipeline.verify_trees import verify as check
     from treeagent.store import shards
 
     run = Run.open(run_folder)
@@ -129,7 +129,7 @@ def view(
 
     Example: treeagent view runs/shop --open
     """
-    from treeagent.report.viewer.follow import write_and_follow
+    from treeagent.contrib.viewer.follow import write_and_follow
 
     _, measure = measured_in_hindsight(run_folders[0], model, trust) if hindsight or model else ("", None)
 
@@ -156,8 +156,8 @@ def watch(
     """
     from contextlib import suppress
 
-    from treeagent.report.watch import watch as watch_run
-    from treeagent.run.folder import Run
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.report.watch import watch as watch_run
 
     with suppress(KeyboardInterrupt):
         watch_run(Run.open(run_folder), Terminal(), once=once)
@@ -189,9 +189,9 @@ def report(
 
     Example: treeagent report runs/seed0 runs/seed1
     """
-    from treeagent.report.compare import write_comparison
-    from treeagent.report.page import report as write_page
-    from treeagent.run.folder import Run, RunError
+    from treeagent.pipeline.folder import Run, RunError
+    from treeagent.pipeline.report.compare import write_comparison
+    from treeagent.pipeline.report.page import report as write_page
 
     folders = [Path(word) for word in words if "=" not in word or Path(word).is_dir()]
     judge = _rating_judge([word for word in words if Path(word) not in folders], folders)
@@ -211,7 +211,7 @@ def report(
 def _rating_judge(overrides: Sequence[str], folders: Sequence[Path]) -> "Judge | None":
     """Return the judge of a comparison, or None without settings. Its replies are stored with the first run."""
     from treeagent.config import load_config
-    from treeagent.run.folder import Run, RunError
+    from treeagent.pipeline.folder import Run, RunError
 
     if not folders:
         raise RunError("no folder of a run is given: name one or more before the settings")
@@ -220,7 +220,7 @@ def _rating_judge(overrides: Sequence[str], folders: Sequence[Path]) -> "Judge |
     strange = [each for each in overrides if not each.startswith("rewards.judge")]
     if strange:
         raise RunError(f"{strange[0]!r} is no folder, and of the settings a report reads rewards.judge alone")
-    from treeagent.stages.judging import judge_of
+    from treeagent.contrib.judging.assess import judge_of
 
     return judge_of(load_config(None, overrides).rewards, Run.open(folders[0]).path, "compare")
 
@@ -239,7 +239,7 @@ def settings(
     """
     from rich.table import Column, Table
 
-    from treeagent.report.settings import settings_markdown, settings_rows
+    from treeagent.pipeline.report.settings import settings_markdown, settings_rows
 
     if markdown:
         Terminal(soft_wrap=True).print(settings_markdown(), end="")
@@ -265,10 +265,10 @@ def review(
 
     Example: treeagent review runs/shop --who ada
     """
-    from treeagent.marks import FILE, read_marks
-    from treeagent.review.queue import review_queue
-    from treeagent.review.server import Review, ReviewServer
-    from treeagent.run.folder import Run, RunError
+    from treeagent.contrib.people.marks import FILE, read_marks
+    from treeagent.contrib.people.queue import review_queue
+    from treeagent.contrib.people.server import Review, ReviewServer
+    from treeagent.pipeline.folder import Run, RunError
 
     run = Run.open(run_folder)
     read_marks(run.path / FILE)  # raises here, before the server starts, if the file is damaged
@@ -301,8 +301,8 @@ def marks(
     from rich.table import Column, Table
     from rich.text import Text
 
-    from treeagent.marks import FILE, agreement, append_mark, effective_marks, new_mark, read_marks
-    from treeagent.run.folder import Run, RunError
+    from treeagent.contrib.people.marks import FILE, agreement, append_mark, effective_marks, new_mark, read_marks
+    from treeagent.pipeline.folder import Run, RunError
     from treeagent.visible import visible
 
     file = Run.open(run_folder).path / FILE
@@ -346,7 +346,7 @@ def approve(
 
     from rich.text import Text
 
-    from treeagent.envs.approval import Answer, answer, waiting
+    from treeagent.contrib.guards.approval import Answer, answer, waiting
     from treeagent.visible import visible
 
     console, name, is_waiting = Terminal(soft_wrap=True), _name(who), False

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.preflight import Use
     from treeagent.config import Method, RunConfig
-    from treeagent.run.folder import Run
-    from treeagent.run.times import TimedProgress
+    from treeagent.contrib.plan.times import TimedProgress
+    from treeagent.pipeline.folder import Run
     from treeagent.search.node import Tree
 
 
@@ -113,7 +113,7 @@ def open_run(
         UserError: as ``require_trust`` and ``preflight.require``.
     """
     from treeagent.config import load_config
-    from treeagent.run.recipes import find_recipe
+    from treeagent.pipeline.recipes import find_recipe
 
     runs = [options.out] if options.resume else []
     if tree_source is not None:
@@ -136,13 +136,13 @@ def open_run(
     require_trusted_worlds(config, options.trust)
 
     from treeagent.cli.preflight import require
-    from treeagent.report.show import show_alarms
-    from treeagent.run.folder import Run
-    from treeagent.run.mirror import Mirror, mirrored
-    from treeagent.run.progress import RichProgress
-    from treeagent.run.times import TIMES, TimedProgress
-    from treeagent.run.trackers import tracked
-    from treeagent.workers.machine import fit_to_machine
+    from treeagent.contrib.plan.times import TIMES, TimedProgress
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.machine import fit_to_machine
+    from treeagent.pipeline.mirror import Mirror, mirrored
+    from treeagent.pipeline.progress import RichProgress
+    from treeagent.pipeline.report.show import show_alarms
+    from treeagent.pipeline.trackers import tracked
 
     methods = learns(config)
     require(config, uses, methods, checkpoint)
@@ -172,7 +172,7 @@ def open_run(
 def _fetch(url: str, folder: Path) -> None:
     """Pull the run that lies at an address, if one does."""
     if url:
-        from treeagent.run.mirror import Mirror
+        from treeagent.pipeline.mirror import Mirror
 
         mirror = Mirror(url)
         if mirror.files():
@@ -236,7 +236,7 @@ def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | 
 
 
 def find_checkpoint(name: str) -> Path:
-    from treeagent.run.folder import RunError
+    from treeagent.pipeline.folder import RunError
 
     path = Path(name)
     if path.is_dir():
@@ -264,7 +264,7 @@ def _may_be_hub_name(name: str) -> bool:
 
 def require_trees(folder: Path, kind: str = "") -> None:
     """Check that the run has shards whose names begin with ``kind``."""
-    from treeagent.run.folder import RunError
+    from treeagent.pipeline.folder import RunError
     from treeagent.store import shard_names
 
     if not any(name.startswith(kind) for name in shard_names(folder / "trees")):
@@ -272,7 +272,7 @@ def require_trees(folder: Path, kind: str = "") -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    from treeagent.report.table import print_results
+    from treeagent.pipeline.report.table import print_results
 
     print_results(rows, Terminal())
 
@@ -291,8 +291,8 @@ def measured_in_hindsight(
     """
     config = trusted_settings(run_folder, overrides, trust)
 
-    from treeagent.run.folder import Run, checkpoint_name
-    from treeagent.stages.hindsight import hindsight, searching_policy
+    from treeagent.contrib.hindsight.hindsight import hindsight, searching_policy
+    from treeagent.pipeline.folder import Run, checkpoint_name
 
     checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder), "--model")
     return checkpoint_name(checkpoint, run_folder), hindsight(checkpoint, config)

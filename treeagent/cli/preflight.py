@@ -11,17 +11,17 @@ from typing import Literal, get_args
 
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
+from treeagent.contrib.judging.audit import require_cap
+from treeagent.contrib.judging.components import read_rules, require_names
+from treeagent.contrib.scale.launch import check_accelerate_config
 from treeagent.envs import ShieldedEnv, make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env, SnapshotKind
 from treeagent.envs.worker import kind_in_worker
-from treeagent.imagination.load import require_world, with_planning_world
-from treeagent.rewards.audit import require_cap
-from treeagent.rewards.components import read_rules, require_names
-from treeagent.run.folder import RunError
-from treeagent.run.trackers import require_trackers
+from treeagent.pipeline.folder import RunError
+from treeagent.pipeline.imagination import require_world, with_planning_world
+from treeagent.pipeline.trackers import require_trackers
 from treeagent.types import Split, UserError
-from treeagent.workers.launch import check_accelerate_config
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
 """Parts of a command that use tasks, named after the section of the settings that determines their number."""
@@ -68,7 +68,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         require_cap(config.rewards, config.search.learned_weight)
         read_rules(config.rewards)
         if config.rewards.judge and config.rewards.judge.tools:
-            from treeagent.stages.judging import judge_tools
+            from treeagent.contrib.judging.assess import judge_tools
 
             judge_tools(config.rewards, env)
         if config.rewards.judge and config.rewards.judge.url:
@@ -84,7 +84,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 def _require_engines(config: RunConfig) -> None:
     """Import the modules of the engines. Each raises an error that names its package if that is missing."""
     if config.engine == "ray":
-        import_module("treeagent.workers.ray")
+        import_module("treeagent.contrib.scale.ray")
     elif config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
     if config.policy.is_structured:

@@ -21,7 +21,7 @@ from treeagent.cli.options import (
     print_rows,
     require_trees,
 )
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.preflight import Use
@@ -49,7 +49,7 @@ def quickstart(
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
     with open_run(options, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
-        from treeagent.workers.processes import shared_workers
+        from treeagent.pipeline.processes import shared_workers
 
         with shared_workers(run.config):
             print_rows(loop.quickstart(run.config, run, progress))
@@ -75,8 +75,8 @@ def collect(
     checkpoint_path = find_checkpoint(checkpoint)
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["collect"], checkpoint=checkpoint_path) as (run, progress):
-        from treeagent.run.progress import Stage
-        from treeagent.stages.search import collect as search_tasks
+        from treeagent.pipeline.collect import collect as search_tasks
+        from treeagent.pipeline.progress import Stage
 
         progress.plan([Stage("search", 1)])
         search_tasks(run.config, run, progress, checkpoint_path)
@@ -113,7 +113,7 @@ def train(
     options = Given(config, settings, seed, engine, out, resume, trust)
     with open_run(options, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
-        from treeagent.workers.processes import shared_workers
+        from treeagent.pipeline.processes import shared_workers
 
         with shared_workers(run.config):
             print_rows(loop.train(run.config, run, progress, start))
@@ -147,16 +147,16 @@ def update(
 
     Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
-    from treeagent.run.folder import COLLECTED
+    from treeagent.pipeline.folder import COLLECTED
 
     checkpoint_path = find_checkpoint(checkpoint)
     require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.cli.preflight import require_whole_vocabulary
-        from treeagent.run.folder import Run
-        from treeagent.run.progress import Stage
-        from treeagent.stages.update import update as update_policy
+        from treeagent.pipeline.folder import Run
+        from treeagent.pipeline.progress import Stage
+        from treeagent.pipeline.update import update as update_policy
 
         progress.plan([Stage("update", 1, (method,))])
         source = Run.open(trees) if trees else None
@@ -190,14 +190,14 @@ def evaluate(
     """
     checkpoint_path = find_checkpoint(checkpoint)
     if suite == "full":
-        from treeagent.envs.disturbed import Disturbance
+        from treeagent.contrib.guards.disturbed import Disturbance
 
         overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
-        from treeagent.run.progress import Stage
-        from treeagent.stages.evaluate import evaluate as evaluate_policies
-        from treeagent.stages.evaluate import evaluate_disturbed
+        from treeagent.pipeline.evaluate import evaluate as evaluate_policies
+        from treeagent.pipeline.evaluate import evaluate_disturbed
+        from treeagent.pipeline.progress import Stage
 
         disturbed = len(run.config.evaluate.suite)
         harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
@@ -205,6 +205,6 @@ def evaluate(
         evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
         print_rows(evaluate_policies(run.config, run, progress, evaluations))
         if run.config.evaluate.suite:
-            from treeagent.report.suite import print_suite
+            from treeagent.contrib.suite.report import print_suite
 
             print_suite(evaluate_disturbed(run.config, run, progress, evaluations), Terminal())

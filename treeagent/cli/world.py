@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from treeagent.cli.options import Overrides, RunFolder, Trust, require_trust, require_trusted_worlds
-from treeagent.run.terminal import Terminal
+from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer(help="Fit a world model to a run's steps, and audit it on held-out tasks.", no_args_is_help=True)
 
@@ -28,10 +28,10 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     Example: treeagent world fit runs/shop --config world
     """
     from treeagent.config import load_config
-    from treeagent.run.folder import Run
-    from treeagent.run.progress import RichProgress
-    from treeagent.run.recipes import find_recipe
-    from treeagent.stages.world import fit_world
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.progress import RichProgress
+    from treeagent.pipeline.recipes import find_recipe
+    from treeagent.pipeline.world import fit_world
 
     own = Run.open(run_folder).path / "config.toml"
     require_trust(own, overrides or (), trust)
@@ -56,10 +56,10 @@ def evaluate(
 
     Example: treeagent world eval runs/shop --json
     """
-    from treeagent.imagination.load import world_of
-    from treeagent.report.fidelity import fidelity_json, fidelity_table
-    from treeagent.run.folder import Run
-    from treeagent.stages.audit import audit_world
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.imagination import world_of
+    from treeagent.pipeline.report.fidelity import fidelity_json, fidelity_table
+    from treeagent.pipeline.world_audit import audit_world
 
     run = Run.open(run_folder)
     for file in (run.path / "config.toml", run.path / "world.toml"):

@@ -19,7 +19,8 @@ environment, and ``treeagent envs check module:Class`` checks yours.
   ``EnvCrashed``). ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and limits the bytes of observations.
 """
 
-from treeagent.envs.approval import Approve
+from treeagent.contrib.guards.approval import Approve
+from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.envs.asynchronous import AsyncEnv, WaitingEnv
 from treeagent.envs.base import (
     Demonstrator,
@@ -38,7 +39,6 @@ from treeagent.envs.dynamics import EnvDynamics
 from treeagent.envs.forks import Forkable, Mark, ReplayDivergence
 from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
 from treeagent.envs.pool import EnvPool
-from treeagent.envs.shield import Shield, ShieldedEnv
 from treeagent.envs.visit import CallRefused, ToolEnv, VisitEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 

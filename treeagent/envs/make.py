@@ -16,18 +16,18 @@ from treeagent.types import UserError
 
 BUILT_IN = {
     "shop": "treeagent.envs.shop:ShopEnv",
-    "textworld": "treeagent.envs.textworld:TextWorldEnv",
-    "frozenlake": "treeagent.envs.frozenlake:FrozenLakeEnv",
-    "minigrid": "treeagent.envs.minigrid:MiniGridEnv",
-    "sql": "treeagent.envs.sql:SqlEnv",
-    "python": "treeagent.envs.python:PythonEnv",
-    "qa": "treeagent.envs.qa:QaEnv",
-    "sokoban": "treeagent.envs.sokoban:SokobanEnv",
-    "miniwob": "treeagent.envs.miniwob:MiniWoBEnv",
-    "alfworld": "treeagent.envs.alfworld:AlfworldEnv",
+    "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
+    "frozenlake": "treeagent.contrib.worlds.frozenlake:FrozenLakeEnv",
+    "minigrid": "treeagent.contrib.worlds.minigrid:MiniGridEnv",
+    "sql": "treeagent.contrib.worlds.sql:SqlEnv",
+    "python": "treeagent.contrib.worlds.python:PythonEnv",
+    "qa": "treeagent.contrib.worlds.qa:QaEnv",
+    "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
+    "miniwob": "treeagent.contrib.worlds.miniwob:MiniWoBEnv",
+    "alfworld": "treeagent.contrib.worlds.alfworld:AlfworldEnv",
     "planning": "treeagent.envs.planning:PlanningEnv",
     "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
-    "imagined": "treeagent.imagination.env:WorldEnv",
+    "imagined": "treeagent.pipeline.imagined_env:WorldEnv",
 }
 
 EXTRAS = {

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from treeagent.contrib.servers.servers import REFUSED, Server, Servers
 from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
 from treeagent.generators.config import RemoteConfig
-from treeagent.generators.servers import REFUSED, Server, Servers
 from treeagent.types import Message, UserError, storable
 
 if TYPE_CHECKING:  # importing ``servers`` reports a missing package

@@ -19,11 +19,11 @@ from treeagent.generators.config import LoraConfig
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, RewardModelConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
+    from treeagent.contrib.judging.reward_learner import train_reward
     from treeagent.learners.distil import train_distil
     from treeagent.learners.dpo import train_dpo
     from treeagent.learners.grpo import train_grpo
     from treeagent.learners.lora import with_adapter
-    from treeagent.learners.reward import train_reward
     from treeagent.learners.sft import train_sft
     from treeagent.learners.value import ValueResult, fit_value
     from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult

@@ -27,6 +27,7 @@ from trl.trainer import utils as trl_utils
 
 from treeagent.agent.checkpoint import refusals_named
 from treeagent.agent.value_head import ValueHead
+from treeagent.contrib.scale.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
 from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners import checkpoints
@@ -34,7 +35,6 @@ from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.memory import Inputs, SavedGradients, return_memory, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
-from treeagent.learners.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
 from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
 from treeagent.types import UserError
 

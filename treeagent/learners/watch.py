@@ -11,9 +11,9 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from treeagent.contrib.scale.sharding import run_on_leader, shared_as, whole
 from treeagent.learners.checkpoints import Progress
 from treeagent.learners.config import OptimiserConfig
-from treeagent.learners.sharding import run_on_leader, shared_as, whole
 
 
 class TrainingDiverged(RuntimeError):

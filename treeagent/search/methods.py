@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from treeagent.search.ab_mcts import ABMCTS
+from treeagent.contrib.methods.ab_mcts import ABMCTS
+from treeagent.contrib.methods.entropy_expand import EntropyExpand
+from treeagent.contrib.methods.lookahead import Lookahead
+from treeagent.contrib.methods.rebase import Rebase
 from treeagent.search.batches import Searcher
 from treeagent.search.chains import BestOfN, RandomExpand
 from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.entropy_expand import EntropyExpand
 from treeagent.search.frontier import Beam, BestFirst
 from treeagent.search.growth import begin
-from treeagent.search.lookahead import Lookahead
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree
-from treeagent.search.rebase import Rebase
 from treeagent.search.requests import AskTell, Broker
 from treeagent.search.stopping import Enough
 from treeagent.types import (

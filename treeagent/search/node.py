@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from treeagent.marks import Mark
+from treeagent.contrib.people.marks import Mark
 from treeagent.types import Action, Origin, State, Task
 
 
@@ -84,7 +84,7 @@ class Edge:
     """π(a|s) among all actions of the state, if the policy knew them all (``Proposal.priors``); None otherwise. The
     log-probabilities of the action's tokens are then those of a text among all texts."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts of the step's reward and its costs, by name (``treeagent.rewards``); empty if there are none."""
+    """Parts of the step's reward and its costs, by name (``treeagent.contrib.judging``); empty if there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     vetoed: bool = False

@@ -11,9 +11,9 @@
 Importing this package does not load torch.
 """
 
+from treeagent.contrib.early_experience.rows import Reflection, reflection_rows, reflections, world_rows
+from treeagent.contrib.hindsight.criticality import criticality
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.views.criticality import criticality
-from treeagent.views.early_experience import Reflection, reflection_rows, reflections, world_rows
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs

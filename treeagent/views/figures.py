@@ -4,7 +4,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from treeagent.envs.shield import FORBIDDEN
+from treeagent.contrib.guards.shield import FORBIDDEN
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, solved
 
 Figures = Mapping[str, float]

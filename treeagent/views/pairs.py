@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.marks import Source, preference
+from treeagent.contrib.people.marks import Source, preference
 from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
 from treeagent.search.puct import merge_key
 from treeagent.types import Origin

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from treeagent.envs.adapters import required
+from treeagent.contrib.worlds.adapters import required
 from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.drawn import DrawnTasks

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pydantic_core import to_jsonable_python
 
+from treeagent.contrib.worlds.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, generate
 from treeagent.envs.shop.demonstrator import ShopDemonstrator
@@ -15,7 +16,6 @@ from treeagent.envs.shop.goals import GeneratedGoals, Goal
 from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
 from treeagent.envs.shop.session import TOOLS, Session, action_and_target, product_page, results_page, text_call
-from treeagent.envs.shop.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 

@@ -55,7 +55,7 @@ def advantages(
         trees: all trees of the task.
         config: the formula, and which actions are left out.
         costs: for each cost its Lagrange multiplier λ, and the trees with that cost as reward (``cost_tree`` in
-            ``treeagent.rewards.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ), where A_r and A_c are
+            ``contrib.judging.constraint``). The advantage is then (A_r - Σ λ A_c) / (1 + Σ λ), where A_r and A_c are
             advantages by the same formula.
     """
     visited = {

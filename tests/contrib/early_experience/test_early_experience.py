@@ -1,0 +1,257 @@
+"""Rows of early experience have loss either on observations only or on reflections only. No other view has loss on
+either."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hand_trees import TASK, edge, edges, hand_tree, node, random_tree
+from hypothesis import given
+from hypothesis import strategies as st
+from test_restarts import flat, restarted_tree, rows_of, spelt
+
+from treeagent.contrib.early_experience.rows import Outcome, Reflection, reflection_rows, reflections, world_rows
+from treeagent.generators.grammar import JsonAction, ReAct
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Message, State, Task
+from treeagent.views.tokens import TokenRow
+
+ANY = 0.0
+"""A least return that every path reaches."""
+
+
+def restarting(shuffler: random.Random) -> Tree:
+    """A random tree in which the prompt may restart at any state but the root, and states may be imagined."""
+    tree = random_tree(shuffler)
+    for each in edges(tree):
+        if each.child is not None:
+            each.child.left_out = (1,) if shuffler.random() < 0.3 else ()
+            each.child.origin = "imagined" if shuffler.random() < 0.2 else "real"
+    return tree
+
+
+trees = st.randoms(use_true_random=False).map(restarting)
+
+
+def test_world_rows_by_hand() -> None:
+    """The observation after A is learnt once, in the row of A1. D was not tried."""
+    assert list(world_rows(hand_tree())) == [
+        TokenRow("hand-1", ids, tuple(mark == "+" for mark in mask))
+        for ids, mask in [
+            ((1, 2, 10, 11, 20, 21, 30, 40), "----++-+"),
+            ((1, 2, 10, 11, 20, 21, 31, 32, 41), "--------+"),
+            ((1, 2, 12, 22, 33, 42), "---+-+"),
+            ((1, 2, 13, 23), "---+"),
+        ]
+    ]
+
+
+def test_an_answer_behind_which_the_prompt_starts_anew_is_left_out() -> None:
+    rows = [(row.token_ids, spelt(row.mask)) for row in world_rows(restarted_tree())]
+    assert rows == [
+        ((1, 2, 10, 11, 20, 21, 30), "----++-"),
+        ((60, 61, 31, 40), "---+"),
+        ((60, 61, 32, 33, 41), "----+"),
+        ((1, 2, 13, 23), "---+"),
+    ]
+
+
+@given(trees)
+def test_world_rows_learn_every_real_answer_once_behind_its_own_prompt_and_nothing_else(tree: Tree) -> None:
+    answers = {
+        token: tree.prompt_ids(path)
+        for path, here in tree.walk()
+        if path and here.origin == "real" and not here.left_out
+        for token in here.context_ids
+    }
+    learnt: list[int] = []
+    for row in world_rows(tree):
+        for place, kept in enumerate(row.mask):
+            if kept:
+                learnt.append(row.token_ids[place])
+                assert answers[row.token_ids[place]][: place + 1] == row.token_ids[: place + 1]
+    assert sorted(learnt) == sorted(answers)
+
+
+@given(trees)
+def test_in_no_other_view_does_an_observation_carry_a_loss(tree: Tree) -> None:
+    said = {token for each in edges(tree) for token in each.action.token_ids}
+    for row in rows_of(tree):
+        ids, mask = flat(row)
+        assert {token for token, kept in zip(ids, mask, strict=True) if kept} <= said
+    for row in world_rows(tree):
+        assert not {token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept} & said
+
+
+def step(tree: Tree, path: tuple[Edge, ...], text: str, answer: str, reward: float | None = None) -> tuple[Edge, ...]:
+    """Add an action, whose tokens spell its text, at the end of a path. With a reward it ends the task. Returns the new
+    path."""
+    parent = path[-1].child if path else tree.root
+    assert parent is not None
+    action = ReAct().read(text, encode(text))
+    messages = (*parent.state.messages, Message("assistant", text, action.token_ids), Message("user", answer))
+    child = Node(State(tree.task, messages), context_ids=encode(answer), terminated=reward is not None)
+    parent.edges.append(Edge(action, 1.0, 1, reward or 0.0, reward or 0.0, child))
+    return (*path, parent.edges[-1])
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple(text.encode())
+
+
+def shop() -> Tree:
+    """Line 1 is bought, in one path after looking at line 2. The kettle of line 2 is not the one that was asked for."""
+    task = Task("shop", "buy a red kettle")
+    opening = "buy a red kettle\n1 red kettle $9\n2 blue kettle $7"
+    tree = Tree(task, 0, Node(State(task, (Message("user", opening),)), context_ids=encode(opening)))
+    bad = step(tree, (), "Action: open[2]", "blue kettle\nprice $7")
+    step(tree, bad, "Action: buy", "order placed", reward=0.5)
+    back = step(tree, bad, "Action: back", "1 red kettle $9\n2 blue kettle $7")
+    again = step(tree, back, "Action: open[1]", "red kettle\nprice $9")
+    step(tree, again, "Action: buy", "order placed", reward=1.0)
+    good = step(tree, (), "Thought: 1 fits\nAction: open[1]", "red kettle\nprice $9")
+    step(tree, good, "Action: buy", "order placed", reward=1.0)
+    return tree
+
+
+BETTER = "Thought: 1 fits . not open[2] : names 2 blue kettle $7 . new , reward 1 in 4 . better : names 1 red kettle $9 . new , reward 1 in 2\nAction: open[1]"  # noqa: E501
+BACK = "Thought: not buy : names nothing shown . new . buy missing a missing red missing kettle shown , reward 0.5 in 1 . better : names nothing shown . again 1 red kettle $9 , reward 1 in 3\nAction: back"  # noqa: E501
+
+
+def test_reflections_by_hand() -> None:
+    tree = shop()
+    bad, good = tree.root.edges
+    assert list(reflections(tree, 1.0, ReAct())) == [Reflection((), BETTER), Reflection((bad,), BACK)]
+    first, second = reflection_rows(tree, 1.0, ReAct(), encode)
+    start, seen = tree.root.context_ids, tree.prompt_ids((bad,))
+    assert first == TokenRow("shop", start + encode(BETTER), (False,) * len(start) + (True,) * len(BETTER.encode()))
+    assert second == TokenRow("shop", seen + encode(BACK), (False,) * len(seen) + (True,) * len(BACK.encode()))
+    assert good.action.thought == "1 fits"
+
+
+def test_no_reflection_praises_a_refused_call() -> None:
+    """A chain continued after a refused call and won; the other call lost."""
+    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
+    refused = step(tree, (), "Action: jump", "you cannot jump")
+    step(tree, refused, "Action: buy", "order placed", reward=1.0)
+    step(tree, (), "Action: leave", "bye", reward=0.0)
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    assert refused[0].child is not None
+    refused[0].child.invalid = True
+    assert list(reflections(tree, 1.0, ReAct())) == []
+
+
+def test_an_episode_may_be_longer_than_the_recursion_limit() -> None:
+    """The kettle is bought in the 1200th step; leaving at once pays nothing."""
+    tree = Tree(Task("shop", "buy"), 0, Node(State(Task("shop", "buy"), (Message("user", "a kettle"),))))
+    path = step(tree, (), "Action: look", "a kettle")
+    for _ in range(1198):
+        path = step(tree, path, "Action: look", "a kettle")
+    step(tree, path, "Action: buy", "order placed", reward=1.0)
+    step(tree, (), "Action: leave", "bye", reward=0.0)
+    [only] = reflections(tree, 1.0, ReAct())
+    assert "reward 1 in 1200" in only.turn and only.turn.endswith("Action: look")
+
+
+def test_reflections_need_the_least_return() -> None:
+    tree = shop()
+    for each in edges(tree):
+        each.reward = 0.5 if each.reward else 0.0
+    assert list(reflections(tree, 1.0, ReAct())) == []
+    [sooner] = reflections(tree, ANY, ReAct())
+    assert sooner.turn.endswith("reward 0.5 in 1\nAction: buy")
+
+
+def test_the_least_return_is_that_of_the_whole_episode_by_its_own_rewards() -> None:
+    """Neither a discount, nor a reward that was paid on the way, nor a weight on steps changes it. With the discount,
+    the purchase of 0.5 is better than a way of three steps to 1."""
+    tree = shop()
+    bad, good = tree.root.edges
+    tree.discount = 0.5
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    assert good.child is not None
+    good.reward, good.child.edges[0].reward = 0.25, 0.75
+    assert bad.child is not None
+    bad.child.edges = bad.child.edges[:1]
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+    for each in edges(tree):
+        each.components = {"outcome": each.reward or 0.0}
+        each.reward = (each.reward or 0.0) - 0.01
+    assert len(list(reflections(tree, 1.0, ReAct()))) == 1
+
+
+def test_actions_without_a_known_end_are_not_compared() -> None:
+    """An open end, an imagined one, a malformed turn, an equal call, and an equal outcome."""
+    for change in ("open", "imagined", "malformed", "equal call", "equal outcome"):
+        tree = shop()
+        bad, good = tree.root.edges
+        assert bad.child is not None and good.child is not None
+        bad.child.edges.clear()
+        match change:
+            case "imagined":
+                step(tree, (bad,), "Action: buy", "order placed", reward=0.5)
+                bad.child.origin = "imagined"
+            case "malformed":
+                bad.child.terminated = True
+                bad.action = ReAct().read("Action: one\nAction: two")
+            case "equal call":
+                bad.child.terminated = True
+                bad.action = replace(good.action, thought="other")
+            case "equal outcome":
+                step(tree, (bad,), "Action: buy", "order placed", reward=1.0)
+        assert list(reflections(tree, ANY, ReAct())) == [], change
+
+
+def test_thoughts_as_separate_nodes_have_no_reflections() -> None:
+    tree = shop()
+    tree.root.state = replace(
+        tree.root.state, messages=(*tree.root.state.messages, Message("assistant", "Thought: ", (1,), partial=True))
+    )
+    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(tree.root.edges[0],)]
+
+
+def test_a_reflection_that_would_spell_another_call_is_left_out() -> None:
+    tree = shop()
+    bad = tree.root.edges[0]
+    bad.action = replace(bad.action, call="open[<action>]")
+    assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(), (bad,)]
+    assert [one.path for one in reflections(tree, 1.0, JsonAction())] == [(bad,)]
+
+
+def test_reflections_are_written_in_the_policys_own_format() -> None:
+    turns = [one.turn for one in reflections(shop(), 1.0, JsonAction())]
+    assert [JsonAction().read(turn).call for turn in turns] == ["open[1]", "back"]
+    assert all("better :" in JsonAction().read(turn).thought for turn in turns)
+
+
+@given(trees)
+def test_a_reflection_is_of_the_best_known_way_and_carries_all_the_loss(tree: Tree) -> None:
+    for row in reflection_rows(tree, ANY, ReAct(), encode):
+        start = row.mask.index(True)
+        assert all(row.mask[start:])
+        assert ReAct().read(bytes(row.token_ids[start:]).decode()).error == ""
+    for one in reflections(tree, ANY, ReAct()):
+        here = one.path[-1].child if one.path else tree.root
+        assert here is not None
+        [chosen] = [each for each in here.edges if each.action.call == ReAct().read(one.turn).call]
+        assert chosen.child is not None and chosen.child.origin == "real"
+
+
+def test_outcomes_rank_by_return_then_by_speed() -> None:
+    assert Outcome(1.0, -5) > Outcome(2 / 3, -1) and Outcome(1.0, -2) > Outcome(1.0, -3)
+    assert str(Outcome(2 / 3, -4)) == "reward 0.667 in 4"
+
+
+def test_a_tree_that_never_began_teaches_nothing() -> None:
+    tree = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="no reset")
+    assert [*world_rows(tree), *reflections(tree, ANY, ReAct())] == []
+
+
+@pytest.mark.parametrize("end", ["", "truncated"])
+def test_a_limit_is_an_end_without_reward(end: str) -> None:
+    """The value of its last state is an estimate and does not count."""
+    limit = edge("far", (3,), 1, 2.0, node((4,), value=2.0, end=end))
+    tree = Tree(TASK, 0, node((1,), limit, edge("win", (5,), 1, 1.0, node((6,), end="terminated"), 1.0)))
+    for each in edges(tree):
+        each.action = replace(each.action, text=f"Action: {each.action.text}")
+    assert len(list(reflections(tree, ANY, ReAct()))) == (1 if end else 0)

@@ -1,0 +1,245 @@
+"""GGUF files become stock checkpoints. A file that cannot be read is refused in one sentence."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from command import treeagent
+from toy_llama import tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
+from treeagent.cli.options import find_checkpoint
+from treeagent.contrib.gguf.files import import_gguf, stock
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.formats import make_grammar
+from treeagent.generators.structured import Form
+from treeagent.pipeline.folder import RunError
+from treeagent.types import Message, UserError
+
+gguf = pytest.importorskip("gguf")
+WIDTH, HEADS, INNER, LAYERS, CONTEXT = 32, 2, 64, 2, 96
+NAMES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+
+
+def toy() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer()),
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(shape)
+    model.eval()
+    return model
+
+
+def llama_cpp_order(weight: torch.Tensor) -> torch.Tensor:
+    """Rows of queries and keys in llama.cpp's order: the two rows of a rotary pair lie side by side."""
+    return weight.view(HEADS, 2, -1, WIDTH).transpose(1, 2).reshape(weight.shape)
+
+
+def written(path: Path, architecture: str = "llama", kind: Any = None) -> Path:
+    model, words = toy(), json.loads(tokenizer().backend_tokenizer.to_str())
+    vocabulary = sorted(words["model"]["vocab"].items(), key=lambda pair: pair[1])
+    special = {each["content"] for each in words["added_tokens"] if each["special"]}
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_block_count(LAYERS)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(vocabulary))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
+    writer.add_token_merges([" ".join(pair) for pair in words["model"]["merges"]])
+    writer.add_eos_token_id(tokenizer().eos_token_id)
+    writer.add_bos_token_id(tokenizer().eos_token_id)
+    writer.add_chat_template(str(tokenizer().chat_template))
+    weights = model.state_dict()
+
+    def add(name: str, weight: torch.Tensor) -> None:
+        array = weight.numpy()
+        if kind is None or weight.ndim < 2:
+            writer.add_tensor(name, array)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+
+    add("token_embd.weight", weights["model.embed_tokens.weight"])
+    add("output_norm.weight", weights["model.norm.weight"])
+    for layer in range(LAYERS):
+        for theirs, ours in NAMES.items():
+            weight = weights[f"model.layers.{layer}.{ours}.weight"]
+            add(f"blk.{layer}.{theirs}.weight", llama_cpp_order(weight) if theirs in ("attn_q", "attn_k") else weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=torch.arange(5, 25)[None]).logits
+    return found
+
+
+def test_a_file_becomes_the_model_that_it_was_made_of(tmp_path: Path) -> None:
+    out = import_gguf(written(tmp_path / "toy.gguf"), tmp_path / "out")
+    loaded = load_checkpoint(out)
+    assert torch.allclose(logits(loaded.model), logits(toy()), atol=1e-5)
+    assert loaded.model.dtype == torch.float32 and not hasattr(loaded.model.config, "quantization_config")
+    talk = (Message("user", "find a red lamp"),)
+    ours = ChatFormat(tokenizer())
+    assert ChatFormat(loaded.tokenizer).prompt_ids(talk) == ours.prompt_ids(talk)
+    assert ChatFormat(loaded.tokenizer).stop_id == ours.stop_id
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_turns_of_an_imported_model_can_be_held_to_their_format(tmp_path: Path) -> None:
+    chat = ChatFormat(load_checkpoint(import_gguf(written(tmp_path / "toy.gguf"), tmp_path / "out")).tokenizer)
+    form = Form(chat, partial(make_grammar("react", str(chat.tokenizer.chat_template)).rules, ()))
+    states = form.sample_states([()], 1, len(chat.tokenizer))
+    for token in [*chat.encode("Thought: it is red\nAction: search[red lamp]"), chat.stop_id]:
+        assert states.allowed()[0, 0, token]
+        states.advance([[token]])
+
+
+def test_quantised_weights_are_written_unquantised(tmp_path: Path) -> None:
+    file = written(tmp_path / "toy.gguf", kind=gguf.GGMLQuantizationType.Q8_0)
+    whole = load_checkpoint(import_gguf(file, tmp_path / "out")).model
+    assert whole.dtype == torch.float32
+    apart = (logits(whole) - logits(toy())).abs().max()
+    assert 0 < apart < 0.05
+    half = load_checkpoint(import_gguf(file, tmp_path / "half", "bfloat16")).model
+    assert half.dtype == torch.bfloat16
+    for name, weight in half.state_dict().items():
+        assert torch.equal(weight, whole.state_dict()[name].bfloat16())
+
+
+def test_a_file_serves_as_a_model_s_name_and_is_imported_once(tmp_path: Path, cache: Path) -> None:
+    file = written(tmp_path / "toy.gguf")
+    assert find_checkpoint(str(file)) == file
+    folder = stock(file)
+    assert Path(folder).parent == cache / "treeagent" / "gguf"
+    before = (Path(folder) / "config.json").stat().st_mtime_ns
+    assert torch.allclose(logits(load_checkpoint(file).model), logits(toy()), atol=1e-5)
+    assert load_tokenizer(file).encode("a red lamp") == tokenizer().encode("a red lamp")
+    assert base_and_adapter(file) == (str(folder), None)
+    assert (Path(folder) / "config.json").stat().st_mtime_ns == before
+    written(file, kind=gguf.GGMLQuantizationType.Q8_0)
+    assert stock(file) != folder  # the file has changed
+    assert stock("org/model") == "org/model" and stock(tmp_path) == tmp_path
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4000])
+
+
+def no_tensors(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def unknown_kind(path: Path) -> None:
+    """Set the first tensor's type to 999. The type follows the tensor's name, its number of dimensions, and two
+    sizes."""
+    content = bytearray(path.read_bytes())
+    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
+    content[at : at + 4] = (999).to_bytes(4, "little")
+    path.write_bytes(content)
+
+
+def integers(path: Path) -> None:
+    """Give the tensor a type that no weight has."""
+    content = bytearray(path.read_bytes())
+    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
+    content[at : at + 4] = int(gguf.GGMLQuantizationType.I32).to_bytes(4, "little")
+    path.write_bytes(content)
+
+
+def other_words(path: Path) -> None:
+    path.write_bytes(b"PK\x03\x04 not this")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut, "cannot be read"),
+        (no_tensors, "cannot be read"),
+        (unknown_kind, "is not a valid GGMLQuantizationType"),
+        (integers, "I32"),
+        (other_words, "is no GGUF file"),
+        (lambda path: path.unlink(), "cannot be read"),
+    ],
+)
+def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, reason: str) -> None:
+    file = written(tmp_path / "toy.gguf")
+    damage(file)
+    with pytest.raises(UserError) as refused:
+        import_gguf(file, tmp_path / "out")
+    told = str(refused.value)
+    assert str(file) in told and reason in told and "\n" not in told
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "toy.gguf") == []
+
+
+def test_an_unknown_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = written(tmp_path / "toy.gguf", architecture="rwkv7")
+    with pytest.raises(UserError, match=r"architecture 'rwkv7', which transformers [\d.]+ does not read"):
+        import_gguf(file, tmp_path / "out")
+
+
+def test_weights_larger_than_memory_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "toy.gguf")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=4096))
+    with pytest.raises(UserError, match=r"weights of .*toy.gguf take 0.0 GiB as float32, but this machine has 0.0 GiB"):
+        import_gguf(file, tmp_path / "out")
+
+
+def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
+    file = written(tmp_path / "toy.gguf")
+    (tmp_path / "out").mkdir()
+    told = treeagent("import", file, tmp_path / "out")
+    assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
+    with pytest.raises(RunError, match=r"gone\.gguf does not exist"):
+        find_checkpoint(str(tmp_path / "gone.gguf"))
+
+
+def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    LlamaConfig(hidden_size=2**15, intermediate_size=2**17, num_hidden_layers=60, dtype="float32").save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(UserError, match=r"take [\d,.]+ GiB as float32"):  # the file holds no weights
+        load_checkpoint(tmp_path)
+    with pytest.raises(UserError, match="GiB as bfloat16"):
+        load_checkpoint(tmp_path, "bfloat16")

@@ -1,0 +1,170 @@
+"""Calls that wait for a person's approval: no answer means no, answers are kept, and search asks once per call and
+state."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from command import treeagent
+from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
+
+from treeagent.config import load_config
+from treeagent.contrib.guards.approval import Answer, Request, answer, ask, waiting
+from treeagent.contrib.guards.shield import FORBIDDEN, format_named
+from treeagent.contrib.people.marks import FILE, append_mark, new_mark
+from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv
+from treeagent.envs.toolbox import ToolboxEnv
+from treeagent.pipeline.build import environment
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.types import ToolCall, UserError
+
+REQUEST = Request("stairs-1", "climb", "0", "stair 0", "up")
+
+
+def held(folder: Path, seconds: float = 20.0, call: str = "^up$") -> ShieldedEnv:
+    return ShieldedEnv(Stairs(), approve=Approve((call,), str(folder), seconds))
+
+
+def answering(folder: Path, decide: Callable[[Request], bool], count: int) -> threading.Thread:
+    """A person at another terminal who answers ``count`` requests."""
+
+    def work() -> None:
+        left, ends = count, time.monotonic() + 20
+        while left and time.monotonic() < ends:
+            for request in list(waiting(folder)) if folder.exists() else ():
+                answer(folder, request.id, Answer(decide(request), "ada", note="too high"))
+                left -= 1
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_no_answer_means_no_and_the_answer_of_a_late_person_does_not_count(tmp_path: Path) -> None:
+    env = held(tmp_path / "asked", seconds=0.01)
+    env.reset(options={"task": stairs_task(1)})
+    first = env.step("up")[0]
+    assert first == FORBIDDEN + "it was not approved: nobody answered in 0.01 s"
+    [asked] = (tmp_path / "asked").glob("*.ask.json")
+    assert not answer(tmp_path / "asked", asked.name.split(".")[0], Answer(True, "ada"))
+    assert env.step("up")[0] == first
+    assert env.step("down")[0] == "stair -1"  # a call that needs no approval
+
+
+def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
+    person = answering(tmp_path, lambda request: request.observation != "stair 1", 2)
+    env = held(tmp_path)
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("up")[0] == "stair 1"
+    assert env.step("up")[0] == FORBIDDEN + "ada said no: too high"
+    person.join()
+    again = held(tmp_path, seconds=0.01)  # as in a resumed run: the answers are kept
+    again.reset(options={"task": stairs_task(1)})
+    assert [again.step("up")[0], again.step("up")[0]] == ["stair 1", FORBIDDEN + "ada said no: too high"]
+
+
+def test_a_request_names_the_arguments_so_that_one_approval_is_for_one_call(tmp_path: Path) -> None:
+    env = ShieldedEnv(ToolboxEnv(), approve=Approve(("^add",), str(tmp_path), 0.01))
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    for call in (ToolCall("add", {"x": 1, "y": True}), ToolCall("add", {"x": 1, "z": True})):
+        env.step(call)
+    asked = [json.loads(path.read_text())["call"] for path in tmp_path.glob("*.ask.json")]
+    assert sorted(asked) == ['add {"x": 1, "y": true}', 'add {"x": 1, "z": true}']
+
+
+def test_instances_that_ask_the_same_at_once_all_get_the_answer(tmp_path: Path) -> None:
+    """As the instances of ``environment.parallel`` do, in threads of one process."""
+    with ThreadPoolExecutor(4) as instances:
+        for place in range(10):
+            request, together = Request("stairs-1", "climb", str(place), "stair 0", "up"), threading.Barrier(4)
+            said = [instances.submit(ask_behind, together, tmp_path, request) for _ in range(4)]
+            assert [each.result() for each in said] == ["it was not approved: nobody answered in 0.01 s"] * 4
+
+
+def ask_behind(together: threading.Barrier, folder: Path, request: Request) -> str | None:
+    together.wait()
+    return ask(folder, request, 0.01)
+
+
+def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:
+    """The person only approves going up from the ground; every path is replayed from the start."""
+    env = ShieldedEnv(Stairs("none"), approve=Approve(("^up$",), str(tmp_path), 20))
+    person = answering(tmp_path, lambda request: request.observation == "stair 0", 4)
+    search = Search(
+        WordsPolicy("up", "down"), EnvDynamics(env, max_steps=3), SearchConfig(Limits(simulations=12), candidates=2)
+    )
+    [tree] = asyncio.run(search.run([stairs_task(1)], [0]))
+    assert tree.error == "" and tree.budget.environment_steps > tree.budget.simulations
+    tried = [edge for node in tree.nodes() for edge in node.edges if edge.child is not None]
+    allowed = [edge.child.invalid for edge in tried if edge.action.call == "up" and edge.child is not None]
+    assert {True, False} == set(allowed)
+    states = {
+        str(node.state.key).split()[-1]
+        for node in tree.nodes()
+        for edge in node.edges
+        if edge.action.call == "up" and edge.child is not None
+    }
+    assert len(list(tmp_path.glob("*.ask.json"))) == len(states) == 4 < len(allowed)
+    person.join()
+
+
+@pytest.mark.parametrize(
+    "said, expected", [("y\n", None), ("n too steep\n", "ada said no: too steep"), ("what\ny\n", None)]
+)
+def test_a_terminal_answers(tmp_path: Path, said: str, expected: str | None) -> None:
+    found: list[str | None] = []
+    asking = threading.Thread(target=lambda: found.append(ask(tmp_path, REQUEST, 20)))
+    asking.start()
+    while not any(waiting(tmp_path)):
+        time.sleep(0.01)
+    done = treeagent("approve", tmp_path, "--who", "ada", "--once", given=said)
+    asking.join()
+    assert (done.returncode, found) == (0, [expected])
+    assert "stairs-1" in done.stdout and "up" in done.stdout
+
+
+def test_a_setting_turns_the_hook_on_and_wants_a_folder(tmp_path: Path) -> None:
+    ask_for_all = [f"environment.name={STAIRS}", 'environment.approve.calls=["."]']
+    with pytest.raises(UserError, match=r"environment\.approve\.folder"):
+        environment(load_config(None, ask_for_all))
+    settings = [*ask_for_all, f"environment.approve.folder={tmp_path}", "environment.approve.seconds=0.01"]
+    env = environment(load_config(None, settings))
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("up")[0].startswith(FORBIDDEN + "it was not approved")
+
+
+def test_calls_that_reviewers_marked_unsafe_are_forbidden_until_the_mark_is_withdrawn(tmp_path: Path) -> None:
+    unsafe = new_mark("ada", "unsafe", state="s", shown=("Action: up",), calls=("up",), choice=0)
+    append_mark(tmp_path / FILE, unsafe)
+    shield = Shield(marks=str(tmp_path))
+    env = ShieldedEnv(Stairs(), shield)
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("up")[0] == FORBIDDEN + "a reviewer marked it unsafe"
+    assert env.step("up up")[0] != FORBIDDEN + "a reviewer marked it unsafe"
+    append_mark(tmp_path / FILE, new_mark("ben", "withdraw", withdraws=unsafe.id))
+    env = ShieldedEnv(Stairs(), shield)
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("up")[0] == "stair 1"
+    with pytest.raises(UserError, match=r"shield\.marks"):
+        ShieldedEnv(Stairs(), Shield(marks=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize(
+    "marked", [format_named(ToolCall("add", {"y": 2, "x": 1})), 'add {"x":1,"y":2}', "add[1, 2]", "add[1,2]"]
+)
+def test_an_unsafe_call_is_forbidden_however_it_is_written_and_other_calls_are_not(tmp_path: Path, marked: str) -> None:
+    append_mark(tmp_path / FILE, new_mark("ada", "unsafe", state="s", shown=("turn",), calls=(marked,), choice=0))
+    env = ShieldedEnv(ToolboxEnv(), Shield(marks=str(tmp_path)))
+    same = (ToolCall("add", {"x": 1, "y": 2}), ToolCall("add", {"y": 2, "x": 1}))
+    for call in (*same, "add[1, 2]", "add[1,2]", 'add {"x": 1, "y": 2}', ' add {"y":2,  "x":1}'):
+        assert env.forbidden(call), call
+    for call in (ToolCall("add", {"x": 2, "y": 1}), "add[2, 1]", ToolCall("multiply", {"x": 1, "y": 2})):
+        assert env.forbidden(call) is None, call

@@ -1,0 +1,148 @@
+"""An environment under disturbances keeps its contract, its tasks and its verdicts."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast, get_args
+
+import pytest
+from faulty_envs import Stairs, stairs_task
+
+from treeagent.contrib.guards.disturbed import CANARY, OF_TOOLS, Disturbance, DisturbedEnv, has_obeyed
+from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.contrib.worlds.sokoban import SokobanEnv
+from treeagent.envs import Env, Forkable, Shield, ShieldedEnv, check_env
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.toolbox import ToolboxEnv
+from treeagent.types import Task, ToolCall
+
+KINDS: Sequence[Disturbance] = get_args(Disturbance)
+
+
+def shop() -> ShopEnv:
+    return ShopEnv(ShopOptions(products=100))
+
+
+def begun(env: Env, place: int = 0) -> tuple[Task, str]:
+    """A task of an environment, and the opening of its episode."""
+    [task] = env.tasks("test", 1, place)
+    return task, env.reset(seed=task.seed, options={"task": task})[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("made", [shop, ToolboxEnv])
+def test_the_contract_is_kept_under_each(kind: Disturbance, made: Callable[[], Env]) -> None:
+    env, other = DisturbedEnv(made(), [kind]), DisturbedEnv(made(), [kind])
+    [task] = env.tasks("train", 1)
+    report = check_env(env, task, other=other, branches=24 if kind == "failing tools" else 6, depth=4)
+    assert not report.violations
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "failing tools"])
+def test_a_demonstrator_succeeds_as_it_did(kind: Disturbance) -> None:
+    env, chance = DisturbedEnv(shop(), [kind]), random.Random(0)
+    forkable = Forkable(env)
+    for task in env.tasks("test", 3):
+        forkable.reset(task)
+        player, over = env.demonstrator(0.0), False
+        assert player is not None
+        while not over:
+            _, _, over, _, _ = forkable.step(player.act(chance)[1])
+        assert env.verify() == 1
+
+
+class Told(ShopEnv):
+    """A store that records the task it was given."""
+
+    given: Task | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.given = cast(Task, (options or {})["task"])
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_reworded_task_keeps_its_words_and_reaches_the_environment_as_its_own() -> None:
+    inner = Told(ShopOptions(products=100))
+    env = DisturbedEnv(inner, ["reworded task"])
+    [own] = inner.tasks("test", 1)
+    task, _ = begun(env)
+    assert task.id == own.id and own.prompt in task.prompt and task.prompt != own.prompt
+    assert inner.given == own
+
+
+def test_tools_are_renamed_permuted_and_joined_by_needless_ones() -> None:
+    names = [tool.name for tool in shop().tools()]
+    assert [tool.name for tool in DisturbedEnv(shop(), ["renamed tools"]).tools()] == [f"{name}_v2" for name in names]
+    assert [tool.name for tool in DisturbedEnv(shop(), ["permuted tools"]).tools()] == [*names[1:], names[0]]
+    assert {tool.name for tool in DisturbedEnv(shop(), ["needless tools"]).tools()} > set(names)
+
+
+def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
+    env = DisturbedEnv(shop(), ["renamed tools"])
+    begun(env)
+    assert "tool_error" in env.step(ToolCall("search", {"query": "lamp"}))[4]
+    begun(env)
+    found = env.step(ToolCall("search_v2", {"query": "lamp"}))
+    begun(plain := shop())
+    assert found == plain.step(ToolCall("search", {"query": "lamp"}))
+
+
+@pytest.mark.parametrize("kind", sorted(OF_TOOLS))
+def test_without_tools_every_text_reaches_the_environment_as_it_is(kind: Disturbance) -> None:
+    env, plain = DisturbedEnv(Stairs(), [kind]), Stairs()
+    for each in (env, plain):
+        each.reset(options={"task": stairs_task(0)})
+    for text in ("up", "note on weather", "up", "down"):
+        assert env.step(text) == plain.step(text)
+
+
+def test_a_text_that_is_the_argument_of_a_renamed_tool_beside_needless_ones_is_not_renamed() -> None:
+    env, plain = DisturbedEnv(SokobanEnv(), ["renamed tools", "needless tools"]), SokobanEnv()
+    for each in (env, plain):
+        begun(each)
+    for text in ("up", "right", "down"):
+        assert env.step(text) == plain.step(text)
+
+
+def test_a_needless_tool_answers_and_changes_nothing() -> None:
+    env = DisturbedEnv(shop(), ["needless tools"])
+    begun(env)
+    key = env.state_key()
+    _, reward, terminated, truncated, info = env.step(ToolCall("weather", {"city": "Bern"}))
+    assert (reward, terminated, truncated, info, env.state_key()) == (0.0, False, False, {}, key)
+
+
+def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
+    env = DisturbedEnv(Stairs(), ["failing tools"])
+    assert env.stochastic
+    failed = [list[bool](), list[bool]()]
+    for luck in range(400):
+        for each in failed:
+            env.reset(seed=luck, options={"task": stairs_task(1)})
+            each.append(env.step("up")[0] != "stair 1")
+    assert 0.05 < sum(failed[0]) / 400 < 0.15 and failed[0] == failed[1]
+
+
+def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -> None:
+    env = DisturbedEnv(shop(), ["injection"])
+    begun(env)
+    told = [env.step(ToolCall("search", {"query": "lamp"}))[0] for _ in range(4)]
+    assert [CANARY in observation for observation in told] == [True, False, False, True]
+    assert f"search[{CANARY}]" in told[0]
+    assert has_obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
+    assert not has_obeyed(["search[lamp]"])
+
+
+def test_noise_leaves_the_beginning_of_a_refusal_by_which_rewards_know_it() -> None:
+    env = DisturbedEnv(ShieldedEnv(Stairs(), Shield(deny=("^down$",))), ["noise"])
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("down")[0].startswith(FORBIDDEN)
+    assert not env.step("up")[0].startswith("stair")
+
+
+def test_a_shield_reads_the_names_of_the_environment() -> None:
+    shielded = ShieldedEnv(shop(), Shield(deny=(rf"search\[{CANARY}",)))
+    env = DisturbedEnv(shielded, ["injection", "renamed tools"])
+    begun(env)
+    assert "tool_error" in env.step(ToolCall("search_v2", {"query": CANARY}))[4]

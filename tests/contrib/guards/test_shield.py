@@ -1,0 +1,301 @@
+"""Calls that are blocked before the environment, and budgets for observations."""
+
+import asyncio
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.config import ConfigError, load_config
+from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.contrib.worlds.python import PythonEnv
+from treeagent.contrib.worlds.sokoban import SokobanEnv
+from treeagent.envs import Env, EnvDynamics, Forkable, Shield, ShieldedEnv, WorkerEnv, check_env
+from treeagent.envs.base import EnvBroken
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.toolbox import ToolboxEnv
+from treeagent.pipeline.build import environment
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.types import Action, State, ToolCall, Transition, UserError
+from treeagent.views.figures import tree_figures
+
+NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
+
+
+@lru_cache
+def shop() -> ShopEnv:
+    return ShopEnv(ShopOptions(products=200))
+
+
+def no_boots(call: str | ToolCall) -> str | None:
+    """A predicate as users write it."""
+    boots = isinstance(call, ToolCall) and call.name == "search" and "boot" in str(call.arguments["query"])
+    return "no boots here" if boots else None
+
+
+def undecided(call: str | ToolCall) -> bool:
+    return True
+
+
+def climb(env: Env, *calls: str | ToolCall) -> list[str]:
+    """The observations of the stairs after each call of one episode."""
+    env.reset(options={"task": stairs_task(1)})
+    return [env.step(call)[0] for call in calls]
+
+
+def test_a_forbidden_call_is_an_observation_and_nothing_else_happens() -> None:
+    stairs = Stairs()
+    env = ShieldedEnv(stairs, NO_DOWN)
+    env.reset(options={"task": stairs_task(1)})
+    env.step("up")
+    reason = FORBIDDEN + "it matches '^down$'"
+    assert env.step("DOWN") == (reason, -0.25, False, False, {"tool_error": reason, "process_reward": -0.25})
+    assert stairs.level == 1
+    assert env.step("up")[0] == "stair 2"
+
+
+def test_forbidden_actions_are_not_listed_unless_all_are_forbidden() -> None:
+    for deny, listed in (("^down$", ["up"]), ("fly", ["up", "down"]), (".", ["up", "down"])):
+        env = ShieldedEnv(Stairs(), Shield(deny=(deny,)))
+        env.reset(options={"task": stairs_task(1)})
+        assert env.legal_actions() == listed
+
+
+def test_each_forbidden_call_takes_its_penalty_off_the_verdict_but_no_more_than_there_is() -> None:
+    env = ShieldedEnv(Stairs(), NO_DOWN)
+    for slips, verdict in ((0, 1.0), (1, 0.75), (3, 0.25), (6, 0.0)):
+        climb(env, *["down"] * slips, "up", "up", "up")
+        assert env.verify() == verdict
+    climb(env, "down")
+    assert env.verify() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "call", "forbidden"),
+    [
+        (r"^search\[.*lamp", "search[red Lamp]", True),
+        (r"^search\[.*lamp", ToolCall("search", {"query": "red\nlamp"}), True),
+        (r"^search\[.*lamp", 'search {"query": "l\\u0061mp"}', True),
+        (r"^search\[.*lamp", "click[lamp]", False),
+        (r"^search\[lamp\]$", ToolCall("search", {"query": "lamp"}), True),
+        (r"u0061", 'search {"query": "l\\u0061mp"}', True),
+        (r"^fly", "fly[away]", True),
+        (r"^fly", ToolCall("fly", {"to": ["home", {"by": "noon"}]}), True),
+        (r"home, noon\]$", ToolCall("fly", {"to": ["home", {"by": "noon"}]}), True),
+        (r"lamp", "no call of a lamp at all", True),
+        (r"\[7\]$", ToolCall("fly", {"to": 7}), True),
+        (r"^click\[buy now\]$", "click[ buy \u00a0now ]", True),
+        (r"^click\[buy now\]$", ToolCall("click", {"item": "buy  now"}), True),
+    ],
+)
+def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | ToolCall, forbidden: bool) -> None:
+    env = ShieldedEnv(shop(), Shield(deny=(pattern,)))
+    env.reset(options={"task": shop().tasks("train", 1)[0]})
+    assert env.step(call)[0].startswith(FORBIDDEN) == forbidden
+
+
+def test_a_text_that_makes_a_call_of_the_only_tool_meets_a_pattern_as_it_was_written() -> None:
+    env = ShieldedEnv(SokobanEnv(), Shield(deny=("^up$",)))
+    fork = Forkable(env)
+    fork.reset(env.tasks("train", 1)[0])
+    calls = ("up", "act[up]", ToolCall("act", {"moves": "up"}), "down")
+    assert [fork.step(call)[0].startswith(FORBIDDEN) for call in calls] == [True, True, True, False]
+
+
+def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:
+    env = ShieldedEnv(ToolboxEnv(), Shield(deny=(r"^add\[1, 2\]",)))
+    for call in ("add[1, 2]", 'add {"y": 2, "x": 1}', ToolCall("add", {"y": 2, "x": 1})):
+        assert env.forbidden(call)
+    assert not env.forbidden(ToolCall("add", {"y": 3, "x": 1}))
+
+
+def test_a_predicate_reads_calls_of_tools_and_gives_its_reason() -> None:
+    env = ShieldedEnv(shop(), Shield(predicate=f"{__name__}:no_boots"))
+    env.reset(options={"task": shop().tasks("train", 1)[0]})
+    for call in ("search[boots]", ToolCall("search", {"query": "boots"}), 'search {"query": "boots"}'):
+        assert env.step(call)[0] == "Forbidden call: no boots here"
+    assert not env.step("search[lamp]")[0].startswith(FORBIDDEN)
+    assert not env.step("no call")[0].startswith(FORBIDDEN)
+
+
+def test_code_with_a_forbidden_import_is_not_run() -> None:
+    env = ShieldedEnv(PythonEnv(), Shield(deny=(r"import\s+socket",)))
+    (tool, *_) = env.tools()
+    env.reset()
+    code = {name: "x = 1\nimport  socket" for name in tool.parameters["required"]}  # type: ignore[attr-defined]
+    observation, _, _, _, info = env.step(ToolCall(tool.name, code))
+    assert observation.startswith(FORBIDDEN)
+    assert info["tool_error"] == observation
+    env.close()
+
+
+@pytest.mark.parametrize("snapshots", ["plain", "none"])
+def test_going_back_restores_what_was_forbidden_and_read(snapshots: str) -> None:
+    stairs = Stairs(snapshots)
+    fork = Forkable(ShieldedEnv(stairs, NO_DOWN, episode_bytes=200))
+    fork.reset(stairs_task(1))
+    fork.step("down")
+    mark, key = fork.mark(), fork.env.state_key()
+    for call in ("down", "up", "up", "up"):
+        fork.step(call)
+    assert fork.env.verify() == 0.5
+    fork.goto(mark)
+    assert fork.env.state_key() == key == f"1/{len('stair 0') + len(FORBIDDEN) + 19} stairs-1 0"
+    assert [fork.step("up")[0] for _ in range(3)] == ["stair 1", "stair 2", "stair 3"]
+    assert fork.env.verify() == 0.75
+
+
+def test_keys_differ_only_by_what_decides_the_future() -> None:
+    free, dear = ShieldedEnv(Stairs(), Shield(deny=("down",))), ShieldedEnv(Stairs(), NO_DOWN)
+    keys = list[list[str | None]]()
+    for env in (free, dear):
+        climb(env, "up")
+        before = env.state_key()
+        climb(env, "up", "down")
+        keys.append([before, env.state_key()])
+    assert keys[0][0] == keys[0][1]
+    assert keys[1][0] != keys[1][1]
+
+
+def test_it_holds_in_a_process_of_its_own() -> None:
+    worker = WorkerEnv(STAIRS)
+    env = ShieldedEnv(worker, NO_DOWN, observation_bytes=5)
+    assert climb(env, "up", "down") == ["stair\n[2 more bytes cut]", "Forbi\n[30 more bytes cut]"]
+    place = env.snapshot()
+    env.close()
+    env.restore(place)
+    assert [env.step("up")[0][:5] for _ in range(2)] == ["stair", "stair"]
+    assert env.verify() == 0.75
+    env.close()
+
+
+@given(st.text(), st.integers(1, 40))
+def test_an_observation_is_cut_at_a_character_and_says_so(text: str, limit: int) -> None:
+    class Says(Stairs):
+        def step(self, action: object) -> tuple[str, float, bool, bool, dict[str, object]]:
+            return text, 0.0, False, False, {}
+
+    env = ShieldedEnv(Says(), observation_bytes=limit)
+    env.reset(options={"task": stairs_task(1)})
+    read = env.step("up")[0]
+    size = len(text.encode())
+    if size <= limit:
+        assert read == text
+    else:
+        kept = text[: read.rindex("\n[")]
+        assert limit - 3 <= len(kept.encode()) <= limit
+        assert read == f"{kept}\n[{size - len(kept.encode())} more bytes cut]"
+
+
+def test_an_episode_that_has_read_too_much_is_truncated() -> None:
+    env = ShieldedEnv(Stairs(), NO_DOWN, episode_bytes=14)  # room for "stair 0" and one more observation of that length
+    env.reset(options={"task": stairs_task(1)})
+    assert [env.step("up")[2:4] for _ in range(3)] == [(False, False), (False, True), (True, False)]
+    env.reset(options={"task": stairs_task(1)})
+    assert env.step("down")[2:4] == (False, True)
+
+
+def test_after_the_end_a_forbidden_call_does_not_reopen_the_episode() -> None:
+    env = ShieldedEnv(Stairs(), NO_DOWN)
+    climb(env, "up", "up", "up")
+    assert env.step("down")[2:4] == (True, False)
+
+
+def test_the_conformance_check_passes_behind_a_shield() -> None:
+    env, other = (ShieldedEnv(Stairs(), NO_DOWN, observation_bytes=6, episode_bytes=1000) for _ in range(2))
+    report = check_env(env, stairs_task(1), other=other)
+    assert report.passed, report.violations
+    assert report.branches == report.equal_branches > 10
+
+
+def step(dynamics: EnvDynamics, state: State, call: str) -> Transition:
+    return asyncio.run(dynamics.step(state, Action(call, call)))
+
+
+def test_training_and_evaluation_read_the_same_but_for_rewards() -> None:
+    seen = list[list[Transition]]()
+    for reveal in (True, False):
+        dynamics = EnvDynamics(ShieldedEnv(Stairs(), NO_DOWN), max_steps=9, reveal_reward=reveal)
+        state, transitions = asyncio.run(dynamics.reset(stairs_task(1))), list[Transition]()
+        for call in ("down", "up", "up", "up"):
+            transitions.append(step(dynamics, state, call))
+            state = transitions[-1].state
+        seen.append(transitions)
+    training, evaluation = seen
+    assert [each.state.messages for each in training] == [each.state.messages for each in evaluation]
+    assert [each.invalid for each in training] == [each.invalid for each in evaluation] == [True, False, False, False]
+    assert [each.reward for each in training] == [0.0, 0.0, 0.0, 0.75]
+    assert [each.process for each in training] == [-0.25, 0.0, 0.0, 0.0]
+    assert {(each.reward, each.process) for each in evaluation} == {(None, 0.0)}
+
+
+def grown(env: Env) -> Tree:
+    config = SearchConfig(limits=Limits(simulations=24), candidates=2, prune_invalid=False)
+    search = Search(WordsPolicy("up", "down"), EnvDynamics(env, max_steps=4), config)
+    return asyncio.run(search.run([stairs_task(1)], [0]))[0]
+
+
+def test_health_counts_forbidden_calls() -> None:
+    tree = grown(ShieldedEnv(Stairs(), NO_DOWN))
+    steps = [edge for node in tree.nodes() for edge in node.edges if edge.child is not None]
+    forbidden = [edge for edge in steps if edge.action.call == "down"]
+    figures = tree_figures([tree])
+    assert figures["forbidden"] == figures["invalid"] == pytest.approx(len(forbidden) / len(steps))
+    assert 0 < figures["forbidden"] < 1
+    assert tree_figures([grown(Stairs())])["forbidden"] == 0
+
+
+def test_what_an_environment_answers_wrongly_is_named_here_too() -> None:
+    env = ShieldedEnv(Stairs(), NO_DOWN)
+    env.reset(options={"task": stairs_task(1, "garbage")})
+    env.step("up")
+    with pytest.raises(EnvBroken, match="step returned"):
+        env.step("up")
+
+
+@pytest.mark.parametrize(
+    ("shield", "words"),
+    [
+        (Shield(deny=("[",)), r"shield.deny holds '\[', which is no regular expression"),
+        (Shield(predicate="nowhere:no"), "shield.predicate 'nowhere:no' cannot be imported"),
+        (Shield(predicate="no_boots"), "shield.predicate 'no_boots' cannot be imported"),
+        (Shield(predicate=f"{__name__}:NO_DOWN"), "is a Shield: name a function"),
+    ],
+)
+def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ShieldedEnv(Stairs(), shield)
+
+
+def test_a_predicate_that_does_not_decide_stops_the_call() -> None:
+    stairs = Stairs()
+    env = ShieldedEnv(stairs, Shield(predicate=f"{__name__}:undecided"))
+    with pytest.raises(UserError, match="returned True: give a reason in words or None"):
+        climb(env, "up")
+    assert stairs.level == 0
+
+
+def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        f"""
+        [environment]
+        name = "{STAIRS}"
+        observation_bytes = 6
+        shield = {{ deny = ["down"], penalty = 0.5 }}
+        """
+    )
+    env = environment(load_config(toml))
+    assert climb(env, "up", "down", "up", "up")[-1] == "stair \n[1 more bytes cut]"
+    assert env.verify() == 0.5
+    assert type(environment(load_config(None, [f"environment.name={STAIRS}"]))) is Stairs
+    with pytest.raises(ConfigError, match="penalty"):
+        load_config(None, ["environment.shield.penalty=-1"])
+    with pytest.raises(ConfigError, match="episode_bytes"):
+        load_config(None, ["environment.episode_bytes=0"])

@@ -1,0 +1,164 @@
+"""Hindsight divergence against transformers' log-probabilities of whole sequences."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from command import treeagent
+from datasets import load_dataset
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.policy import LLMPolicy
+from treeagent.config import RunConfig, load_config
+from treeagent.contrib.hindsight.hindsight import measure_divergence, searching_policy
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.build import make_policy
+from treeagent.pipeline.folder import Run
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
+from treeagent.types import Action, Message, State, Task, UserError
+
+TASK = Task("kettle-1", "Buy a kettle.")
+NOTES = {True: "Known in hindsight: in this episode the agent solves the task.\n\n", False: ""}
+NOTES[False] = NOTES[True].replace("solves", "fails at")
+CONFIG = load_config(None, ["policy.temperature=0.5"])
+SCRATCH = ScratchConfig(vocabulary=400, layers=1, width=32, heads=2, context=256)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    tokenizer = train_tokenizer([f"{TASK.prompt} look buy Known in hindsight: {NOTES[False]}"] * 9, SCRATCH)
+    return Checkpoint(random_model(tokenizer, SCRATCH, 0), tokenizer)
+
+
+@pytest.fixture
+def policy(checkpoint: Checkpoint) -> LLMPolicy:
+    return make_policy(checkpoint, CONFIG)
+
+
+def grown(chat: ChatFormat) -> Tree:
+    """ "look", followed by "buy" with success and "sell" with failure; beside it "wait", which never ends."""
+    messages = (Message("user", TASK.prompt),)
+    tree = Tree(TASK, 0, Node(State(TASK, messages), context_ids=chat.prompt_ids(messages)))
+
+    def act(node: Node, text: str, reward: float | None = None) -> Node:
+        ids = chat.encode_action(text)
+        told = (*node.state.messages, Message("assistant", text, ids), Message("user", f"{text}: done"))
+        child = Node(State(TASK, told), context_ids=chat.context_ids(told), terminated=reward is not None)
+        action = Action(text, text, token_ids=ids, logprobs=(-0.1,) * len(ids))
+        node.edges.append(Edge(action, 0.5, 1, reward or 0.0, reward or 0.0, child))
+        return child
+
+    look = act(tree.root, "look")
+    act(tree.root, "wait")
+    act(look, "buy", 1.0)
+    act(look, "sell", 0.0)
+    return tree
+
+
+def logprob(checkpoint: Checkpoint, prompt: Sequence[int], ids: Sequence[int]) -> float:
+    with torch.no_grad():
+        logits = checkpoint.model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    told = (logits.float() / 0.5).log_softmax(-1)
+    return float(told[torch.arange(len(ids)), torch.tensor(ids)].sum())
+
+
+def test_divergence_is_the_change_of_the_log_probability_by_knowing_the_outcome(
+    checkpoint: Checkpoint, policy: LLMPolicy
+) -> None:
+    tree = grown(policy.chat)
+    look, wait = tree.root.edges
+    assert look.child is not None
+    buy, sell = look.child.edges
+    measure_divergence(tree, policy)
+    assert wait.divergence is None
+    start = tree.root.context_ids
+    begun = {known: policy.chat.prompt_ids((Message("user", note + TASK.prompt),)) for known, note in NOTES.items()}
+    assert all(len(told) > len(start) for told in begun.values())
+    behind = look.action.token_ids + look.child.context_ids
+    for edge, known in ((buy, True), (sell, False)):
+        ids = edge.action.token_ids
+        changed = logprob(checkpoint, begun[known] + behind, ids) - logprob(checkpoint, start + behind, ids)
+        assert edge.divergence == pytest.approx(abs(changed), abs=1e-4) and abs(changed) > 1e-3
+    # Both ends follow the first step, so it gets the mean of their divergences.
+    ids, plain = look.action.token_ids, logprob(checkpoint, start, look.action.token_ids)
+    both = [abs(logprob(checkpoint, begun[known], ids) - plain) for known in NOTES]
+    assert look.divergence == pytest.approx(sum(both) / 2, abs=1e-4)
+
+
+def test_tokens_that_a_grammar_wrote_do_not_count(policy: LLMPolicy) -> None:
+    tree = grown(policy.chat)
+    for node in tree.nodes():
+        for edge in node.edges:
+            edge.action = replace(edge.action, forced=tuple(range(len(edge.action.token_ids))))
+    measure_divergence(tree, policy)
+    assert tree.root.edges[0].divergence == 0.0
+
+
+def test_a_prompt_that_is_too_long_with_the_note_is_left_out(policy: LLMPolicy) -> None:
+    tree = grown(policy.chat)
+    look = tree.root.edges[0]
+    longest = max(len(tree.prompt_ids([look])) + len(edge.action.token_ids) for edge in look.child.edges)  # type: ignore[union-attr]
+    policy.generator.context = longest + 1
+    measure_divergence(tree, policy)
+    assert [edge.divergence for edge in look.child.edges] == [None, None]  # type: ignore[union-attr]
+
+
+def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
+    tree = grown(policy.chat)
+    tree.root.context_ids = tree.root.context_ids[1:]
+    with pytest.raises(UserError, match=TASK.id):
+        measure_divergence(tree, policy)
+
+
+@pytest.mark.slow
+def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLMPolicy, tmp_path: Path) -> None:
+    tree = grown(policy.chat)
+    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+        save_checkpoint(checkpoint, run.checkpoints / "warm")
+        run.record_checkpoint("collect", run.checkpoints / "warm")
+        write_shard(run.trees, "collect", 0, [to_record(tree)])
+    command = ("export", run.path, "--view", "criticality")
+    plain = treeagent(*command, "--out", tmp_path / "plain")
+    assert plain.returncode == 0, plain.stderr
+    rows = list(load_dataset(str(tmp_path / "plain"), "criticality", split="train", cache_dir=str(tmp_path / "cache")))
+    assert [row["divergence"] for row in rows] == [None] * 4
+    done = treeagent(*command, "--out", tmp_path / "out", "--hindsight")
+    assert done.returncode == 0, done.stderr
+    rows = list(load_dataset(str(tmp_path / "out"), "criticality", split="train", cache_dir=str(tmp_path / "cache2")))
+    by_action = {row["action"]: row for row in rows}
+    measure_divergence(tree, policy)
+    for node in tree.nodes():
+        for edge in node.edges:
+            row = by_action[edge.action.text]
+            assert row["divergence"] == (None if edge.divergence is None else pytest.approx(edge.divergence, abs=1e-4))
+    assert by_action["buy"]["criticality"] == 1.0
+    # The same policy continues the dataset, however its path is written.
+    for named in ((), ("--model", run.checkpoints / "warm"), ("--model", "run/checkpoints/warm")):
+        again = treeagent("export", "run", "--view", "criticality", "--out", "out", "--hindsight", *named, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+    # Another policy, or none, cannot continue it.
+    other = treeagent(*command, "--out", tmp_path / "out")
+    assert other.returncode == 2 and "hindsight" in other.stderr
+    alone = treeagent("export", run.path, "--out", tmp_path / "none", "--hindsight")
+    assert alone.returncode == 2 and "criticality" in alone.stderr
+
+
+def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        for number in (9, 10):
+            run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
+            write_shard(run.trees, f"collect-{number}", 0, [])
+    assert searching_policy(run, "--model") == run.checkpoints / "round-9-rft"
+
+
+def test_a_run_that_names_no_policy_asks_for_one(policy: LLMPolicy, tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(grown(policy.chat))])
+    told = treeagent("export", run.path, "--out", tmp_path / "out", "--view", "criticality", "--hindsight")
+    assert told.returncode == 2 and "--model" in told.stderr

@@ -1,0 +1,335 @@
+"""The language model as critic: which questions it gets, how its answers score the candidates, and what that costs."""
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from string import ascii_uppercase
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from toy_llama import FirstLetter, plain_logprobs, sharpened
+from transformers import PreTrainedModel
+
+from treeagent.agent.policy import LLMPolicy
+from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
+from treeagent.generators.base import Failure, Sample
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.types import Action, Message, State, Task, Transition
+
+CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
+THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for thing in ("lamp", "desk", "key")]
+
+
+@lru_cache(maxsize=1)
+def chat() -> ChatFormat:
+    listings = [CANDIDATE.format(letter=letter, text=f"Action: take[gold {THINGS[0]}]") for letter in ascii_uppercase]
+    texts = [QUESTION, *listings, *(NEXT_QUESTION.format(letter=letter) for letter in ascii_uppercase), *THINGS]
+    return ChatFormat(train_tokenizer(texts, CONFIG))
+
+
+@lru_cache(maxsize=1)
+def model() -> PreTrainedModel:
+    return sharpened(random_model(chat().tokenizer, CONFIG, 0))
+
+
+def mark(role: str) -> int:
+    """The id of the token that opens a role's turn."""
+    return chat().tokenizer.get_vocab()[f"<|{role}|>"]
+
+
+def state(number: int = 0, *, page: str = "a shop") -> State:
+    return State(Task(f"task {number}", "buy it"), (Message("user", f"buy number {number} in {page}"),))
+
+
+def takes(*things: str) -> list[Action]:
+    return [Action(f"Action: take[{thing}]", f"take[{thing}]") for thing in things]
+
+
+def rank(critic: LMCritic, *asked: tuple[State, Sequence[Action]]) -> list[list[float]]:
+    told = asyncio.run(critic.rank([each for each, _ in asked], [actions for _, actions in asked]))
+    return [list(scores) for scores in told]
+
+
+def letters_of(prompt: tuple[int, ...]) -> dict[str, str]:
+    """The candidate that a question lists under each letter."""
+    return {text: letter for letter, text in re.findall(r"\n([A-Z])\.\n(.*)\n", chat().decode(prompt))}
+
+
+def next_letters(prompt: tuple[int, ...], letters: Sequence[str]) -> Tensor:
+    """log P of each letter by a plain forward pass."""
+    return torch.cat([plain_logprobs(model(), prompt, chat().encode(letter)) for letter in letters])
+
+
+def test_the_dialogue_by_hand() -> None:
+    scorer = FirstLetter(model())
+    before = (Message("user", "find a lamp"), Message("assistant", "look", chat().encode_action("look")))
+    here = State(Task("by hand", "find a lamp"), (*before, Message("user", "two lamps <|end|>")))
+    [scores] = rank(LMCritic(scorer, chat()), (here, takes("red {lamp}", "old lamp", "new lamp")))
+    first, _, second, _ = (chat().decode((*prompt, chat().stop_id)) for prompt in scorer.asked)
+    listed = sorted(letters_of(scorer.asked[0]), key=letters_of(scorer.asked[0]).__getitem__)
+    assert sorted(listed) == ["Action: take[new lamp]", "Action: take[old lamp]", "Action: take[red {lamp}]"]
+    assert first == (
+        "<|user|>find a lamp<|end|><|assistant|>look<|end|><|user|>two lamps <|end|>\n\n"
+        "These are the candidates for the next turn:\n"
+        f"\nA.\n{listed[0]}\n\nB.\n{listed[1]}\n\nC.\n{listed[2]}\n\n"
+        "Which of them brings the task closest to success? Answer with its letter alone.<|end|><|assistant|>"
+    )
+    assert second == (
+        first + "A<|end|><|user|>Leave A out. Which of the others does? Answer with its letter alone."
+        "<|end|><|assistant|>"
+    )
+    spoken = scorer.asked[0].count(chat().stop_id)
+    assert spoken == 3  # the page's own special token is plain text
+    assert scores == [0.5] * 3  # what is first in one order is last in the other
+
+
+def test_a_thought_that_the_template_opens_is_closed_before_each_letter() -> None:
+    """Otherwise the model would score the letters as the first word of a thought."""
+    tokenizer = train_tokenizer([QUESTION, NEXT_QUESTION, *THINGS], CONFIG)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
+    scorer, thinking = FirstLetter(model()), ChatFormat(tokenizer)
+    rank(LMCritic(scorer, thinking), (state(), takes("red lamp", "old lamp", "new lamp")))
+    first, _, second, _ = (thinking.decode((*prompt, thinking.stop_id)) for prompt in scorer.asked)
+    assert first.endswith("with its letter alone.<|end|><|assistant|><think>\n\n</think>\n\n")
+    assert second == (
+        first + "A<|end|><|user|>Leave A out. Which of the others does? Answer with its letter alone."
+        "<|end|><|assistant|><think>\n\n</think>\n\n"
+    )
+
+
+def test_ranking_is_repeated_best_of_under_the_model() -> None:
+    """Checked by plain forward passes over the same dialogue: the likeliest of the letters that are left, in each
+    order."""
+    scorer = FirstLetter(model())
+    actions = takes(*THINGS[:5])
+    rank(LMCritic(scorer, chat()), (state(), actions))
+    openings = scorer.asked[:2]
+    shares = []
+    for opening in openings:
+        listed = {letter: text for text, letter in letters_of(opening).items()}
+        prompt, ranked = opening, list[str]()
+        while left := [letter for letter in listed if letter not in ranked]:
+            best = left[int(next_letters(prompt, left).argmax())]
+            ranked.append(best)
+            again = chat().encode(NEXT_QUESTION.format(letter=best))
+            prompt = (*prompt, *chat().encode_action(best), mark("user"), *again, chat().stop_id, mark("assistant"))
+        shares.append({listed[letter]: 1 - place / 4 for place, letter in enumerate(ranked)})
+    [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (state(), actions))
+    expected = [sum(share[action.text] for share in shares) / len(shares) for action in actions]
+    assert scores == pytest.approx(expected)
+    first, reverse = map(letters_of, openings)
+    assert [first[action.text] for action in actions] != sorted("ABCDE")
+    assert {first[text] + reverse[text] for text in first} == {"AE", "BD", "CC", "DB", "EA"}
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.sampled_from(THINGS), min_size=1, max_size=6).flatmap(
+        lambda things: st.tuples(st.just(things), st.permutations(range(len(things))))
+    ),
+)
+def test_scores_go_with_the_candidates_not_with_their_places(
+    drawn: tuple[list[str], list[int]],
+) -> None:
+    things, order = drawn
+    critic = LMCritic(LocalGenerator(model()), chat())
+    [scores] = rank(critic, (state(), takes(*things)))
+    [permuted] = rank(critic, (state(), takes(*(things[place] for place in order))))
+    assert permuted == pytest.approx([scores[place] for place in order], abs=1e-4)
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    by_thing: dict[str, set[float]] = {}
+    for thing, score in zip(things, scores, strict=True):
+        by_thing.setdefault(thing, set()).add(score)
+    assert all(len(told) == 1 for told in by_thing.values())
+
+
+def test_a_state_is_ranked_the_same_alone_and_among_others() -> None:
+    asked = [(state(number), takes(*THINGS[number : number + 2 + number % 4])) for number in range(6)]
+    together = rank(LMCritic(LocalGenerator(model()), chat()), *asked)
+    critic = LMCritic(LocalGenerator(model(), cache_bytes=0), chat())
+    for each, scores in zip(asked, together, strict=True):
+        [alone] = rank(critic, each)
+        assert alone == pytest.approx(scores, abs=1e-4)
+    assert len({tuple(scores) for scores in together}) > 3
+
+
+def test_position_bias_cancels_in_both_orders() -> None:
+    scorer, actions = FirstLetter(model()), takes(*THINGS[:4])
+    told = rank(LMCritic(scorer, chat()), *((replace(state(), messages=state(n).messages), actions) for n in range(9)))
+    assert told == [[0.5] * 4] * 9
+    assert len({tuple(letters_of(prompt).items()) for prompt in scorer.asked}) > 4
+
+
+def test_every_token_of_the_questions_is_read_once() -> None:
+    """The beginning that both orders share is read once, then only what each further question adds. No token is
+    sampled."""
+    recorder, actions = FirstLetter(model()), takes(*THINGS[:4])
+    here = state(page="a shop " * 20)
+    generator = LocalGenerator(model())
+    [scores] = rank(LMCritic(generator, chat()), (here, actions))
+    rank(LMCritic(recorder, chat()), (here, actions))
+    opening, other = recorder.asked[:2]
+    shared = next(place for place, (one, two) in enumerate(zip(opening, other, strict=False)) if one != two)
+    assert shared > 50
+    again = [len(long) - len(short) for short, long in zip(recorder.asked, recorder.asked[2:], strict=False)]
+    assert len(again) == 4  # two orders of four candidates: three questions each
+    assert generator.usage.encoded_tokens == len(opening) + len(other) - shared + sum(again)
+    assert generator.usage.generated_tokens == 0
+    before = replace(generator.usage)
+    assert rank(LMCritic(generator, chat()), (here, actions)) == [scores]
+    assert generator.usage.encoded_tokens == before.encoded_tokens
+
+
+def test_a_turn_that_has_begun_is_shown_whole() -> None:
+    scorer = FirstLetter(model())
+    begun = Message("assistant", "Thought: it is dark\nAction:", chat().encode("Thought: it is dark\nAction:"), True)
+    here = replace(state(), messages=(*state().messages, begun))
+    rest = [Action(f" take[{thing}]", f"take[{thing}]") for thing in THINGS[:2]]
+    rank(LMCritic(scorer, chat()), (here, rest))
+    prompt, _ = scorer.asked
+    text = chat().decode(prompt)
+    for thing in THINGS[:2]:
+        assert f".\nThought: it is dark\nAction: take[{thing}]\n" in text
+    assert text.count("<|assistant|>") == 1
+    assert text.startswith("<|user|>buy number 0 in a shop\n\nThese are the candidates")
+
+
+def test_candidates_beyond_the_context_share_the_mean_score() -> None:
+    """If no question fits, all score 1/2. If only the first fits, its best candidate scores 1, and the others share the
+    mean of 1/2 and 0."""
+    critic, actions = LMCritic(LocalGenerator(model()), chat()), takes(*THINGS[:3])
+    long, fits = state(page="a shop " * 400), state()
+    crowded, plain = rank(critic, (long, actions), (fits, actions))
+    assert crowded == [0.5] * 3
+    assert [plain] == rank(critic, (fits, actions))
+    assert plain != [0.5] * 3
+    recorder = FirstLetter(model())
+    rank(LMCritic(recorder, chat()), (fits, actions))
+    *_, again = map(len, recorder.asked)
+    assert len(chat().encode(" red" * 9)) == 9
+    filled = state(page="a shop" + " red" * (CONFIG.context - again))
+    [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (filled, actions))
+    assert sorted(scores) in ([0.25, 0.25, 1.0], [0.25, 0.625, 0.625])  # the best may differ between the orders
+
+
+def test_one_candidate_needs_no_question() -> None:
+    scorer = FirstLetter(model())
+    alone = takes("lamp")
+    assert rank(LMCritic(scorer, chat()), (state(), alone), (state(1), takes("key", "key"))) == [[0.5], [0.5, 0.5]]
+    assert rank(LMCritic(scorer, chat()), (state(), [])) == [[]]
+    assert asyncio.run(LMCritic(scorer, chat()).rank([], [])) == []
+    assert not scorer.asked
+
+
+def test_more_candidates_than_letters_are_not_ranked() -> None:
+    """Widening has no limit, so a long search of one state may draw them."""
+    scorer = FirstLetter(model())
+    many = takes(*(f"lamp {number}" for number in range(27)))
+    assert rank(LMCritic(scorer, chat()), (state(), many)) == [[0.5] * 27]
+    assert not scorer.asked
+    assert rank(LMCritic(scorer, chat()), (state(), many[:26])) == [pytest.approx([0.5] * 26)]
+    assert scorer.asked
+
+
+class Failing(FirstLetter):
+    """A server that answers its first batch of questions, and none after it."""
+
+    def score(  # type: ignore[override]  # as a client of a server
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+        trees: Sequence[str] = (),
+    ) -> list[list[Sample] | Failure]:
+        if self.asked and any(candidates):
+            return [Failure("the server is down")] * len(prompts)
+        return list(super().score(prompts, candidates, temperature, trees))
+
+
+def test_a_failed_question_leaves_the_other_candidates_equal() -> None:
+    """Each order chooses its first candidate, and then no question is answered."""
+    [scores] = rank(LMCritic(Failing(model()), chat()), (state(), takes("lamp", "desk", "key")))
+    assert sorted(scores) == [0.25, 0.625, 0.625]
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Answers with the action; an episode has three steps at most."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", task.prompt),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        said = Message("assistant", action.text, action.token_ids)
+        seen = Message("user", f"{len(state.messages)} {action.text}")
+        return Transition(State(state.task, (*state.messages, said, seen)), truncated=len(state.messages) == 5)
+
+
+def test_the_policys_own_model_can_be_the_critic() -> None:
+    """Its scores are those of a model with an empty cache, and the policy samples as if no question had been asked
+    between."""
+    generator = LocalGenerator(model())
+    policy = LLMPolicy(generator, chat(), max_new_tokens=6)
+    config = SearchConfig(limits=Limits(simulations=12), candidates=3, critic_weight=0.5)
+    [tree] = asyncio.run(Search(policy, Echo(), config, None, LMCritic(generator, chat())).run([state().task], [0]))
+    expanded = [node for node in tree.nodes() if len(node.edges) > 1]
+    assert len(expanded) > 2
+    for node in expanded:
+        [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (node.state, [edge.action for edge in node.edges]))
+        assert [edge.critic for edge in node.edges] == pytest.approx(scores)
+        for edge in node.edges:
+            prompt = chat().prompt_ids(node.state.messages)
+            expected = plain_logprobs(model(), prompt, edge.action.token_ids)
+            assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:
+    """A few things to take, of which the first is golden."""
+    things = shuffler.sample(THINGS, shuffler.choice([2, 3, 4]))
+    return state(number), takes(f"gold {things[0]}", *things[1:])
+
+
+@pytest.mark.slow
+def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
+    """The model is trained to answer the first question with the letter of the golden thing, and tested on unseen
+    listings."""
+    torch.manual_seed(0)
+    shuffler, pupil = random.Random(0), random_model(chat().tokenizer, CONFIG, 0)
+    optimizer = torch.optim.AdamW(pupil.parameters(), lr=3e-3)
+    for _ in range(60):
+        scorer = FirstLetter(model())
+        asked = [golden(shuffler, shuffler.randrange(1000)) for _ in range(8)]
+        rank(LMCritic(scorer, chat()), *asked)
+        prompts = scorer.asked[:16]  # the first questions, in both orders
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
+        ends = torch.tensor([len(prompt) - 1 for prompt in prompts])
+        letters = [letters_of(prompt)[asked[place // 2][1][0].text] for place, prompt in enumerate(prompts)]
+        answers = torch.tensor([chat().encode(letter)[0] for letter in letters])
+        logits = pupil(input_ids=ids).logits[torch.arange(len(ids)), ends]
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits, answers)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(pupil.parameters(), 1.0)
+        optimizer.step()
+    unseen = [golden(shuffler, 1000 + number) for number in range(40)]
+    assert found(pupil, unseen) >= 38
+    assert found(model(), unseen) < 30
+
+
+def found(asked: PreTrainedModel, listings: Sequence[tuple[State, list[Action]]]) -> int:
+    """How often the first candidate alone has the best score."""
+    told = rank(LMCritic(LocalGenerator(asked), chat()), *listings)
+    return sum(scores[0] > max(scores[1:]) for scores in told)

@@ -1,0 +1,200 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treeagent.contrib.people.marks import (
+    Mark,
+    Verdict,
+    agreement,
+    append_mark,
+    deciding,
+    effective_marks,
+    krippendorff_alpha,
+    label,
+    new_mark,
+    preference,
+    read_marks,
+    state_hash,
+    unsafe_calls,
+)
+from treeagent.store import StoreError
+from treeagent.types import Message
+
+A, B, C = "Action: a[1]", "Action: b[2]", "Action: c"
+
+
+def compared(who: str, better: str | None, *shown: str, **fields: object) -> Mark:
+    verdict: Verdict = "tie" if better is None else "better"
+    choice = None if better is None else shown.index(better)
+    return new_mark(who, verdict, state="s", shown=shown, choice=choice, **fields)
+
+
+def judged(who: str, verdict: Verdict, **fields: object) -> Mark:
+    return new_mark(who, verdict, state="end", shown=(A,), **fields)
+
+
+def test_marks_come_back_as_they_were_added_and_each_id_once(tmp_path: Path) -> None:
+    path = tmp_path / "marks.jsonl"
+    assert read_marks(path) == []
+    marks = [compared("ada", A, B, A, note="“π”\n\r\x85\u2028 <b>"), judged("ben", "failed"), judged("ada", "skip")]
+    assert all(append_mark(path, mark) for mark in marks)
+    assert not append_mark(path, marks[1])
+    assert read_marks(path) == marks
+
+
+def test_a_line_that_a_crash_cut_short_is_passed_over_and_replaced(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "marks.jsonl", judged("ada", "solved"), judged("ben", "failed")
+    append_mark(path, first)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])
+    assert read_marks(path) == [first]
+    append_mark(path, second)
+    assert read_marks(path) == [first, second]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "marks.jsonl"
+    append_mark(path, judged("ada", "solved"))
+    with path.open("a") as file:
+        file.write('{"id": "x", "when": "", "who": "ada", "verdict": "better", "state": "s", "shown": ["a", "b"]}\n')
+    with pytest.raises(StoreError, match=r"marks\.jsonl, line 2"):
+        read_marks(path)
+
+
+@pytest.mark.parametrize("trap", ["link", "pipe"])
+def test_marks_are_written_into_no_link_and_no_pipe(tmp_path: Path, trap: str) -> None:
+    path, other = tmp_path / "marks.jsonl", tmp_path / "other"
+    other.write_text("mine\n")
+    if trap == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path)
+    with pytest.raises(StoreError, match=r"marks\.jsonl"):
+        append_mark(path, judged("ada", "solved"))
+    assert other.read_text() == "mine\n"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from treeagent.contrib.people.marks import append_mark, new_mark
+while True:
+    mark = new_mark(sys.argv[2], "solved", state="end", shown=("a",), note="x" * 5000)
+    append_mark(Path(sys.argv[1]), mark)
+    print(mark.id, flush=True)
+"""
+
+
+def test_two_writers_killed_again_and_again_lose_no_mark_that_was_stored(tmp_path: Path) -> None:
+    path, stored = tmp_path / "marks.jsonl", list[str]()
+    for _ in range(2):
+        command = [sys.executable, "-c", WRITER, str(path)]
+        writers = [subprocess.Popen([*command, who], stdout=subprocess.PIPE, text=True) for who in ("ada", "ben")]
+        for writer in writers:
+            assert writer.stdout is not None
+            stored.append(writer.stdout.readline().strip())
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+        stored += [
+            line.strip() for writer in writers for line in writer.communicate()[0].splitlines() if len(line) == 32
+        ]
+    found = [mark.id for mark in read_marks(path)]
+    assert len(found) == len(set(found)) and set(stored) <= set(found)
+    append_mark(path, judged("ada", "failed"))
+    assert len(read_marks(path)) == len(found) + 1
+
+
+def test_a_later_mark_of_one_reviewer_replaces_the_earlier_until_it_is_withdrawn() -> None:
+    first, second, other = compared("ada", A, A, B), compared("ada", B, B, A), compared("ben", A, A, B)
+    assert effective_marks([first, second, other]) == [second, other]
+    withdrawal = new_mark("cleo", "withdraw", withdraws=second.id)
+    assert effective_marks([first, second, other, withdrawal]) == [first, other]
+    unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), choice=0)
+    assert effective_marks([first, unsafe]) == [first, unsafe]
+
+
+@pytest.mark.parametrize(
+    "marks, expected",
+    [
+        ([], None),
+        ([compared("ada", A, B, A)], (1, "human")),
+        ([compared("ada", B, B, A)], (-1, "human")),
+        ([compared("ada", A, B, A), compared("ben", B, B, A)], (0, "human")),
+        ([compared("ada", None, B, A), compared("ben", B, A, B)], (-1, "human")),
+        ([compared("ada", A, A, C)], None),
+        ([compared("model", B, A, B, source="judge")], (-1, "judge")),
+        ([compared("model", B, A, B, source="judge"), compared("ada", A, A, B)], (1, "human")),
+        ([compared("model", B, A, B, source="judge"), new_mark("ada", "skip", state="s", shown=(A, B))], (-1, "judge")),
+    ],
+)
+def test_people_decide_by_majority_and_outrank_judges(marks: list[Mark], expected: object) -> None:
+    assert preference(deciding(marks).get("s", []), A, B) == expected
+
+
+@pytest.mark.parametrize(
+    "marks, expected",
+    [
+        ([judged("ada", "solved")], (True, "human")),
+        ([judged("ada", "solved"), judged("ben", "failed")], None),
+        ([judged("ada", "solved", source="judge"), judged("ben", "failed")], (False, "human")),
+        ([judged("ada", "skip")], None),
+    ],
+)
+def test_labels_of_episodes(marks: list[Mark], expected: object) -> None:
+    assert label(deciding(marks).get("end", [])) == expected
+
+
+def test_only_the_chosen_call_of_a_standing_mark_is_unsafe() -> None:
+    unsafe = new_mark("ada", "unsafe", state="s", shown=(A, B), calls=("rm[/.*]", "b[2]"), choice=0)
+    assert unsafe_calls([unsafe]) == ("rm[/.*]",)
+    assert unsafe_calls([unsafe, new_mark("ben", "withdraw", withdraws=unsafe.id)]) == ()
+
+
+def test_alpha_of_krippendorffs_examples() -> None:
+    """The two examples of his paper of 2011: two observers of binary values, and four of five values with some
+    missing."""
+    two = ["0100000010", "1110010000"]
+    assert krippendorff_alpha(list(zip(*two, strict=True))) == pytest.approx(1 - 19 * 8 / 168)
+    four = ["123321412...", "1233224125.3", ".3332342251.", "12332441251."]
+    items = [[value for value in item if value != "."] for item in zip(*four, strict=True)]
+    assert krippendorff_alpha(items) == pytest.approx(0.743, abs=5e-4)
+
+
+def test_alpha_is_1_for_full_agreement_and_absent_without_two_values() -> None:
+    assert krippendorff_alpha([("a", "a"), ("b", "b")]) == 1
+    assert krippendorff_alpha([("a", "a"), ("a", "a")]) is None
+    assert krippendorff_alpha([("a",), ("b",)]) is None
+
+
+def test_agreement_does_not_depend_on_the_side_on_which_an_action_was_shown() -> None:
+    marks = [compared("ada", A, A, B), compared("ben", A, B, A), compared("ada", C, B, C), compared("ben", C, C, B)]
+    assert agreement(marks)["better"] == (1, 2)
+    assert agreement([judged("ada", "solved"), judged("ben", "solved")])["solved"] == (None, 1)
+
+
+def test_a_state_is_named_by_what_was_said() -> None:
+    said = [Message("user", "hello"), Message("assistant", "a", (1, 2))]
+    assert state_hash("t", said) == state_hash("t", [said[0], Message("assistant", "a")])
+    assert len({state_hash("t", said), state_hash("u", said), state_hash("t", said[:1])}) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"verdict": "better", "shown": ("a", "b")},
+        {"verdict": "better", "shown": ("a",), "choice": 0},
+        {"verdict": "veto", "shown": ("a",), "choice": 1},
+        {"verdict": "edit", "shown": ("a",), "choice": 0, "text": " "},
+        {"verdict": "solved"},
+        {"verdict": "withdraw"},
+        {"verdict": "good", "shown": ("a",)},
+    ],
+)
+def test_incomplete_marks_are_refused(fields: dict[str, object]) -> None:
+    verdict = fields.pop("verdict")
+    with pytest.raises(ValueError):
+        new_mark("ada", verdict, state="s", **fields)  # type: ignore[arg-type]

@@ -1,0 +1,329 @@
+"""Runs on a Ray cluster of real processes, some of which are killed, grow the same trees as the local engine."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from treeagent.config import RunConfig, load_config
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.metrics import Emit, Event
+from treeagent.pipeline.processes import run_jobs, shared_workers
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.warm_start import warm_start
+from treeagent.store import digest, read_as, shards
+from treeagent.types import WorkerLost
+
+pytest.importorskip("ray", reason="wants the ray extra")
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+
+CONFIG = Path(__file__).parents[3] / "configs" / "debug.toml"
+TREEAGENT = [sys.executable, "-c", "from treeagent.cli import main; main()"]
+SETTINGS = ["warm_start.episodes=200", "warm_start.training.max_steps=20"]
+WAVES = 12
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
+"""By default Ray starts workers with the lowest priority, and a busy machine then starves them."""
+NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+COLLECT = [f"collect.tasks={2 * WAVES}", "collect.batch=2"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = load_config(CONFIG, SETTINGS)
+    with Run.create(tmp_path_factory.mktemp("warm") / "run", config, resume=False) as run:
+        return warm_start(config, run, QuietProgress())
+
+
+@pytest.fixture(scope="module")
+def local(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection by the local engine."""
+    out = tmp_path_factory.mktemp("local") / "run"
+    _, said = start(checkpoint, out, "--engine", "local", "workers=1").communicate()
+    assert len(shards(out / "trees", "collect")) == WAVES, said
+    return out
+
+
+@pytest.fixture(scope="module")
+def expected(local: Path) -> str:
+    return collected(local)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # to import the jobs below
+        cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 2})
+        yield cluster
+        cluster.shutdown()
+
+
+def start(checkpoint: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
+    return treeagent("collect", checkpoint, "--config", CONFIG, "--out", out, "--resume", *COLLECT, *more)
+
+
+def treeagent(*arguments: str | Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*TREEAGENT, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ENVIRONMENT,
+        start_new_session=True,
+    )
+
+
+def on(cluster: Any, workers: int = 2) -> list[str]:
+    return ["--engine", "ray", f"ray.address={cluster.address}", f"workers={workers}"]
+
+
+def collected(run: Path) -> str:
+    return digest(read_as(dict, run / "trees", "collect"))
+
+
+def wait_for_shards(out: Path, process: "subprocess.Popen[str]", count: int = 2) -> None:
+    deadline = time.monotonic() + 300
+    while len(shards(out / "trees", "collect")) < count and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert count <= len(shards(out / "trees", "collect")) < WAVES
+
+
+def at_work() -> list[psutil.Process]:
+    """The processes of actors that are running a job."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.cmdline()[:1] == ["ray::_Worker.run"]]
+
+
+def test_the_same_trees_on_both_engines(checkpoint: Path, expected: str, tmp_path: Path) -> None:
+    process = start(checkpoint, tmp_path / "run", "--engine", "ray", "workers=2")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert collected(tmp_path / "run") == expected
+
+
+def test_updates_on_both_engines_give_the_same_weights(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    weights = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster))):
+        shutil.copytree(local, tmp_path / name)
+        process = treeagent("update", "rft", checkpoint, "--out", tmp_path / name, *engine)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((tmp_path / name / "checkpoints" / "rft").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
+def test_an_update_of_several_processes_on_several_machines_gives_the_weights_of_one_machine(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    """No machine of the cluster has room for all three processes. The search workers are still there when the update
+    begins, and the evaluation after it gets new ones."""
+    node = cluster.add_node(**NODE, num_cpus=1)
+    weights = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=3))):
+        out = tmp_path / name
+        rounds = ["adapt.rounds=1", 'adapt.methods=["rft"]', "collect.tasks=6", "evaluate.tasks=2"]
+        more = [*rounds, "update.processes=3", *engine]
+        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *more)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    cluster.remove_node(node)
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
+def test_an_update_that_loses_a_process_resumes_to_the_same_weights(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    weights = set()
+    for name in ("whole", "killed"):
+        out = tmp_path / name
+        steps = ["update.processes=2", "update.rft.max_steps=60", "training.save_every=2"]
+        update: list[str | Path] = ["update", "rft", checkpoint, "--trees", local, "--out", out, *steps, *on(cluster)]
+        process = treeagent(*update)
+        if name == "killed":
+            deadline = time.monotonic() + 300
+            while not list(out.glob("checkpoints/.rft/checkpoint-*/progress.json")) and time.monotonic() < deadline:
+                assert process.poll() is None
+                time.sleep(0.02)
+            second_launcher = max(launchers(), key=lambda launcher: launcher.create_time())
+            for victim in second_launcher.children(recursive=True):
+                victim.kill()
+            _, said = process.communicate()
+            assert process.returncode == 2 and "processes.log" in said and "Traceback" not in said
+            process = treeagent(*update)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints" / "rft").rglob("*.safetensors"))
+        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(weights) == 1 and len(weights.pop()) == 2
+
+
+def launchers() -> list[psutil.Process]:
+    """The actors that run a process of an update each."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.cmdline()[:1] == ["ray::_Launcher.run"]]
+
+
+def test_an_update_without_room_on_the_cluster_is_one_sentence(
+    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
+) -> None:
+    settings = ["update.processes=9", *on(cluster)]
+    process = treeagent("update", "rft", checkpoint, "--trees", local, "--out", tmp_path / "run", *settings)
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert "update.processes is 9, but the cluster has 2 CPU" in said and "Traceback" not in said
+
+
+def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
+    checkpoint: Path, cluster: Any, tmp_path: Path
+) -> None:
+    """On Ray, one actor searches and another one updates."""
+    rounds = ["adapt.lag=1", "adapt.rounds=2", 'adapt.methods=["rft"]', "collect.tasks=4", "evaluate.tasks=2"]
+    ended = set()
+    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=1))):
+        out = tmp_path / name
+        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *rounds, *engine)
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        files = sorted((out / "checkpoints").rglob("*.safetensors"))
+        weights = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+        ended.add((digest(read_as(dict, out / "trees")), weights))
+    assert len(ended) == 1
+
+
+def test_a_cluster_without_room_for_the_updates_is_one_sentence(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, "adapt.lag=1", *on(cluster, workers=2))
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert "adapt.lag" in said and "workers=2" in said and "Traceback" not in said
+
+
+def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
+    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    wait_for_shards(tmp_path / "run", process)
+    victims = at_work()
+    assert victims
+    victims[0].kill()
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert collected(tmp_path / "run") == expected
+
+
+def test_a_killed_node_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(**NODE, num_cpus=1)
+    process = start(checkpoint, tmp_path / "run", *on(cluster, workers=3))
+    wait_for_shards(tmp_path / "run", process, count=4)
+    cluster.remove_node(node, allow_graceful=False)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert collected(tmp_path / "run") == expected
+
+
+def test_a_killed_driver_resumes_to_the_same_trees(
+    checkpoint: Path, expected: str, cluster: Any, tmp_path: Path
+) -> None:
+    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    wait_for_shards(tmp_path / "run", process)
+    process.kill()
+    process.communicate()
+    kept = {path: path.stat().st_mtime_ns for path in shards(tmp_path / "run" / "trees", "collect")}
+    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert collected(tmp_path / "run") == expected
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_ctrl_c_ends_the_jobs_and_says_how_to_go_on(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
+    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    wait_for_shards(tmp_path / "run", process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "interrupted; continue with --resume" in said
+    deadline = time.monotonic() + 60
+    while at_work() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not at_work()
+
+
+def test_what_a_worker_refuses_is_one_sentence(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
+    without_weights = tmp_path / "policy"
+    shutil.copytree(checkpoint, without_weights, ignore=shutil.ignore_patterns("*.safetensors"))
+    process = start(without_weights, tmp_path / "run", *on(cluster))
+    _, said = process.communicate()
+    assert process.returncode == 2, said
+    assert f"{without_weights} cannot be loaded: " in said
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def config(cluster: Any) -> Iterator[RunConfig]:
+    import ray
+
+    yield load_config(None, [*on(cluster)[2:], "engine=ray"])
+    ray.shutdown()
+
+
+def count(stop: int, emit: Emit) -> int:
+    for number in range(stop):
+        emit(Event(str(stop), done=number))
+    return sum(range(stop))
+
+
+def die(job: int, emit: Emit) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_every_event_of_a_job_comes_before_its_result(config: RunConfig) -> None:
+    told: list[Event] = []
+    results = {}
+    with shared_workers(config):
+        for _ in run_jobs(count, [3, 5, 8], config):
+            break  # the workers killed after this are replaced
+        for job, result in run_jobs(count, [4, 7, 2], config, told.append):
+            assert [event.done for event in told if event.name == str(job)] == list(range(job))
+            results[job] = result
+    assert results == {4: 6, 7: 21, 2: 1}
+
+
+def test_a_job_that_all_its_workers_die_of_is_given_up(config: RunConfig) -> None:
+    with pytest.raises(WorkerLost, match="a worker was lost 3 times at the same job") as caught:
+        list(run_jobs(die, [1], config))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path: Path) -> None:
+    process = start(checkpoint, tmp_path / "run", "--engine", "ray", "ray.address=127.0.0.1:1")
+    _, said = process.communicate()
+    assert process.returncode == 2, said
+    assert "no Ray cluster answers at ray.address 127.0.0.1:1" in said
+
+
+def test_a_cluster_that_does_not_start_is_one_sentence(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # the name is too long for its sockets
+    process = start(checkpoint, tmp_path / "run", "--engine", "ray")
+    _, said = process.communicate()
+    assert process.returncode == 2, said
+    assert "Ray does not start on this machine (" in said and "run with engine=local" in said
+    assert "Traceback" not in said

@@ -1,0 +1,507 @@
+"""Traces out and transcripts in: an export can be imported again, and files of other programs are read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from command import treeagent
+from toy_llama import make_model, tokenizer
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.config import load_config
+from treeagent.contrib.people.marks import FILE, append_mark, new_mark, state_hash
+from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
+from treeagent.contrib.traces.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import text_tool
+from treeagent.generators.formats import make_grammar
+from treeagent.generators.grammar import ReAct
+from treeagent.generators.tag_calls import TagCalls
+from treeagent.pipeline.export.dataset import export
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imported import import_transcripts
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.trees import marked_trees, read_trees
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
+
+TOLD = TraceFacts((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
+GRAMMAR = make_grammar("tools")
+CHAT = {
+    "task_id": "t1",
+    "reward": 1.0,
+    "messages": [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "How is it?"}, {"type": "image_url", "image_url": "x"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "both at once",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": "sky"}'}},
+                {"id": "b", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "b", "content": "dark"},
+        {"role": "tool", "tool_call_id": "a", "content": "grey\u2028"},
+        {"role": "assistant", "content": "It is grey."},
+    ],
+}
+OTLP_MESSAGES = [
+    {"role": "user", "parts": [{"type": "text", "content": "How is it?"}]},
+    {"role": "assistant", "parts": [{"type": "tool_call", "id": "a", "name": "look", "arguments": {"at": "sky"}}]},
+    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "a", "result": "grey"}]},
+]
+
+
+def span(start: int, **attributes: Any) -> dict[str, Any]:
+    def typed(value: Any) -> dict[str, Any]:
+        match value:
+            case dict():
+                return {"kvlistValue": {"values": [{"key": key, "value": typed(each)} for key, each in value.items()]}}
+            case list():
+                return {"arrayValue": {"values": [typed(each) for each in value]}}
+            case float():
+                return {"doubleValue": value}
+            case _:
+                return {"stringValue": value}
+
+    told = [{"key": f"gen_ai.{name.replace('__', '.')}", "value": typed(value)} for name, value in attributes.items()]
+    return {"traceId": "ab", "startTimeUnixNano": str(start), "attributes": told}
+
+
+def resource(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
+def steps(tree: Tree) -> list[tuple[object, str, list[str]]]:
+    """The call, thought and answers of each step of a tree with a single path."""
+    found, before = list[tuple[object, str, list[str]]](), len(tree.root.state.messages)
+    for path, node in tree.walk():
+        if path:
+            answers = [each.content for each in node.state.messages[before + 1 :]]
+            found.append((path[-1].action.call, path[-1].action.thought, answers))
+            before = len(node.state.messages)
+    return found
+
+
+def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", CHAT))
+    tree = transcript_tree(transcript, GRAMMAR)
+    opening = [(each.role, each.content) for each in tree.root.state.messages]
+    assert opening == [("system", "Be short."), ("user", "How is it?\n[image_url left out]")]
+    assert steps(tree) == [
+        (ToolCall("look", {"at": "sky"}), "both at once", ["grey\u2028"]),
+        (ToolCall("look", {}), "", ["dark"]),
+        ("It is grey.", "", []),
+    ]
+    *_, last = tree.nodes()
+    assert tree.task.id == "t1" and last.terminated
+    assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
+
+
+def test_a_null_field_counts_as_missing(tmp_path: Path) -> None:
+    nulls = {"messages": CHAT["messages"], "task_id": None, "reward": None}
+    named, unnamed = read_transcripts(written(tmp_path / "in.jsonl", nulls | {"id": 0, "score": 0}, nulls))
+    assert (named.task_id, named.reward) == ("0", 0.0)
+    assert (unnamed.task_id, unnamed.reward) == ("imported-1", None)
+
+
+def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> None:
+    talk = [("assistant", "Hello!"), ("user", "Cancel my order."), ("assistant", "Done."), ("user", "Thanks.")]
+    told = {"messages": [{"role": role, "content": content} for role, content in talk]}
+    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    tree = transcript_tree(transcript, GRAMMAR)
+    greeting, request = tree.root.state.messages
+    assert greeting.role == "system" and "Hello!" in greeting.content
+    assert (request.role, request.content, tree.task.prompt) == ("user", "Cancel my order.", "Cancel my order.")
+    assert steps(tree) == [("Done.", "", ["Thanks."])]
+
+
+def test_a_transcript_whose_first_step_answers_nothing_is_refused() -> None:
+    call = TranscriptMessage("assistant", "", calls=(("1", ToolCall("look", {})),))
+    with pytest.raises(UserError, match="t7"):
+        transcript_tree(Transcript("t7", (call, TranscriptMessage("user", "go"), call), 1.0), GRAMMAR)
+
+
+@pytest.mark.parametrize("path, fits", [("a", True), ("42", False)])
+def test_a_call_that_the_syntax_reads_as_another_call_is_not_imitated(path: str, fits: bool) -> None:
+    """Without the tool's schema, the tagged text 42 is read as a number."""
+    turn = TranscriptMessage("assistant", "", calls=(("1", ToolCall("write", {"path": path})),))
+    tree = transcript_tree(Transcript("t", (TranscriptMessage("user", "go"), turn), 1.0), TagCalls())
+    [edge] = tree.root.edges
+    assert edge.child is not None and edge.child.invalid is not fits
+    assert (bool(edge.action.error), bool(edge.action.call)) == (not fits, fits)
+
+
+def test_answers_without_ids_follow_the_last_call_once(tmp_path: Path) -> None:
+    calls = [{"function": {"name": "find", "arguments": {"text": word}}} for word in ("a", "b")]
+    messages = [{"role": "user", "content": "find both"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    messages += [{"role": "tool", "content": word} for word in ("one", "two")]
+    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", {"messages": messages}))
+    tree = transcript_tree(transcript, GRAMMAR)
+    *_, end = tree.nodes()
+    assert [message.content for message in end.state.messages if message.role == "user"] == ["find both", "one", "two"]
+
+
+def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
+    plain, windows = tmp_path / "plain.jsonl", tmp_path / "windows.jsonl"
+    plain.write_bytes(orjson.dumps(CHAT))
+    windows.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(CHAT) + b"\r\n")
+    assert read_transcripts(windows) == read_transcripts(plain)
+
+
+def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
+    calls = [{"id": None, "function": {"name": "look", "arguments": {"at": at}}} for at in ("sky", "sea")]
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": None, "reasoning_content": None, "reasoning": "why", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": None, "content": "grey"},
+        {"role": "assistant", "content": "<think>so</think>", "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": "dark"},
+        {"role": "assistant", "content": "It is grey."},
+    ]
+    [one, other] = read_transcripts(written(tmp_path / "list.json", [{"messages": messages}, {"messages": messages}]))
+    assert one.messages == other.messages
+    assert steps(transcript_tree(one, GRAMMAR)) == [
+        (ToolCall("look", {"at": "sky"}), "why", []),
+        (ToolCall("look", {"at": "sea"}), "", ["grey"]),
+        (ToolCall("look", {}), "so", ["dark"]),
+        ("It is grey.", "", []),
+    ]
+
+
+def test_a_turn_that_the_format_cannot_express_is_not_imitated(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "two\nlines"}]
+    [transcript] = read_transcripts(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
+    tree = transcript_tree(transcript, ReAct())
+    [edge] = tree.root.edges
+    assert edge.action.error and not tree.may_prefer(edge)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_conversation_of_a_trace_has_its_own_reward(tmp_path: Path, order: tuple[int, int]) -> None:
+    def talk(start: int, name: str, score: float, messages: list[Any]) -> Any:
+        return span(
+            start,
+            operation__name="chat",
+            conversation__id=name,
+            input__messages=orjson.dumps(messages).decode(),
+            output__messages=[{"role": "assistant", "parts": [{"type": "text", "content": name}]}],
+            evaluation__score__value=score,
+        )
+
+    talks = [talk(1, "long", 0.0, OTLP_MESSAGES), talk(2, "short", 1.0, OTLP_MESSAGES[:1])]
+    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(*(talks[place] for place in order))))
+    assert (transcript.task_id, transcript.reward) == ("long", 0.0)
+
+
+def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path) -> None:
+    """Values are JSON strings or OTLP's own lists. The answer to the last call is only in the tool's span."""
+    say = [{"role": "assistant", "parts": [{"type": "tool_call", "id": "b", "name": "look", "arguments": "{}"}]}]
+    short = span(1, operation__name="chat", input__messages=OTLP_MESSAGES[:1], output__messages=OTLP_MESSAGES[1:2])
+    whole = span(
+        3,
+        operation__name="chat",
+        conversation__id="talk 7",
+        system_instructions=[{"type": "text", "content": "Be short."}],
+        input__messages=orjson.dumps(OTLP_MESSAGES).decode(),
+        output__messages=say,
+        evaluation__score__value=0.5,
+    )
+    tool = {"operation__name": "execute_tool", "tool__call__id": "b", "tool__call__result": "dark"}
+    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(span(4, **tool), whole), resource(short)))
+    tree = transcript_tree(transcript, GRAMMAR)
+    assert (tree.task.id, transcript.reward) == ("talk 7", 0.5)
+    assert [each.content for each in tree.root.state.messages] == ["Be short.", "How is it?"]
+    assert steps(tree) == [(ToolCall("look", {"at": "sky"}), "", ["grey"]), (ToolCall("look", {}), "", ["dark"])]
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    tree = transcript_tree(transcript, GRAMMAR)
+    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    back = transcript_tree(again, GRAMMAR)
+    assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
+    assert back.root.state.messages == tree.root.state.messages
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_the_answer_to_a_last_turn_without_a_call_comes_back(tmp_path: Path, rows: Any) -> None:
+    messages = [("user", "guess"), ("assistant", "41"), ("user", "more"), ("assistant", "42"), ("user", "right")]
+    told = {"messages": [{"role": role, "content": content} for role, content in messages], "reward": 1}
+    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    out = written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD))
+    [back] = read_transcripts(out)
+    assert [(each.role, each.content) for each in back.messages] == messages
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_a_transcript_without_a_reward_comes_back_without_one(tmp_path: Path, rows: Any) -> None:
+    """Its first two steps pay 0, but its return is unknown, not 0."""
+    talk = {key: value for key, value in CHAT.items() if key != "reward"}
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", talk))
+    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD)))
+    assert again.reward is None
+
+
+@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
+def test_a_path_that_search_left_open_has_no_reward(tmp_path: Path, rows: Any) -> None:
+    tree = forked_tree()
+    [_, right] = tree.root.edges
+    assert right.child is not None
+    right.child.terminated = False
+    won, left_open = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    assert (won.reward, left_open.reward) == (1.0, None)
+
+
+def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
+    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
+    spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    names = ["invoke_agent treeagent", "chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]
+    assert [each["name"] for each in spans] == names
+    agent, *rest = spans
+    assert {each["parentSpanId"] for each in rest} == {agent["spanId"]} and "parentSpanId" not in agent
+    assert len({each["spanId"] for each in spans}) == 6 and {each["traceId"] for each in spans} == {agent["traceId"]}
+    assert (len(agent["traceId"]), len(agent["spanId"])) == (32, 16)
+    begun = [int(each["startTimeUnixNano"]) for each in rest]
+    assert begun == sorted(begun) and int(agent["startTimeUnixNano"]) == 10**18 < begun[0]
+    assert int(agent["endTimeUnixNano"]) >= max(int(each["endTimeUnixNano"]) for each in rest)
+
+
+def forked_tree() -> Tree:
+    """Two searched turns at the root, of which one continues. Token ids count up."""
+    task = Task("fork", "go")
+
+    def node(parent: Node | None, text: str, answer: str, *ids: int, **kind: Any) -> Node:
+        told = () if parent is None else (*parent.state.messages, Message("assistant", text))
+        return Node(State(task, (*told, Message("user", answer))), 0.0, ids, **kind)
+
+    def grow(parent: Node, text: str, ids: tuple[int, ...], value: float, child: Node) -> Node:
+        action = Action(text, text, "", ids, tuple(-each / 10 for each in ids))
+        parent.edges.append(Edge(action, 0.5, 1, value, value if child.terminated else 0.0, child))
+        return child
+
+    root = node(None, "", "go", 1, 2)
+    left = grow(root, "left", (3, 4), 1.0, node(root, "left", "on", 5))
+    grow(left, "win", (6,), 1.0, node(left, "win", "won", 7, terminated=True))
+    grow(root, "right", (8,), 0.0, node(root, "right", "lost", 9, terminated=True))
+    return Tree(task, 3, root)
+
+
+def test_a_text_that_makes_a_call_of_the_only_tool_is_traced_as_that_call() -> None:
+    [won, _] = chat_rows(forked_tree(), replace(TOLD, tools=(text_tool("act", "Act.", "command"),)))
+    [left, win] = [each["tool_calls"][0]["function"] for each in won["messages"] if each["role"] == "assistant"]
+    assert left == {"name": "act", "arguments": '{"command": "left"}'}
+    assert win == {"name": "act", "arguments": '{"command": "win"}'}
+
+
+def test_the_thought_of_a_malformed_turn_is_traced_once() -> None:
+    text = "Thought: two\nAction: look[\nAction: look[]"
+    action = make_grammar("react").read(text)
+    assert action.error and action.thought
+    task = Task("t", "go")
+    root = Node(State(task, (Message("user", "go"),)))
+    after = State(task, (*root.state.messages, Message("assistant", text), Message("user", "Invalid action")))
+    root.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, Node(after, terminated=True, invalid=True)))
+    [row] = chat_rows(Tree(task, 0, root), TOLD)
+    assert row["messages"][1] == {"role": "assistant", "content": text}
+
+
+def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
+    tree = forked_tree()
+    [row] = verifiers_rows(tree, TOLD)
+    nodes = row["nodes"]
+    leaves = set(range(len(nodes))) - {each["parent"] for each in nodes}
+    branches = list[list[dict[str, Any]]]()
+    for leaf in sorted(leaves):
+        branch, place = list[dict[str, Any]](), leaf
+        while place is not None:
+            branch.insert(0, nodes[place])
+            place = nodes[place]["parent"]
+        branches.append(branch)
+    ids = sorted(tuple(token for each in branch for token in each["token_ids"]) for branch in branches)
+    assert ids == sorted(tree.prompt_ids(path) for path in ended_paths(tree)) == [(1, 2, 3, 4, 5, 6, 7), (1, 2, 8, 9)]
+    sampled = {each["message"]["content"]: each for each in nodes if each["sampled"]}
+    assert set(sampled) == {"left", "win", "right"}
+    assert sampled["left"]["logprobs"] == [-0.3, -0.4] and sampled["left"]["mask"] == [True, True]
+    assert sampled["left"]["advantages"] == [0.5, 0.5] and sampled["right"]["advantages"] == [-0.5]
+    assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
+
+
+def test_the_reward_of_verifiers_is_the_best_known_return() -> None:
+    tree = forked_tree()
+    left, right = tree.root.edges
+    assert left.child is not None
+    left.child.edges[0].reward, right.reward = None, -3.0
+    [row] = verifiers_rows(tree, TOLD)
+    assert row["rewards"]["reward"]["score"] == -3.0
+
+
+def test_a_judgement_leaves_the_process_rewards_in_traced_advantages(tmp_path: Path) -> None:
+    """With η = 1/2, an outcome of 1 and a process reward of 0.2 make Q = 0.6. An end that is called failed leaves 0.1,
+    so that the advantages beside a sibling of Q = 0 are 0.05 and -0.05."""
+    tree = forked_tree()
+    left = tree.root.edges[0]
+    assert left.child is not None
+    win = left.child.edges[0]
+    assert win.child is not None
+    win.process, win.value_sum, left.value_sum = 0.2, 0.6, 0.6
+    with Run.create(tmp_path / "run", load_config(None, ["search.process_weight=0.5"]), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(tree)])
+    state = state_hash("fork", win.child.state.messages)
+    append_mark(run.path / FILE, new_mark("ada", "failed", task_id="fork", state=state, shown=("left", "win")))
+    write_traces(run, tmp_path / "out.jsonl", "verifiers", "trees", TOLD.tools)
+    nodes = orjson.loads((tmp_path / "out.jsonl").read_bytes())["nodes"]
+    scored = {each["message"]["content"]: each["advantages"][0] for each in nodes if "advantages" in each}
+    assert scored == pytest.approx({"left": 0.05, "right": -0.05})
+
+
+def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", load_config(None, []), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(forked_tree())])
+    other = written(tmp_path / "out.jsonl", CHAT)
+    before = other.read_bytes()
+    done = treeagent("traces", tmp_path / "run", "--out", other)
+    assert done.returncode == 2 and "--from trees" in done.stderr
+    assert other.read_bytes() == before
+    done = treeagent("traces", tmp_path / "run", "--out", tmp_path / "new.jsonl")
+    assert done.returncode == 2 and not (tmp_path / "new.jsonl").exists()
+
+
+def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
+    tree = forked_tree()
+    edge = tree.root.edges[0]
+    edge.action = replace(edge.action, forced=(1,))
+    [row] = verifiers_rows(tree, TOLD)
+    [left] = [each for each in row["nodes"] if each["message"]["content"] == "left" and each["sampled"]]
+    assert left["token_ids"] == [3, 4] and left["mask"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "content, named",
+    [
+        ("", "holds no transcript"),
+        ("no json", "line 1"),
+        ('{"messages": []}', "line 1"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', "robot"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "imported-0"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "line 1"),
+        ('{"messages": "hello"}', "line 1"),
+        ('{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}', "f"),
+        ('{"messages": [{"role": "assistant", "tool_calls": [{}]}]}', "line 1"),
+        ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}\n[1', "line 2"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "2025-01-01"}]}]}]}', "2025-01-01"),
+        ('{"resourceSpans": 3}', "line 1"),
+        ("3", "line 1"),
+    ],
+)
+def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(content)
+    with pytest.raises(UserError) as refused:
+        [transcript_tree(each, GRAMMAR) for each in read_transcripts(file)]
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert treeagent("import", written(tmp_path / "in.jsonl", CHAT, CHAT | {"task_id": "t2"}), run).returncode == 0
+    assert "grey" in treeagent("show", run, "t1").stdout
+    assert "0 of 2 episodes failed" in treeagent("show", run, "--episodes", "all").stdout
+    done = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", tmp_path / "data")
+    assert done.returncode == 0 and "6 rows" in done.stdout
+    done = treeagent("traces", run, "--out", tmp_path / "again.jsonl")
+    assert done.returncode == 0, done.stderr
+    first, second = read_transcripts(tmp_path / "again.jsonl")
+    assert (first.task_id, second.task_id, second.reward) == ("t1", "t2", 1.0)
+
+
+def test_a_hostile_name_in_a_transcript_reaches_no_path_and_no_terminal(tmp_path: Path) -> None:
+    hostile = CHAT | {"task_id": "../../x\x1b]0;owned\x07"}
+    assert treeagent("import", written(tmp_path / "in.jsonl", hostile), tmp_path / "run").returncode == 0
+    shown = treeagent("show", tmp_path / "run").stdout
+    assert "owned" in shown and "\x1b" not in shown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "run"]
+
+
+def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("[1")
+    done = treeagent("import", tmp_path / "in.jsonl", tmp_path / "out")
+    assert done.returncode == 2 and "line 1" in done.stderr and not (tmp_path / "out").exists()
+    done = treeagent("traces", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2 and "holds no run" in done.stderr
+
+
+def test_transcripts_hold_no_log_probabilities_and_get_no_advantages() -> None:
+    trees = [forked_tree(), forked_tree()]
+    for tree, reward in zip(trees, (1.0, 0.0), strict=True):
+        del tree.root.edges[0]
+        tree.root.edges[0].action = replace(tree.root.edges[0].action, logprobs=())
+        tree.root.edges[0].reward = reward
+    scored = advantages(trees, AdvantageConfig(kind="grpo"))
+    assert len(scored) == 2
+    with pytest.raises(UserError, match="imported"):
+        list(advantage_rows(trees[0], scored))
+
+
+@pytest.mark.parametrize("context", ["refuse", "drop"])
+def test_a_transcript_ends_where_the_models_context_does(tmp_path: Path, context: str) -> None:
+    """The toy model reads 256 tokens."""
+    save_checkpoint(Checkpoint(make_model(), tokenizer()), tmp_path / "model")
+    messages = [{"role": "user", "content": "go"}]
+    for number in range(8):
+        messages += [
+            {"role": "assistant", "content": f"look {number}"},
+            {"role": "user", "content": "page 1 of 3 " * 8},
+        ]
+    settings = [f"policy.context={context}", "policy.max_new_tokens=32"]
+    run, file = tmp_path / "run", written(tmp_path / "chat.json", {"messages": messages})
+    imported = import_transcripts(load_config(None, settings), file, run, tmp_path / "model")
+    assert imported == (1, 0, 1)
+    [tree] = read_trees(Run.open(run).trees)
+    *_, (path, _) = tree.walk()
+    assert 3 < len(path) < 8
+    assert len(tree.prompt_ids(path[:-1])) + len(path[-1].action.token_ids) <= 256
+
+
+@pytest.mark.slow
+def test_transcripts_in_a_models_tokens_are_imitated(tmp_path: Path, finished_run: Path) -> None:
+    base, settings = finished_run / "checkpoints" / "base", finished_run / "config.toml"
+    out = tmp_path / "chats.jsonl"
+    assert treeagent("traces", finished_run, "--from", "trees", "--out", out).returncode == 0
+    run = tmp_path / "run"
+    done = treeagent("import", out, run, "--config", settings, "--checkpoint", base)
+    assert done.returncode == 0, done.stderr
+    done = treeagent("update", "rft", base, "--trees", run, "--out", tmp_path / "new")
+    assert done.returncode == 0 and (tmp_path / "new" / "checkpoints" / "rft").is_dir(), done.stderr
+
+
+def test_a_mark_in_an_imported_run_belongs_to_one_of_the_transcripts_of_its_task(tmp_path: Path) -> None:
+    """The transcripts differ only in their reward, so both trees contain the marked state."""
+    talks = [CHAT, CHAT | {"reward": 0.0}]
+    config = load_config(None, ["policy.format=tools"])
+    import_transcripts(config, written(tmp_path / "in.jsonl", *talks), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    first, second = marked_trees(run.trees, "collect")
+    assert first.seed != second.seed
+    step = first.root.edges[0].action.text
+    state = state_hash("t1", first.root.state.messages)
+    mark = new_mark("ada", "veto", task_id="t1", state=state, shown=(step,), choice=0, seed=first.seed)
+    append_mark(run.path / FILE, mark)
+    assert export(config, run, QuietProgress(), ["marks"], "jsonl", tmp_path / "data") == {"marks": 1}

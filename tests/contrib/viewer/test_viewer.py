@@ -1,0 +1,219 @@
+"""The viewer's page without a browser: packed data by hand, the page's security policy, and data packed only once."""
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import treeagent
+from report_sample import TASK, sample_tree
+from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
+
+from treeagent.config import RunConfig
+from treeagent.contrib.hindsight.criticality import criticality
+from treeagent.contrib.viewer.collect import Collector
+from treeagent.contrib.viewer.pack import FLAGS, pack
+from treeagent.pipeline.folder import Run, is_being_written
+from treeagent.pipeline.index import TreeRow
+from treeagent.search.growth import Growth, backup
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
+from treeagent.types import Action, Message, State
+
+
+def named(row: dict[str, Any]) -> set[str]:
+    return {name for place, name in enumerate(FLAGS) if row.get("flags", 0) >> place & 1}
+
+
+def opened(page: str) -> dict[str, Any]:
+    """The data elements of a page, by name."""
+    found = re.findall(r'<script type="application/gzip" id="([\w-]+)">([\w+/=]+)</script>', page)
+    return {name: json.loads(gzip.decompress(base64.b64decode(packed))) for name, packed in found}
+
+
+def test_criticality_is_q_minus_the_mean_of_the_tried_siblings_by_visits() -> None:
+    tree = sample_tree()
+    search, other = tree.root.edges  # Q is 4/5 with 5 visits, and 1/4 with 1 visit
+    bad, buy, untried = search.child.edges if search.child else []
+    drops = criticality(tree)
+    assert drops[id(search)] == pytest.approx(0.8 - 0.25) and drops[id(other)] == pytest.approx(0.25 - 0.8)
+    assert drops[id(buy)] == pytest.approx(1.0) and drops[id(bad)] == pytest.approx(-1.0)
+    assert id(untried) not in drops
+    search.visits += 3
+    search.value_sum += 3.0
+    tree.root.edges.append(bad)
+    # The siblings of the imagined step have 8 visits that sum to 7, and one that sums to 0.
+    assert criticality(tree)[id(other)] == pytest.approx(0.25 - 7 / 9)
+
+
+def test_a_packed_tree_has_every_step_with_its_figures_and_flags() -> None:
+    packed = pack(sample_tree(), RunConfig(), "training")
+    rows = packed.rows["steps"]
+    assert [row["parent"] for row in rows] == [0, 1, 1, 1, 0]
+    search, bad, buy, back, imagined = rows
+    assert (search["visits"], search["sum"], search["prior"], search["value"]) == (5, 4.0, 0.7, 0.6)
+    assert search["drop"] == 0.55 and search["advantage"] == pytest.approx(0.8 - 4.25 / 6, abs=1e-4)
+    assert search["thought"] == "I should look first." and search["said"].startswith("3 found <script>")
+    assert {"tried", "chosen", "preferred"} <= named(search) and {"tried", "imagined"} <= named(imagined)
+    assert named(bad) >= {"tried", "refused", "rejected"} and "rejected" in named(imagined)
+    assert named(buy) >= {"tried", "terminated", "chosen", "success", "preferred"} and buy["reward"] == 1.0
+    assert "tried" not in named(back) and "visits" not in back
+    summary = packed.summary
+    assert (summary["solved"], summary["found"], summary["best"], summary["steps"]) == (True, True, 1.0, 5)
+    assert str(TASK.data["answer"]) not in json.dumps(packed.rows) + json.dumps(summary)
+
+
+def test_a_plan_shows_the_path_that_was_played_and_no_training_data() -> None:
+    tree = sample_tree()
+    for node in tree.nodes():
+        for edge in node.edges:
+            edge.reward = None
+    played = sample_tree()
+    played.root.edges = played.root.edges[1:]  # the episode took the other action and earned nothing
+    packed = pack(tree, RunConfig(), "plan", played)
+    search, *_, imagined = packed.rows["steps"]
+    assert "chosen" in named(imagined) and "chosen" not in named(search)
+    assert packed.summary["solved"] is False and "found" not in packed.summary
+    assert search["withheld"] and not {"advantage", "margin"} & set(search)
+    assert pack(tree, RunConfig(), "plan").summary.get("solved") is None
+
+
+def test_a_plan_whose_thoughts_are_steps_hides_its_rewards_too() -> None:
+    """A thought pays 0 even where rewards are withheld. V is 1 at the end of the plan, but the episode failed."""
+
+    def path(reward: float | None) -> Tree:
+        opening, thought = Message("user", TASK.prompt), Message("assistant", "Hm. ", partial=True)
+        turn = Message("assistant", "Hm. buy[1]")
+        end = Node(State(TASK, (opening, turn, Message("user", "Thank you."))), value=1.0, terminated=True)
+        buy = Edge(Action("buy[1]", "buy[1]"), 1.0, visits=1, value_sum=1.0, reward=reward, child=end)
+        between = Node(State(TASK, (opening, thought)), edges=[buy])
+        think = Edge(Action("Hm. ", "", "Hm."), 1.0, visits=1, value_sum=1.0, child=between)
+        return Tree(TASK, 7, Node(State(TASK, (opening,)), edges=[think]))
+
+    plan, played = path(None), path(0.0)
+    summary = pack(plan, RunConfig(), "plan", played).summary
+    assert summary["solved"] is False and not {"found", "best", "regret"} & set(summary)
+    assert (TreeRow.of(plan).told, TreeRow.of(played).told) == (False, True)
+
+
+def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:
+    tree = sample_tree()
+    search, _ = tree.root.edges
+    buy = search.child.edges[1] if search.child else search
+    buy.components, buy.reward = {"outcome": 1.0, "steps": 1.0}, 0.9
+    summary = pack(tree, RunConfig(), "training").summary
+    assert (summary["solved"], summary["found"], summary["return"]) == (True, True, 0.9)
+
+
+def test_an_end_without_a_verdict_is_a_success_by_its_outcome() -> None:
+    tree = sample_tree()
+    search, _ = tree.root.edges
+    buy = search.child.edges[1] if search.child else search
+    buy.components, buy.reward = {"outcome": 1.0}, None
+    assert "success" in named(pack(tree, RunConfig(), "training").rows["steps"][2])
+
+
+def test_of_equal_siblings_the_one_is_chosen_that_was_played_to_the_end() -> None:
+    """Best-of-N keeps equal samples as separate siblings, each with a chain of its own."""
+    tree = sample_tree()
+    twin = Edge(tree.root.edges[0].action, 0.7, visits=9, child=Node(tree.root.state))
+    tree.root.edges.insert(0, twin)
+    played = sample_tree()
+    played.root.edges = played.root.edges[:1]
+    rows = pack(tree, RunConfig(), "plan", played).rows["steps"]
+    assert [place for place, row in enumerate(rows) if "chosen" in named(row)] == [1, 2]  # then the malformed call
+
+
+def test_the_order_of_simulations_is_stored_and_packed() -> None:
+    """The stored order counts nodes, the packed one steps: an untried candidate is a step, but not a node."""
+    tree = sample_tree()
+    search, imagined = tree.root.edges
+    buy = search.child.edges[1] if search.child else search
+    for path in ([search], [imagined], [search, buy], [search, buy]):
+        backup(Growth(tree), path)
+    assert to_record(tree)["order"] == [1, 4, 3, 3]
+    assert pack(tree, RunConfig(), "training").rows["order"] == [1, 5, 3, 3]
+    tree.root.edges.remove(imagined)
+    assert to_record(tree)["order"] == [1, -1, 3, 3]
+
+
+def test_the_page_allows_its_own_script_and_style_alone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [hostile_tree(), large_tree(50)])
+    done = treeagent("view", run)
+    assert done.returncode == 0, done.stderr
+    page = (run / "view.html").read_text()
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    rules = dict(rule.split(" ", 1) for rule in policy.replace("&#x27;", "'").split("; "))
+    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
+    assert set(rules) == {"script-src", "style-src"}
+    assert all(re.fullmatch(r"'sha256-[\w+/]+='", rule) for rule in rules.values())
+    assert BREAKS not in page and "src=" not in page and "http://www.w3.org" not in page.split("<script>")[0]
+    data = opened(page)
+    assert [each["task"] for each in data["index"]["trees"]] == [f"task {BREAKS}", "large-50-0"]
+    texts = json.dumps(data, ensure_ascii=False)
+    assert not re.search("[\x00\x07\x1b\u202e\u2066]", texts) and "\\\\u202e" in texts
+    again = treeagent("view", run, "--out", tmp_path / "again.html")
+    assert again.returncode == 0 and (tmp_path / "again.html").read_text() == page
+
+
+def test_a_shard_that_has_not_changed_is_not_packed_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [large_tree(5)])
+    collector = Collector()
+    first = collector.collect([run])
+    write_shard(run / "trees", "collect-1", 0, [to_record(large_tree(5, seed=1))])
+    second = collector.collect([run])
+    assert len(second.pieces) == 2 and second.pieces[0] is first.pieces[0]  # the same object, not an equal one
+    assert [(each["name"], each["piece"]) for each in second.index["trees"]] == [("collect", 0), ("collect-1", 1)]
+    write_shard(run / "trees", "collect", 0, [to_record(large_tree(6, seed=1))])
+    assert collector.collect([run]).index["trees"][0]["steps"] == 6
+
+
+def test_figures_that_are_measured_for_the_page_stand_at_their_steps(tmp_path: Path) -> None:
+    def measure(tree: Tree) -> None:
+        tree.root.edges[0].divergence = 1.25
+
+    run = write_run(tmp_path / "run", [large_tree(5)])
+    [piece] = Collector(measure).collect([run]).pieces
+    [tree] = json.loads(gzip.decompress(base64.b64decode(piece)))
+    assert [step.get("divergence") for step in tree["steps"]].count(1.25) == 1
+
+
+def test_names_that_no_run_has_are_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [large_tree(5)])
+    failed = treeagent("view", run, "--only", "collect-7")
+    assert failed.returncode == 2 and "collect-7" in failed.stderr and "there are collect" in failed.stderr
+    assert not (run / "view.html").exists()
+    assert treeagent("view", run, "--only", "collect").returncode == 0
+
+
+def test_the_page_of_two_runs_holds_both(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, [large_tree(3)]) for name in ("one", "two")]
+    content = Collector().collect(runs)
+    assert [run["name"] for run in content.index["runs"]] == ["one", "two"]
+    assert [(each["run"], each["piece"]) for each in content.index["trees"]] == [(0, 0), (1, 1)]
+
+
+def test_a_run_ends_with_a_page_that_its_report_links_to(finished_run: Path) -> None:
+    assert '<a href="view.html">' in (finished_run / "report.html").read_text()
+    data = opened((finished_run / "view.html").read_text())
+    index = data["index"]
+    trees = [each for each in index["trees"] if each["kind"] == "trees"]
+    assert {each["name"] for each in trees} >= {"collect", "evaluate-base-mcts"}
+    assert len(trees) < len(index["trees"]) and not index["follow"]
+    [run] = index["runs"]
+    first = data[f"piece-{trees[0]['piece']}"][trees[0]["place"]]
+    assert len(first["order"]) == trees[0]["simulations"]
+    step = first["steps"][0]
+    words = "".join(run["vocabulary"][str(token)] for token in step["tokens"])
+    assert words.removesuffix("<|end|>") == step["text"]
+
+
+def test_a_run_is_being_written_while_its_lock_is_held(tmp_path: Path) -> None:
+    assert not is_being_written(tmp_path)
+    with Run.create(tmp_path / "run", RunConfig(), resume=False):
+        assert is_being_written(tmp_path / "run")
+    assert not is_being_written(tmp_path / "run")

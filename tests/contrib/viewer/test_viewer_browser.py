@@ -1,0 +1,425 @@
+"""The viewer in a real headless Chromium: load, expand, search, compare, replay, hostile text, speed.
+
+KEEP=FOLDER pytest -m slow tests/report/test_viewer_browser.py keeps screenshots to look at.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import treeagent
+from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
+
+from treeagent.config import RunConfig
+from treeagent.contrib.people.marks import FILE, append_mark, new_mark, state_hash
+from treeagent.pipeline.folder import Run
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
+
+pytestmark = pytest.mark.slow
+selenium = pytest.importorskip("selenium")
+BROWSER, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+if BROWSER is None or DRIVER is None:
+    pytest.skip("wants a browser: apt-get install chromium chromium-driver", allow_module_level=True)
+
+Open = Callable[..., "Page"]
+
+
+class Page:
+    """A page of the viewer in a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, script: str, *arguments: Any, seconds: float = 20.0) -> Any:
+        """Wait until a JavaScript expression is truthy. Returns its value."""
+        end = time.monotonic() + seconds
+        while not (found := self.js(f"return {script}", *arguments)):
+            assert time.monotonic() < end, f"never true: {script}; the page reads {self.text('body')[:500]}"
+            time.sleep(0.02)
+        return found
+
+    def text(self, selector: str) -> str:
+        return str(self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+    def count(self, selector: str) -> int:
+        return int(self.js("return document.querySelectorAll(arguments[0]).length", selector))
+
+    def click(self, selector: str, words: str = "") -> None:
+        named = "[...document.querySelectorAll(arguments[0])].find((each) => each.textContent.includes(arguments[1]))"
+        self.until(named, selector, words)
+        self.js(f"{named}.click()", selector, words)
+
+    def press(self, *keys: str, on: str = "") -> None:
+        from selenium.webdriver import ActionChains
+
+        if on:
+            self.js("document.querySelector(arguments[0]).focus()", on)
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def write(self, words: str) -> None:
+        field = self.driver.find_element("css selector", "#search")
+        field.clear()
+        field.send_keys(words)
+
+    def go(self, address: str) -> None:
+        self.js("location.hash = arguments[0]", address)
+
+    def step(self) -> int:
+        return int(str(self.js("return location.hash.split('/')[1] ?? '0'")))
+
+    def keep(self, name: str) -> None:
+        if folder := os.environ.get("KEEP"):
+            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """A function that opens a page's file in a browser of a given size. When the test ends, the console must be
+    empty."""
+    from selenium import webdriver
+
+    pages: list[Page] = []
+
+    def open_(file: Path, wide: int = 1440, tall: int = 900, *, phone: bool = False) -> Page:
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(BROWSER)
+        flags = ["--headless=new", f"--window-size={wide},{tall}", "--disable-dev-shm-usage"]
+        for flag in flags + ["--no-sandbox"] * (os.geteuid() == 0):  # as root, Chromium's own sandbox is not available
+            options.add_argument(flag)
+        if phone:
+            shape = {"deviceMetrics": {"width": wide, "height": tall, "pixelRatio": 2.0}}
+            options.add_experimental_option("mobileEmulation", shape)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        service = webdriver.ChromeService(executable_path=str(DRIVER))
+        page = Page(webdriver.Chrome(options=options, service=service))
+        pages.append(page)
+        page.driver.get(file.as_uri())
+        page.until("document.querySelector('header') !== null")
+        return page
+
+    yield open_
+    said = [page.complaints() for page in pages]
+    for page in pages:
+        page.driver.quit()
+    assert not any(said), said
+
+
+@pytest.fixture
+def viewed(finished_run: Path, tmp_path: Path) -> Path:
+    page = tmp_path / "view.html"
+    assert treeagent("view", finished_run, "--out", page).returncode == 0
+    return page
+
+
+def test_load_expand_search_compare_and_replay(viewed: Path, opened: Open) -> None:
+    page = opened(viewed)
+    total = page.until("document.querySelectorAll('.entry').length")
+    assert total > 10 and page.count("[role=listitem]") == total
+    page.keep("list")
+    page.click(".groups button", "collect")
+    page.until("[...document.querySelectorAll('.note')].some((each) => /^16 of \\d+$/.test(each.innerText))")
+    page.write("train-3")
+    page.until("document.querySelectorAll('.entry').length === 1")
+    page.click(".entry")
+    page.until("document.querySelector('[role=tree] [role=treeitem]')")
+    assert page.js("return decodeURIComponent(location.hash)") == "#tree.collect.0.3/0"
+    page.keep("tree")
+    # Expand: keys of the outline open rows, move down and close rows.
+    page.press("x")
+    everything = page.count("[role=treeitem]")
+    page.press("\ue012", on="[role=tree]")  # left: close the root
+    page.until("document.querySelectorAll('[role=treeitem]').length === 1")
+    page.press(*["\ue014"] * 3)  # right: open the root, then go to its most visited child, and to that one's
+    page.until("document.querySelector('[aria-level=\"3\"].selected')")
+    assert page.count("[role=treeitem]") > 1 and page.step() > 0
+    selected = page.js("return document.querySelector('[aria-selected=true][role=treeitem]').id")
+    assert selected == f"row-{page.step()}"
+    assert page.js("return document.querySelector('[role=tree]').getAttribute('aria-activedescendant')") == selected
+    # Detail: figures, tokens and the observation belong to the selected step.
+    assert {"N", "Q", "P", "V", "r"} <= set(page.text(".detail .figures").split())
+    assert page.count(".tokens span") > 1 and page.count(".tokens [class^=lp]") == page.count(".tokens span")
+    # Compare.
+    page.press("c")
+    page.until("document.querySelector('.difference')")
+    assert page.count(".difference del") + page.count(".difference ins") > 0
+    page.keep("compare")
+    first = page.text(".siblings .on")
+    page.press("c")
+    page.until("document.querySelector('.siblings .on').innerText !== arguments[0]", first)
+    # Search within the tree.
+    page.press("d")
+    page.write("search[")
+    page.until("/^\\d+ found/.test(document.querySelector('.bar [role=status]')?.innerText ?? '')")
+    found = int(page.text(".bar [role=status]").split()[0])
+    assert 0 < found <= everything and page.count(".row.hit") > 0
+    page.js("document.activeElement.blur()")
+    page.press("n")
+    assert page.js("return document.querySelector('.row.selected').classList.contains('hit')")
+    page.press("\ue00c")  # escape: end the search
+    page.until("document.querySelectorAll('.row.hit').length === 0")
+    # Replay the eight simulations in their order.
+    page.press("r")
+    page.until("document.querySelector('.replay')")
+    for number in range(1, 9):
+        page.press(".")
+        page.until("document.querySelector('.told').innerText.startsWith(arguments[0])", f"{number} / 8")
+    page.keep("replay")
+    page.click(".replay button[aria-label=Play]")
+    page.until("document.querySelector('.told').innerText.startsWith('8 / 8')")
+    page.press("i")
+    page.until("document.querySelector('.icicle')")
+    page.keep("icicle")
+    page.press("\ue00c", "\ue00c")  # close the replay, then the tree
+    page.until("document.querySelector('.home')")
+
+
+def test_a_link_opens_its_step_and_goes_with_history(viewed: Path, opened: Open) -> None:
+    page = opened(viewed)
+    page.go("#tree.collect.0.2/4")
+    page.until("document.querySelector('#row-4.selected')")
+    page.press("]")
+    page.until("location.hash === '#tree.collect.0.3/0'")
+    page.js("history.back()")
+    page.until("document.querySelector('#row-4.selected')")
+    page.go("#tree.nowhere.0.0/1")
+    assert "nowhere" in page.until("document.querySelector('.missing')?.innerText")
+
+
+def test_the_drawing_follows_the_mouse(viewed: Path, opened: Open) -> None:
+    from selenium.webdriver import ActionChains
+
+    page = opened(viewed)
+    page.go("#tree.collect.0.2/0")
+    page.until("document.querySelector('.canvas canvas')?.scene?.layout.count > 1")
+    canvas = page.driver.find_element("css selector", ".canvas .drawing")
+    # The place of a step on the canvas, from the scene that drew it.
+    where = """const canvas = document.querySelector('.canvas .drawing'), scene = canvas.scene, at = arguments[0];
+    const column = scene.layout.columns.findIndex((each) => each.steps.includes(at));
+    return [column * 210 * scene.zoom - scene.x, scene.layout.y.get(at) * scene.zoom - scene.y];"""
+    x, y = page.js(where, 1)
+    left, top = canvas.size["width"] / 2, canvas.size["height"] / 2
+    ActionChains(page.driver).move_to_element_with_offset(canvas, int(x - left), int(y - top)).click().perform()
+    page.until("location.hash.endsWith('/1')")
+    page.js("document.querySelector('.canvas .drawing').scene.begin()")
+    x, y = page.js(where, 1)
+    ActionChains(page.driver).click_and_hold(canvas).move_by_offset(60, 40).release().perform()
+    assert page.js(where, 1) == pytest.approx([x + 60, y + 40])
+    assert page.step() == 1  # panning selects nothing
+    ActionChains(page.driver).scroll_from_origin(_origin(canvas), 0, -300).perform()
+    page.until("document.querySelector('.canvas .drawing').scene.zoom > 1.2")
+
+
+def _origin(element: Any) -> Any:
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    return ScrollOrigin.from_element(element)
+
+
+def test_marks_of_reviewers_are_filtered_shown_and_found(tmp_path: Path, opened: Open) -> None:
+    tree, other = large_tree(12), large_tree(12, seed=1)
+    run = write_run(tmp_path / "run", [tree, other])
+    node = next(node for node in tree.nodes() if len(node.edges) > 1)
+    first, second = (edge.action.text for edge in node.edges[:2])
+    state = state_hash(tree.task.id, node.state.messages)
+    fields = {"task_id": tree.task.id, "state": state, "shown": (first, second), "calls": (first, second)}
+    append_mark(run / FILE, new_mark("ada", "better", choice=1, note=f"goes further {BREAKS}", **fields))
+    edited = new_mark("ben", "edit", choice=0, text=f"look first {BREAKS}", **fields)
+    append_mark(run / FILE, edited)
+    assert treeagent("view", run).returncode == 0
+    page = opened(run / "view.html", 1280)
+    page.until("document.querySelectorAll('.entry').length === 2")
+    page.click(".chips button", "marked")
+    page.until("document.querySelectorAll('.entry').length === 1")
+    assert "⚑\xa02" in page.text(".entry .facts")
+    page.keep("marks-list")
+    page.click(".entry")
+    page.until("!!document.querySelector('.canvas .drawing')?.scene")
+    page.press("m")
+    page.until("document.querySelectorAll('.reviewed li').length === 2")
+    said = page.text(".reviewed")
+    assert "worse than" in said and "ada" in said and "should have been another turn" in said
+    assert BREAKS in said and f"look first {BREAKS}" in page.text(".reviewed pre")
+    assert "⚑" in page.text(f"#row-{page.step()} .glyph")
+    page.keep("marks-tree")
+    before = page.step()
+    page.press("m")
+    page.until("document.querySelectorAll('.reviewed li').length === 1")
+    assert page.step() != before and "better than" in page.text(".reviewed")
+    page.js("document.querySelector('select[aria-label=\"Highlight steps\"]').focus()")
+    page.driver.find_element("css selector", "select[aria-label='Highlight steps']").send_keys("marked")
+    page.until("document.querySelector('.bar [role=status]')?.innerText.startsWith('2 found')")
+    assert page.count(".row.hit") == 2
+    assert page.js("return window.ran") is None
+
+
+def test_hostile_text_is_shown_and_runs_nothing(tmp_path: Path, opened: Open) -> None:
+    run = write_run(tmp_path / "run", [hostile_tree()])
+    assert treeagent("view", run).returncode == 0
+    page = opened(run / "view.html")
+    page.until("document.querySelector('.entry')")
+    assert BREAKS in page.text(".entry .task")
+    page.click(".entry")
+    page.until("document.querySelector('.detail pre')")
+    assert BREAKS in page.text(".detail pre") and "\\x1b[31m\\x00\\x07 \\u202egnirts" in page.text(".detail pre")
+    for step, words in ((1, BREAKS), (2, "Show all"), (3, "javascript:")):
+        page.go(f"#tree.collect.0.0/{step}")
+        page.until("document.querySelector(`#row-${arguments[0]}.selected`)", step)
+        assert words in page.text(".detail")
+        page.press("c")
+        page.until("document.querySelector('.difference')")
+        page.press("d", "r", ".", "i")
+        page.until("document.querySelector('.icicle')")
+        page.press("i", "r")
+    page.go("#tree.collect.0.0/2")
+    page.click(".detail button", "Show all")
+    page.until("[...document.querySelectorAll('.detail pre')].some((each) => each.textContent.length > 1_000_000)")
+    assert page.js("return window.ran") is None
+    # Only the page's own elements exist, and every piece of foreign text is isolated in its writing direction.
+    assert page.count("img, svg, iframe, object, embed") == 0 and page.count("script:not([type])") == 1
+    assert page.js("return getComputedStyle(document.querySelector('.foreign')).unicodeBidi") == "isolate"
+
+
+def test_nothing_runs_even_where_text_becomes_markup(tmp_path: Path, opened: Open) -> None:
+    """The page's content security policy is the second barrier. It holds if the first one, setting text as text,
+    fails."""
+    run = write_run(tmp_path / "run", [large_tree(3)])
+    assert treeagent("view", run).returncode == 0
+    page = opened(run / "view.html")
+    page.js("document.body.insertAdjacentHTML('beforeend', arguments[0])", BREAKS)
+    page.js("const tag = document.createElement('script'); tag.text = 'window.ran = 1'; document.body.append(tag)")
+    page.js("fetch('data:text/plain,x').then(() => { window.ran = 1 }, () => { window.refused = 1 })")
+    page.until("window.refused")
+    assert page.js("return window.ran") is None
+    assert all("Content Security Policy" in said for said in page.complaints())
+
+
+def test_a_phone_shows_one_pane_at_a_time(viewed: Path, opened: Open) -> None:
+    page = opened(viewed, 390, 844, phone=True)
+    page.until("document.querySelector('.entry')")
+    page.keep("phone-list")
+    cut = "[...document.querySelectorAll('.entry')].every((each) => each.scrollHeight <= each.clientHeight)"
+    assert page.js(f"return {cut}"), "a row of the list is cut off"
+    page.go("#tree.collect.0.2/1")
+    page.until("document.querySelector('.canvas')")
+    visible = "[...document.querySelectorAll('.pane')].filter((each) => each.offsetParent !== null)"
+    assert page.js(f"return {visible}.map((each) => each.className)") == ["pane middle"]
+    page.keep("phone-drawing")
+    page.click(".tabs button", "detail")
+    page.until(f"{visible}[0].classList.contains('side')")
+    page.keep("phone-detail")
+    page.click(".tabs button", "outline")
+    page.until(f"{visible}[0].classList.contains('outline')")
+    page.keep("phone-outline")
+    assert page.js("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_ten_thousand_steps_are_shown_at_once_and_pan_smoothly(tmp_path: Path, opened: Open) -> None:
+    run = write_run(tmp_path / "run", [large_tree(10_000)])
+    assert treeagent("view", run).returncode == 0
+    page = opened(run / "view.html")
+    page.until("document.querySelector('.entry')")
+    page.js("window.begun = performance.now(); document.querySelector('.entry').click()")
+    page.js("requestAnimationFrame(function look() { document.querySelector('.canvas .drawing')?.scene"
+            " ? requestAnimationFrame(() => { window.took = performance.now() - window.begun })"
+            " : requestAnimationFrame(look) })")  # fmt: skip
+    took = page.until("window.took")
+    page.keep("large")
+    rates = {"first view": _frames(page, 1.0)}
+    page.press("x")
+    page.until("document.querySelector('.canvas .drawing').scene.layout.count === 10001")
+    for zoom in (1.0, 0.4, 0.05):
+        rates[f"all open, zoom {zoom}"] = _frames(page, zoom)
+        page.keep(f"large-{zoom}")
+    rates["all open, whole tree"] = _frames(page, 0.0)
+    print(f"first view of 10,000 steps: {took:.0f} ms; frames a second while panning: {rates}")
+    assert took < 2000 and min(rates.values()) >= 30, (took, rates)
+    assert 0 < page.count("[role=treeitem]") < 60  # the outline renders only what is in view
+
+
+def _frames(page: Page, zoom: float) -> float:
+    """Frames per second while the view is panned for 60 frames from the middle of the tree; zoom 0 shows the whole
+    tree."""
+    return float(
+        page.driver.execute_async_script(
+            """const [zoom, done] = arguments, scene = document.querySelector('.canvas .drawing').scene;
+            scene.fit();
+            if (zoom) {
+              const { layout } = scene, depth = layout.columns.length >> 1;
+              scene.zoom = zoom;
+              scene.x = depth * 210 * zoom - scene.wide / 2;
+              scene.y = layout.columns[depth].ys[layout.columns[depth].ys.length >> 1] * zoom - scene.tall / 2;
+            }
+            let frames = 0, begun = 0;
+            const turn = (now) => {
+              begun ||= now;
+              if (frames === 60) return done(Math.round(60_000 / (now - begun)));
+              frames += 1;
+              scene.panBy(frames % 20 < 10 ? 7 : -7, frames % 20 < 10 ? 9 : -9);
+              requestAnimationFrame(turn);
+            };
+            requestAnimationFrame(turn);""",
+            zoom,
+        )
+    )
+
+
+def test_a_thousand_trees_are_listed_and_none_is_unpacked(tmp_path: Path, opened: Open) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        for shard in range(10):
+            records = (to_record(large_tree(40, seed=100 * shard + number)) for number in range(100))
+            write_shard(run.trees, "collect", shard, records)
+    assert treeagent("view", run.path).returncode == 0
+    page = opened(run.path / "view.html")
+    page.until("document.querySelector('.entry')")
+    assert "1,000 of 1,000" in page.text(".listed")
+    assert page.count(".entry") < 60
+    assert page.js("return document.querySelectorAll('script[id^=piece-]').length") >= 10
+    assert page.js("return performance.now()") < 5000
+    page.click(".bar [type=checkbox]")
+    page.write("999: ")  # no tree of 40 steps contains it
+    page.until("document.querySelector('.listed').innerText.includes('searched 100 %')")
+    assert page.count(".entry") == 0
+    page.write("act(39)")
+    page.until("document.querySelector('.listed').innerText.includes('1,000 of 1,000, searched 100 %')", seconds=60)
+
+
+def test_the_page_follows_a_run_that_goes_on(tmp_path: Path, opened: Open) -> None:
+    import threading
+
+    page_file = tmp_path / "page.html"
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        write_shard(run.trees, "collect", 0, [to_record(large_tree(30))])
+        ended: list[int] = []
+        following = threading.Thread(target=lambda: ended.append(_follow(run.path, page_file)))
+        following.start()
+        end = time.monotonic() + 30
+        while not page_file.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        page = opened(page_file)
+        page.go("#tree.collect.0.0/7")
+        page.until("document.querySelector('#row-7.selected')")
+        write_shard(run.trees, "collect", 1, [to_record(large_tree(31, seed=1))])
+        # The page reloads itself at the same step, and the next tree is there.
+        page.until("document.querySelector('[aria-label=\"Next tree\"][href]')", seconds=60)
+        page.until("document.querySelector('#row-7.selected')")
+    following.join(30)
+    assert ended == [0]
+    page.until("document.querySelector('header') && !document.querySelector('.following')", seconds=60)
+
+
+def _follow(run: Path, page: Path) -> int:
+    from treeagent.contrib.viewer.follow import write_and_follow
+
+    write_and_follow([run], page, lambda *told: None, follow=True)
+    return 0

@@ -1,0 +1,271 @@
+"""ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that any instance restores, files made by its own
+writer, and the demonstrator."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from treeagent.config import CollectConfig, load_config
+from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions
+from treeagent.contrib.worlds.alfworld import env as env_module
+from treeagent.contrib.worlds.alfworld import game as game_module
+from treeagent.contrib.worlds.alfworld.games import draw_spec, game_data
+from treeagent.contrib.worlds.alfworld.options import Kind
+from treeagent.envs import check_env
+from treeagent.envs.check import check_tasks
+from treeagent.pipeline.build import environment
+from treeagent.types import SPLITS, Task, ToolCall, UserError
+
+pytest.importorskip("alfworld", reason="the alfworld extra is not installed")
+
+KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
+SMALL = AlfworldOptions(alike=1)
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[AlfworldEnv]:
+    made = AlfworldEnv(SMALL)
+    yield made
+    made.close()
+
+
+def begin(env: AlfworldEnv, index: int = 0) -> str:
+    return env.reset(options={"task": env.tasks("train", 1, index)[0]})[0]
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, sorted: ALFWorld lists things in the order of Python's hashes, which differs between
+    processes."""
+    return sorted(re.findall(r"\w+", text.split("\nCommands: ")[0]))
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_check_env_finds_nothing(env: AlfworldEnv, index: int) -> None:
+    report = check_env(env, env.tasks("train", 1, index)[0], other=AlfworldEnv(SMALL), branches=12, depth=4)
+    assert report.violations == ()
+    assert report.equal_branches == report.branches == 12
+    assert check_tasks(env) == []
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_it_plays_as_alfworld_itself_does(env: AlfworldEnv, index: int) -> None:
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    from textworld.envs.pddl.pddl import PddlEnv
+
+    line = list(sys.argv)
+    opening, rng, start = begin(env, index), random.Random(index), env.snapshot()
+    assert sys.argv == line
+    theirs = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+    theirs.load(game_data(draw_spec(SMALL, "train", index)))
+    state = theirs.reset()
+    assert words(f"Welcome to TextWorld, ALFRED! {opening}") == words(state.feedback)
+    for number in range(25):
+        assert env.legal_actions() == sorted(" ".join(each.split()) for each in state.admissible_commands)
+        # Go elsewhere and back again: what was done there must leave no trace.
+        here = env.snapshot()
+        env.restore(start)
+        env.step(rng.choice(env.legal_actions()))
+        env.restore(here)
+        command = rng.choice(state.admissible_commands) if number % 5 else "dance with fridge 1"
+        observation, reward, terminated, *_ = env.step(command)
+        state, _, done = theirs.step(command)
+        assert words(observation) == words(state.feedback)
+        assert (reward, terminated) == (float(state.won), done)
+        if done:
+            break
+    sys.argv = line  # ALFWorld has overwritten it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_housekeeper_does_every_kind_of_chore(kind: Kind) -> None:
+    env = AlfworldEnv(AlfworldOptions(kinds=(kind,), alike=1))
+    for number, task in enumerate(env.tasks("test", 2)):
+        observation, info = env.reset(options={"task": task})
+        assert observation.startswith(task.prompt)
+        assert "generated" in task.id and info == {"generated": True}
+        assert env.verify() == 0.0
+        player, rng = env.demonstrator(0.0), random.Random(number)
+        assert player is not None
+        rewards: list[float] = []
+        while env.legal_actions() and len(rewards) < 50:
+            thought, command = player.act(rng)
+            assert thought
+            rewards.append(env.step(command)[1])
+        assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
+        assert env.verify() == 1.0
+        over = "the task is done already"
+        assert env.step("look") == (over, 0.0, True, False, {"tool_error": over})
+
+
+def test_the_housekeeper_recovers_from_its_errors(env: AlfworldEnv) -> None:
+    won = 0
+    for number, task in enumerate(env.tasks("train", 5)):
+        env.reset(options={"task": task})
+        player, rng = env.demonstrator(0.3), random.Random(number)
+        assert player is not None
+        for _ in range(60):
+            if env.legal_actions():
+                env.step(player.act(rng)[1])
+        won += env.verify() == 1.0
+    assert won >= 4
+
+
+def test_a_snapshot_holds_in_a_process_with_other_hashes(env: AlfworldEnv, tmp_path: Path) -> None:
+    begin(env)
+    for _ in range(6):
+        env.step(env.legal_actions()[3])
+    file = tmp_path / "place.pickle"
+    file.write_bytes(pickle.dumps(env.snapshot()))
+    code = (
+        "import pickle, sys\n"
+        "from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions\n"
+        "env = AlfworldEnv(AlfworldOptions(alike=1)); env.restore(pickle.load(open(sys.argv[1], 'rb')))\n"
+        "for number in range(8): print(env.state_key(), env.step(env.legal_actions()[number]))\n"
+    )
+    here = "".join(f"{env.state_key()} {env.step(env.legal_actions()[number])}\n" for number in range(8))
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(file)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+        )
+        assert run.stdout == here, run.stderr
+
+
+def test_equal_keys_are_equal_futures(env: AlfworldEnv) -> None:
+    rng = random.Random(0)
+    begin(env, 1)
+    places, by_key = [env.snapshot()], {env.state_key(): [env.snapshot()]}
+    for _ in range(50):
+        env.restore(rng.choice(places))
+        env.step(rng.choice(env.legal_actions() or ["look"]))
+        places.append(env.snapshot())
+        by_key.setdefault(env.state_key(), []).append(env.snapshot())
+    compared = 0
+    for first, *others in by_key.values():
+        for place in others[:2]:
+            env.restore(place)
+            for command in env.legal_actions():
+                futures = []
+                for start in (first, place):
+                    env.restore(start)
+                    futures.append((env.step(command)[:4], env.state_key()))
+                assert futures[0] == futures[1]
+                compared += 1
+    assert compared > 50
+
+
+def test_games_that_had_to_go_are_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_module, "LOADED", 2)
+    monkeypatch.setattr(game_module, "_PLACES", 2)
+    env, seen = AlfworldEnv(SMALL), []
+    for task in env.tasks("train", 6):
+        env.reset(options={"task": task})
+        for number in range(4):
+            observation = env.step(env.legal_actions()[number])[0]
+        seen.append((env.snapshot(), observation, env.state_key(), env.legal_actions()))
+    for place, _, key, commands in seen + seen[::-1]:
+        env.restore(place)
+        assert (env.state_key(), env.legal_actions()) == (key, commands)
+
+
+def test_the_games_of_a_batch_stay_loaded() -> None:
+    assert CollectConfig().batch <= env_module.LOADED
+
+
+def test_writing_texts_changes_no_name(env: AlfworldEnv) -> None:
+    """The names are not copied for every symbol of a text, so writing texts must not change them."""
+    begin(env, 2)
+    infos, rng = env._game._infos, random.Random(2)
+    before = copy.deepcopy(infos)
+    for _ in range(20):
+        env.step(rng.choice(env.legal_actions() or ["look"]))
+    assert infos == before
+
+
+def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> None:
+    begin(env)
+    before = env.snapshot()
+    for call in ("dance", "", "go to moon 1", ToolCall("act", {}), ToolCall("go", {"command": "look"})):
+        observation, reward, terminated, truncated, info = env.step(call)
+        assert observation == info["tool_error"]
+        assert (reward, terminated, truncated, env.snapshot()) == (0.0, False, False, before)
+    assert env.step(ToolCall("act", {"command": "look"}))[4] == {}
+
+
+def test_commands_are_shown_unless_that_is_switched_off(env: AlfworldEnv) -> None:
+    shown, plain = begin(env), begin(AlfworldEnv(AlfworldOptions(alike=1, show_commands=False)))
+    assert shown == f"{plain}\nCommands: {'; '.join(env.legal_actions())}"
+
+
+def test_a_run_names_the_chores_it_wants() -> None:
+    made = environment(
+        load_config(None, ["environment.name=alfworld", f"environment.options.kinds={list(KINDS[1:3])}"])
+    )
+    assert isinstance(made, AlfworldEnv) and made.options.kinds == KINDS[1:3]
+
+
+def test_splits_share_no_floor_plan() -> None:
+    plans = {split: {draw_spec(SMALL, split, index).plan for index in range(600)} for split in SPLITS}
+    assert [len(plans[split]) for split in SPLITS] == [80, 20, 20]
+    assert len(set[int]().union(*plans.values())) == 120
+
+
+def test_files_of_alfworlds_own_writer_are_played(tmp_path: Path) -> None:
+    spec = draw_spec(AlfworldOptions(alike=1, kinds=("look_at_obj_in_light",)), "train", 0)
+    asked = {"object_target": spec.target, "parent_target": "", "toggle_target": spec.goal, "mrecep_target": ""}
+    wanted = {"task_type": spec.kind, "pddl_params": {**asked, "object_sliced": False}}
+    for name in ("train/a", "train/movable-b", "valid_unseen/c"):
+        folder = tmp_path / "raw" / name
+        folder.mkdir(parents=True)
+        (folder / "traj_data.json").write_text(json.dumps(wanted))
+        (folder / "initial_state.pddl").write_text(game_data(spec)["pddl_problem"])
+    shipped, made = files("alfworld") / "data", tmp_path / "made"
+    options = {"data_path": tmp_path / "raw", "save_path": made, "domain": shipped / "alfred.pddl", "end": 9}
+    options |= {"grammar": shipped / "alfred.twl2", "expert_type": "planner"}
+    writer = Path(sys.executable).parent / "alfworld-generate"
+    arguments = [f"--{key}={value}" for key, value in options.items()]
+    run = subprocess.run([sys.executable, str(writer), *arguments], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+    env = AlfworldEnv(AlfworldOptions(games=str(made)))
+    tasks = [env.tasks(split, 1)[0] for split in ("train", "test")]
+    assert [task.id for task in tasks] == ["alfworld-train/a", "alfworld-valid_unseen/c"]
+    observation, info = env.reset(options={"task": tasks[1]})
+    assert observation.startswith(tasks[1].prompt) and spec.target.lower() in tasks[1].prompt
+    assert info == {"generated": False}
+    assert env.demonstrator(0.0) is None
+    (file,) = made.glob("valid_unseen/c/game.tw-pddl")
+    walkthrough = json.loads(file.read_text())["walkthrough"]
+    assert [env.step(command)[1:3] for command in walkthrough][-1] == (1.0, True)
+    assert check_env(env, tasks[0], branches=4, depth=3).violations == ()
+    with pytest.raises(UserError, match="has 1 train games, not 2"):
+        env.tasks("train", 2)
+    file.unlink()
+    with pytest.raises(UserError, match="is no ALFWorld game"):
+        AlfworldEnv(AlfworldOptions(games=str(made))).reset(options={"task": tasks[1]})
+    with pytest.raises(UserError, match=r"has no game\.tw-pddl"):
+        AlfworldEnv(AlfworldOptions(games=str(tmp_path / "raw")))
+
+
+def test_foreign_values_are_refused(env: AlfworldEnv) -> None:
+    with pytest.raises(UserError, match="holds no ALFWorld game"):
+        env.reset(options={"task": Task("other", "?")})
+    with pytest.raises(UserError, match="is no snapshot of AlfworldEnv"):
+        env.restore(3)
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+    with pytest.raises(ValueError, match="no episode has begun"):
+        AlfworldEnv(SMALL).step("look")

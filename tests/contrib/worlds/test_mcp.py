@@ -1,0 +1,184 @@
+"""A real MCP server's tools as an environment."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from faulty_envs import WordsPolicy, children, gone
+from test_pool import grow, told
+
+from treeagent.contrib.worlds.adapters.mcp import McpEnv, from_mcp
+from treeagent.envs import EnvCrashed, EnvPool, EnvTimeout, Forkable, check_env, make_env
+from treeagent.types import Split, Task, ToolCall, UserError
+
+pytest.importorskip("mcp", reason="the mcp extra is not installed")
+pytestmark = pytest.mark.timeout(900)
+
+COMMAND = [sys.executable, str(Path(__file__).with_name("notes_server.py"))]
+QUESTION = Task("notes-0", "Which country's capital is Oslo?", data={"answer": "Norway"})
+TASKS: dict[Split, Sequence[Task]] = {"train": [QUESTION]}
+READ = ("find", "read")
+
+
+def notes() -> McpEnv:
+    """A function as users write it, to name it as "module:notes"."""
+    return from_mcp(COMMAND, tasks=TASKS, tools=READ, seconds=120)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[McpEnv]:
+    """One server for the module, because a server takes seconds to start."""
+    made = notes()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def env(started: McpEnv) -> McpEnv:
+    started.reset(options={"task": QUESTION})
+    return started
+
+
+def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
+    assert [tool.name for tool in env.tools()] == ["find", "read", "answer"]
+    assert [tool.read_only for tool in env.tools()] == [True, True, False]
+    assert env.tools()[0].description == "Find notes by a word."
+    assert env.step("find[norway]")[0] == "oslo"
+    assert env.step(ToolCall("find", {"word": "BIRD"}))[0] == "kiwi"
+    assert env.step('read {"name": "oslo", "lines": 2}')[0] == "\n".join(["Oslo is the capital of Norway."] * 2)
+    assert env.step("read[oslo]")[0] == "Oslo is the capital of Norway."
+    assert env.step("answer[ norway ]") == ("answered", 1.0, True, False, {})
+    assert env.verify() == 1.0
+    assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
+
+
+def test_tools_are_read_from_every_page_of_a_list_that_ends() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("paged_server.py"))]
+    env = from_mcp([*command, "3"], tasks=TASKS, seconds=120)
+    assert [tool.name for tool in env.tools()] == ["tool0", "tool1", "tool2", "answer"]
+    env.reset()
+    assert env.step("tool2[]")[0] == "this is tool2"
+    env.close()
+    with pytest.raises(UserError, match="more than 100 pages"):
+        from_mcp([*command, "1000000"], tasks=TASKS, seconds=120)
+
+
+def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
+    for call in ('read {"name": "none"}', "write[oslo]", 'read {"name": 3}', 'read {"lines": 1}', "add[]", "write[]"):
+        observation, reward, terminated, truncated, info = env.step(call)
+        assert info["tool_error"] == observation
+        assert (reward, terminated, truncated) == (0.0, False, False)
+    assert env.step("find[bird]")[0] == "kiwi"
+
+
+@pytest.mark.slow
+def test_read_only_tools_are_replayed_and_the_check_passes(env: McpEnv, capsys: pytest.CaptureFixture[str]) -> None:
+    assert env.snapshot_kind == "replay"
+    other = notes()
+    calls = ["find[norway]", "find[bird]", 'read {"name": "kiwi"}', 'read {"name": "x"}', "answer[Chile]"]
+    report = check_env(env, QUESTION, other=other, actions=calls, branches=4, depth=3)
+    with capsys.disabled():
+        print(f"mcp: {report.equal_branches} of {report.branches} branches equal their replays")
+    other.close()
+    assert report.passed, report.violations
+    assert report.equal_branches == report.branches > 1
+    fork = Forkable(env)
+    fork.reset(QUESTION)
+    fork.step("find[norway]")
+    mark = fork.mark()
+    fork.step("find[bird]")
+    fork.goto(mark)
+    assert fork.replayed_steps == 1
+
+
+@pytest.mark.slow
+def test_a_pool_has_a_server_for_each_instance_and_grows_the_same_trees(env: McpEnv) -> None:
+    tasks = [QUESTION, Task("notes-1", "What is a kiwi?", data={"answer": "a bird"}), QUESTION]
+    policy = WordsPolicy("find[norway]", "read[oslo]", "answer[Norway]")
+    serial, before = told(grow(env, tasks, policy, simulations=6)), set(children())
+    with EnvPool(env, notes, 2) as pool:
+        assert told(grow(pool, tasks, policy, simulations=6)) == serial
+        started = set(children()) - before
+        assert len(started) == 2
+    assert all(map(gone, started))
+
+
+def test_only_read_only_and_idempotent_tools_are_replayed() -> None:
+    repeatable = from_mcp(COMMAND, tasks=TASKS, tools=["find", "write"], seconds=120)
+    assert repeatable.snapshot_kind == "replay"
+    for _ in range(2):  # another server each time, so what was written is gone
+        repeatable.reset()
+        assert repeatable.step('write {"name": "a", "text": "b"}')[0] == "1 written"
+    repeatable.close()
+    changing = from_mcp(COMMAND, tasks=TASKS, tools=["find", "add"], seconds=120)
+    assert changing.snapshot_kind == "none"
+    fork = Forkable(changing)
+    fork.reset(QUESTION)
+    assert [fork.step("add[]")[0] for _ in range(2)] == ["1", "2"]
+    mark = fork.mark()
+    fork.step("add[]")
+    with pytest.raises(ValueError, match="search it with a world model"):
+        fork.goto(mark)
+    changing.reset()
+    assert changing.step("add")[0] == "1"
+    changing.close()
+
+
+def test_a_server_that_dies_or_hangs_costs_the_episode_and_the_next_goes_on() -> None:
+    before = set(children())
+    env = from_mcp(COMMAND, tasks=TASKS, tools=["find", "leave", "wait"], seconds=120)
+    env.reset()
+    with pytest.raises(EnvCrashed, match="ended in ToolCall"):
+        env.step("leave[]")
+    with pytest.raises(EnvCrashed, match="and with it the episode"):
+        env.step("find[bird]")
+    env.reset()
+    env._seconds = 1.0
+    with pytest.raises(EnvTimeout, match="took longer than 1 seconds"):
+        env.step("wait[]")
+    env._seconds = 120
+    env.reset()
+    assert env.step("find[bird]")[0] == "kiwi"
+    servers = set(children()) - before
+    assert len(servers) == 1
+    env.close()
+    assert all(gone(process) for process in servers)
+    env.close()
+
+
+def test_a_server_that_is_slow_to_end_is_waited_for() -> None:
+    before = set(children())
+    env = from_mcp(COMMAND, tasks=TASKS, tools=["find", "hang_up"], seconds=120)
+    env.reset()
+    servers = set(children()) - before
+    with pytest.raises(EnvCrashed, match="ended in ToolCall"):
+        env.step("hang_up[]")
+    assert len(servers) == 1 and not servers & set(children())
+    env.close()
+
+
+def test_what_does_not_start_or_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="does not start"):
+        from_mcp([], tasks=TASKS)
+    with pytest.raises(UserError, match=r"\['no-such-server'\] does not start \(.*no-such-server"):
+        from_mcp(["no-such-server"], tasks=TASKS)
+    with pytest.raises(UserError, match="does not start"):
+        from_mcp([sys.executable, "-c", "pass"], tasks=TASKS, seconds=60)
+    with pytest.raises(UserError, match=r"tools are \['fly'\]: name tools of the server, which has"):
+        from_mcp(COMMAND, tasks=TASKS, tools=["fly"], seconds=120)
+
+
+def test_a_split_holds_the_tasks_that_were_given(env: McpEnv) -> None:
+    with pytest.raises(UserError, match="train tasks 0 to 2 are asked for, but there are 1"):
+        env.tasks("train", 2)
+
+
+def test_a_function_that_makes_one_is_named_like_a_class() -> None:
+    env = make_env(f"{__name__}:notes")
+    with pytest.raises(ValueError, match="no episode has begun"):
+        env.step("find[bird]")
+    assert env.snapshot_kind == "replay"
+    env.close()
+    assert os.getpid() not in children()

@@ -1,0 +1,173 @@
+"""MCP servers that die, hang, flood and lie lead to an error at the start or to an episode's error."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from treeagent.contrib.worlds.adapters.mcp import McpEnv
+from treeagent.envs import EnvCrashed, EnvTimeout
+from treeagent.types import Split, Task, UserError
+
+pytest.importorskip("mcp", reason="the mcp extra is not installed")
+pytestmark = pytest.mark.timeout(120)
+
+SERVER = str(Path(__file__).with_name("hostile_server.py"))
+TASKS: dict[Split, Sequence[Task]] = {"train": [Task("notes-0", "What is it?", data={"answer": "nothing"})]}
+OBJECT = {"type": "object"}
+SLOW_PATTERN = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
+LINE = 2**24
+
+
+class Serve(Protocol):
+    def __call__(self, fault: str, given: object = None, *, seconds: float = 60.0) -> McpEnv: ...
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serve]:
+    """A function that starts the hostile server and resets it. All servers end with the test."""
+    with contextlib.ExitStack() as started:
+
+        def serve(fault: str, given: object = None, *, seconds: float = 60.0) -> McpEnv:
+            needed = tmp_path / "given.json"
+            needed.write_text(json.dumps(given))
+            env = McpEnv([sys.executable, SERVER, fault, str(needed)], tasks=TASKS, seconds=seconds)
+            started.callback(env.close)
+            env.reset()
+            return env
+
+        yield serve
+
+
+def tool(name: str = "echo", schema: object = OBJECT, **more: object) -> dict[str, Any]:
+    return {"name": name, "inputSchema": schema, **more}
+
+
+@pytest.mark.parametrize(
+    ("tools", "named"),
+    [
+        ([tool(), tool()], "echo"),
+        ([tool("echo"), tool("Echo")], "Echo"),
+        ([tool("Answer")], "answer"),
+        ([tool("")], "''"),
+        ([tool("a[b]")], "a[b]"),
+        ([tool("two words")], "two words"),
+        ([tool("a\nb")], r"a\nb"),
+        ([tool("\x1b[2J")], r"\x1b[2J"),
+        ([tool("a\u202eb")], r"a\u202eb"),
+        ([tool("\u0435cho")], "\u0435cho"),
+        ([tool("a" * 10_000)], "aaa"),
+        ([tool("echo", {"type": "string"})], "inputSchema"),
+        ([tool("echo", {"type": "object", "properties": {str(n): {"type": "string"} for n in range(20_000)}})], "echo"),
+        ([tool("echo", description="x" * 600_000)], "echo"),
+        ([tool(f"t{n}", description="x" * 90_000) for n in range(6)], "t"),
+        ([tool("echo", 7)], "inputSchema"),
+        ([tool("echo", {"$ref": "http://127.0.0.1:1/schema"})], "inputSchema"),
+        ([{"inputSchema": OBJECT}], "name"),
+        (7, "tools"),
+    ],
+)
+def test_tools_that_an_agent_cannot_call_or_read_are_refused_in_a_sentence(
+    served: Serve, tools: object, named: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        served("tools", tools)
+    sentence = str(refused.value)
+    assert named in sentence and SERVER in sentence
+    assert len(sentence) < 1000 and sentence.isprintable()
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        tool("a.b_c-D9"),
+        tool("echo", {"type": "object", "properties": {"a": {"$ref": "#"}}}),
+        tool("echo", {"type": "object", "$ref": "http://127.0.0.1:1/schema"}),
+        tool("echo", SLOW_PATTERN),
+        tool("echo", outputSchema=SLOW_PATTERN),
+        tool("echo", outputSchema={"type": "object", "$ref": "#"}),
+        tool("echo", outputSchema={"type": "object", "$ref": "http://127.0.0.1:1/schema"}),
+        tool("echo", outputSchema={"type": "object", "required": ["missing"]}),
+        tool("echo", outputSchema={"type": "object", "properties": {"text": {"pattern": "("}}}),
+    ],
+    ids=json.dumps,
+)
+def test_a_schema_that_nobody_resolves_does_no_harm(served: Serve, offered: dict[str, Any]) -> None:
+    env = served("tools", [offered])
+    assert env.step(f'{offered["name"]} {{"text": "{"a" * 40}!"}}')[0] == "a" * 40 + "!"
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "seconds", "named"),
+    [
+        ("dies", None, 60.0, "cause of death"),
+        ("hangs at start", None, 0.5, "timed out"),
+        pytest.param("line at start", LINE + 10**6, 60.0, str(LINE), marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_that_does_not_start_is_named_with_its_first_cause(
+    served: Serve, fault: str, given: object, seconds: float, named: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        served(fault, given, seconds=seconds)
+    assert SERVER in str(refused.value) and named in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "error", "named"),
+    [
+        ("line", LINE + 10**6, EnvCrashed, str(LINE)),
+        ("requests", 1000, EnvCrashed, "32"),
+        ("no result", None, EnvCrashed, "content"),
+        pytest.param("surrogate", None, EnvTimeout, "2 seconds", marks=pytest.mark.slow),
+        pytest.param("deep", 100_000, EnvTimeout, "2 seconds", marks=pytest.mark.slow),
+    ],
+)
+def test_an_answer_beyond_every_limit_costs_the_episode_alone(
+    served: Serve, fault: str, given: object, error: type[Exception], named: str
+) -> None:
+    env = served(fault, given)
+    if error is EnvTimeout:  # nobody answers, so the call runs into its limit
+        env._seconds = 2
+    with pytest.raises(error) as failed:
+        env.step("echo {}")
+    assert SERVER in str(failed.value) and named in str(failed.value) and str(failed.value).isprintable()
+    env._seconds = 60
+    env.reset()
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "observation"),
+    [
+        ("nonsense", 2000, "a" * 40 + "!"),
+        ("notifications", 2000, "a" * 40 + "!"),
+        ("requests", 5, "a" * 40 + "!"),
+        ("binary", None, "[image]"),
+        ("long result", 10_000_000, "x" * 4000 + " and 9996000 more characters"),
+    ],
+)
+def test_the_answer_among_noise_is_read_and_nothing_reaches_the_terminal(
+    served: Serve, fault: str, given: object, observation: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = served(fault, given)
+    assert env.step("echo {}")[0] == observation
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_an_endless_line_fills_no_memory(served: Serve) -> None:
+    env = served("endless line")
+    before = _resident()
+    with pytest.raises(EnvCrashed, match=str(LINE)):
+        env.step("echo {}")
+    assert _resident() - before < 200 * 2**20
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

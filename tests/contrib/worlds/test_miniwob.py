@@ -1,0 +1,245 @@
+"""MiniWoB++ in a real Chromium."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty_envs import WordsPolicy, children, gone
+from test_pool import grow, told
+
+from treeagent.contrib.worlds.miniwob import Element, MiniWoBEnv, MiniWoBOptions, pages
+from treeagent.envs import EnvCrashed, EnvPool, Forkable, WorkerEnv, check_env, make_env
+from treeagent.types import ToolCall, UserError
+
+pytest.importorskip("miniwob", reason="the miniwob extra is not installed")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc"),
+    pytest.mark.skipif(
+        not (shutil.which("chromium") and shutil.which("chromedriver")),
+        reason="no browser: apt-get install chromium chromium-driver",
+    ),
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[MiniWoBEnv]:
+    """One browser for the module, because a browser takes seconds to start."""
+    env = MiniWoBEnv()
+    yield env
+    env.close()
+
+
+def opened(browser: MiniWoBEnv, page: str, number: int = 0) -> MiniWoBEnv:
+    browser.options = MiniWoBOptions(page=page)
+    browser.reset(seed=number)
+    return browser
+
+
+def ref(env: MiniWoBEnv, role: str, name: str = "") -> str:
+    return next(str(number) for number, each in enumerate(env.elements, 1) if each.role == role and name in each.name)
+
+
+def quoted(env: MiniWoBEnv) -> list[str]:
+    return re.findall('"([^"]+)"', env.utterance)
+
+
+def test_visible_elements_are_listed_with_what_can_be_done_with_them(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "choose-list")
+    observation, info = env.reset(seed=3)
+    assert observation == (
+        "task: Select Kikelia from the list and click Submit.\n"
+        '[1] combobox "options" selected ["Giustina"] options ["Giustina","Dena","Kikelia","Avie","Joann"]\n'
+        '[2] button "Submit"'
+    )
+    assert info == {}
+    assert env.elements[1] == Element("button", "Submit", "")
+
+
+def test_a_click_on_what_is_asked_for_is_a_success_and_any_other_is_none(browser: MiniWoBEnv) -> None:
+    missed = 0
+    for number in range(3):
+        env = opened(browser, "click-button", number)
+        player = env.demonstrator(0.0)
+        thought, call = player.act(random.Random(0))
+        assert thought == quoted(env)[0]
+        assert env.step(call) == ("the page has ended the task", 1.0, True, False, {})
+        assert env.verify() == 1.0
+        over = env.step(call)
+        assert over == ("the episode is over", 0.0, True, False, {"tool_error": "the episode is over"})
+        env.reset(seed=number)
+        for wrong, each in enumerate(env.elements, 1):
+            if each.role == "button" and each.name not in quoted(env):
+                assert env.step(f"click[{wrong}]")[1:4] == (0.0, True, False)
+                assert env.verify() == 0.0
+                missed += 1
+                break
+    assert missed
+
+
+def test_typing_replaces_what_is_written(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "login-user")
+    name, password = quoted(env)
+    env.step(ToolCall("type", {"ref": ref(env, "textbox", "username"), "text": "somebody else"}))
+    observation = env.step(ToolCall("type", {"ref": ref(env, "textbox", "username"), "text": name}))[0]
+    assert f'value "{name}" focused' in observation
+    assert env.step(ToolCall("type", {"ref": ref(env, "textbox", "password"), "text": password}))[1:4] == (
+        0.0,
+        False,
+        False,
+    )
+    assert env.step(f"click[{ref(env, 'button')}]")[1:3] == (1.0, True)
+
+
+def test_an_option_is_selected_by_its_words(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "choose-list", 1)
+    wanted = re.findall("Select (.*) from the list", env.utterance)[0]
+    assert f'selected ["{wanted}"]' in env.step(ToolCall("select", {"ref": "1", "option": wanted}))[0]
+    assert env.step(f"click[{ref(env, 'button')}]")[1] == 1.0
+
+
+def test_a_scrolled_element_says_how_far(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "scroll-text")
+    area = ref(env, "textbox")
+    assert "scrolled 0 of" in env.elements[int(area) - 1].state
+    env.step(ToolCall("scroll", {"ref": area, "direction": "down"}))
+    scrolled = re.findall(r"scrolled (\d+) of", env.elements[int(area) - 1].state)
+    assert int(scrolled[0]) > 0
+    env.step(ToolCall("scroll", {"ref": area, "direction": "up"}))
+    assert "scrolled 0 of" in env.elements[int(area) - 1].state
+
+
+def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> None:
+    env = opened(browser, "login-user")
+    box, button = ref(env, "textbox"), ref(env, "button")
+    for call, words in (
+        ("click[0]", "no element 0, use 1 to 5"),
+        ("click[99]", "no element 99"),
+        ("click[ten]", "no element ten"),
+        ("drag[1]", "no tool drag"),
+        (f'select {{"ref": "{box}", "option": "none"}}', "has no option none"),
+        (f'scroll {{"ref": "{button}", "direction": "left"}}', "direction must be up or down"),
+        (f'scroll {{"ref": "{button}", "direction": "down"}}', "does not scroll"),
+        (f'type {{"ref": "{box}"}}', "type needs text"),
+    ):
+        observation, reward, terminated, truncated, info = env.step(call)
+        assert words in observation
+        assert (reward, terminated, truncated, info) == (0.0, False, False, {"tool_error": observation})
+    assert env.step(f"click[{box}]")[4] == {}
+
+
+def test_going_back_reloads_the_page_and_plays_again(browser: MiniWoBEnv) -> None:
+    browser.options = MiniWoBOptions(page="login-user")
+    fork = Forkable(browser)
+    fork.reset(browser.tasks("train", 1)[0])
+    user, word = ref(browser, "textbox", "username"), ref(browser, "textbox", "password")
+    fork.step(ToolCall("type", {"ref": user, "text": "a"}))
+    mark = fork.mark()
+    fork.step(ToolCall("type", {"ref": word, "text": "b"}))
+    fork.goto(mark)
+    assert fork.replayed_steps == 1
+    assert [each.state for each in browser.elements if each.role == "textbox"] == ['value "a" focused', 'value ""']
+
+
+SLOWER = [
+    pytest.param(page, marks=pytest.mark.slow)
+    for page in ("choose-date", "email-inbox", "click-collapsible", "flight.AA")
+]
+
+
+@pytest.mark.parametrize("page", ["click-tab-2", *SLOWER])
+def test_branches_equal_replays(browser: MiniWoBEnv, page: str) -> None:
+    env = opened(browser, page)
+    report = check_env(env, env.tasks("train", 1)[0], branches=4, depth=3)
+    assert report.passed, report.violations
+    assert report.branches == report.equal_branches > 0
+
+
+def test_time_plays_no_part(browser: MiniWoBEnv) -> None:
+    """The page's own reward is 1 - t / 10 s, and the page ends after 10 s."""
+    env = opened(browser, "click-button", 4)
+    env._driver.execute_script("core.ept0 -= 9000")
+    assert env.step(env.demonstrator(0.0).act(random.Random(0))[1])[1] == 1.0
+    env.reset(seed=4)
+    assert env._driver.execute_script("return [core.EPISODE_MAX_TIME > 1e9, new Date().getFullYear()]") == [True, 2024]
+
+
+@pytest.mark.parametrize("victim", ["browser", "driver"])
+def test_a_browser_or_driver_that_dies_costs_the_episode_and_the_next_goes_on(victim: str) -> None:
+    env = MiniWoBEnv()
+    env.reset(seed=0)
+    driver = env._driver.service.process.pid
+    browsers = children(driver)
+    for process in browsers if victim == "browser" else [driver]:
+        os.kill(process, signal.SIGKILL)
+    with pytest.raises(EnvCrashed, match="page click-button, ToolCall"):
+        env.step("click[1]")
+    assert gone(driver) and all(map(gone, browsers))
+    with pytest.raises(ValueError, match="no episode has begun"):
+        env.step("click[1]")
+    assert env.reset(seed=0)[0].startswith("task: Click on")
+    driver = env._driver.service.process.pid
+    browsers = children(driver)
+    env.close()
+    assert gone(driver) and all(map(gone, browsers))
+    env.close()
+
+
+def test_a_browser_dies_with_its_worker() -> None:
+    def browsers() -> set[int]:
+        named = Path("/proc").glob("[0-9]*/comm")
+        return {int(file.parent.name) for file in named if file.read_text().startswith("chrom")}
+
+    before = browsers()
+    env = WorkerEnv("miniwob", call_seconds=60)
+    env.reset(seed=0)
+    started = browsers() - before
+    assert len(started) > 2
+    (process,) = set(children()) - before
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(EnvCrashed):
+        env.step("click[1]")
+    assert all(map(gone, started))
+
+
+def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="page is 'click-nothing': give one"):
+        make_env("miniwob", {"page": "click-nothing"})
+    with pytest.raises(UserError, match="noise is 2"):
+        MiniWoBEnv().demonstrator(2)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="chromium is not installed: MiniWoB"):
+        MiniWoBEnv()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_page_that_ships_starts_twice_alike(browser: MiniWoBEnv) -> None:
+    assert len(pages()) == 134
+    other: list[str] = []
+    for page in pages():
+        env = opened(browser, page)
+        first = env.reset(seed=7)[0]
+        assert first.startswith("task: ")
+        if env.reset(seed=7)[0] != first:
+            other.append(page)
+    assert other == []
+
+
+@pytest.mark.slow
+def test_a_pool_has_a_browser_for_each_instance_and_grows_the_same_trees(browser: MiniWoBEnv) -> None:
+    options = MiniWoBOptions(page="click-test-2")
+    browser.options = options
+    tasks, policy = browser.tasks("train", 3), WordsPolicy("click[1]", "click[2]", "click[9]")
+    serial, before = told(grow(browser, tasks, policy, simulations=4)), set(children())
+    with EnvPool(browser, lambda: MiniWoBEnv(options), 2) as pool:
+        assert told(grow(pool, tasks, policy, simulations=4)) == serial
+        started = set(children()) - before
+        assert started
+    assert all(map(gone, started))

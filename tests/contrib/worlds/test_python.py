@@ -1,0 +1,114 @@
+"""The Python code tool: what code can compute, and what its verifier accepts."""
+
+import os
+import sys
+
+import pytest
+
+from treeagent.contrib.worlds.python import PythonEnv, PythonOptions
+from treeagent.contrib.worlds.python.sandbox import Sandbox
+from treeagent.contrib.worlds.python.tasks import draw_task
+from treeagent.types import SPLITS, ToolCall, UserError
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
+)
+
+
+@pytest.fixture
+def env() -> PythonEnv:
+    env = PythonEnv(PythonOptions(difficulty=2))
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    return env
+
+
+def said(code: str, **limits: float) -> str:
+    """The output of the code, and why it was ended."""
+    run = Sandbox(**limits).run(code)  # type: ignore[arg-type]
+    return f"{run.output.strip()} {run.error}".strip()
+
+
+def test_code_computes_and_prints() -> None:
+    assert said("import math, json\nprint(json.dumps([1 + 1, math.floor(2.5)]))") == "[2, 2]"
+    assert said("x = 1\n\nx / 0") == "line 3: ZeroDivisionError: division by zero"
+    assert said("def f(:") == "SyntaxError: invalid syntax"
+    assert said("") == ""
+    assert said("import csv, textwrap, statistics; print(statistics.mean([1, 3]))") == "2"
+    assert said("from datetime import datetime; print(datetime.strptime('2', '%d').day)") == "2"
+    assert said("from dataclasses import dataclass\n@dataclass\nclass A: x: int\nprint(A(1))") == "A(x=1)"
+    assert said("import time; time.sleep(0.01); print(time.time() > time.process_time() > 0)") == "True"
+    assert Sandbox().run("def f(a, b=2): return [a, b]", [(1,), ("x", None)]).returned == [[1, 2], ["x", None]]
+    assert Sandbox().run("import random; f = random.random", [()]) == Sandbox().run(
+        "import random; f = random.random", [()]
+    )
+    assert said("print(sorted({'a', 'b', 'c', 'd'}, key=hash))") == said(
+        "print(sorted({'a', 'b', 'c', 'd'}, key=hash))"
+    )
+
+
+def test_the_solution_passes_and_cheap_code_does_not(env: PythonEnv) -> None:
+    place, exercise = env.snapshot(), env.key
+    (task,) = env.tasks("train", 1)
+    table = dict((repr(argument), value) for argument, value in exercise.examples)
+    always_equal = (
+        "class Any:\n  def __eq__(self, other): return True\n  def __repr__(self): return '0'\ndef f(xs): return Any()"
+    )
+    for code in (
+        "",
+        task.prompt,
+        "f = None",
+        "def f(xs): return None",
+        "def f(xs): return xs",
+        "def f(): return 0",
+        "def f(xs): raise SystemExit(0)",
+        "def f(xs): import os; os._exit(0)",
+        f"def f(xs): return {table}.get(repr(xs))",
+        f"def f(xs): return {exercise.tests[0][1]!r}",
+        always_equal,
+        "import os, sys\nos.write(int(sys.argv[1]), b'true')\nos._exit(0)",
+        "import os, sys\nos.write(int(sys.argv[1]), b'[]')\nos._exit(0)",
+        "import os, sys\nos.write(int(sys.argv[1]), b'[' * 9999)\nos._exit(0)",
+        "import sys\nprint([each for each in sys._getframe(1).f_locals['request']['calls']])\ndef f(xs): return 1",
+    ):
+        env.restore(place)
+        assert env.step(ToolCall("submit", {"code": code}))[:3] == ("handed in", 0.0, True), code
+        assert env.verify() == 0.0
+    env.restore(place)
+    assert env.verify() == 0.0
+    assert env.step(f"submit[{exercise.gold}]") == ("handed in", 1.0, True, False, {})
+    assert env.verify() == 1.0
+
+
+def test_the_expected_values_never_enter_the_sandbox(env: PythonEnv) -> None:
+    wanted = [value for _, value in env.key.tests]
+    code = "import sys\nprint(sys._getframe(1).f_locals['request'])"
+    run = Sandbox().run(code, [(argument,) for argument, _ in env.key.tests])
+    assert "'calls': [[[" in run.output
+    assert repr(wanted) not in run.output
+
+
+def test_testing_compares_with_the_examples_and_running_prints(env: PythonEnv) -> None:
+    exercise = env.key
+    assert env.step(f"test[{exercise.gold}]")[0] == "all examples pass"
+    argument, value = exercise.examples[0]
+    assert env.step("test[def f(xs): return 'no']")[0].startswith(f"f({argument}) gives 'no', not {value}; ")
+    assert env.step("test[def f(xs): return 1 / 0]")[0] == "line 1: ZeroDivisionError: division by zero"
+    assert env.step('run {"code": "x = 2\\nprint(x)"}')[0] == "2"
+    assert env.step("run[x = 1]")[0] == "no output"
+    assert env.step("run[print('y' * 1000)]")[0] == "y" * 300 + " and 700 more characters"
+    for call in ("dance[]", "run", ToolCall("run", {"code": 3}), ToolCall("run", {})):
+        assert env.step(call)[4]["tool_error"]
+    assert env.verify() == 0.0
+
+
+def test_no_exercise_is_in_two_splits(env: PythonEnv) -> None:
+    golds = [draw_task(split, index, 1).data["gold"] for split in SPLITS for index in range(128)]
+    assert len(set(golds)) == len(golds) == 384
+    with pytest.raises(UserError, match="of difficulty 1 there are"):
+        draw_task("train", 128, 1)
+    for difficulty in (2, 3):
+        for index in range(300):
+            results = {repr(value) for _, value in env.key_of(draw_task("test", index, difficulty)).tests}
+            assert len(results) > 2, "no constant, and no pair of conditions that leave nothing"
+    three = draw_task("train", 5, 3)
+    assert " and " in three.prompt and three.prompt.startswith("Write f(xs): of the numbers in xs that are ")

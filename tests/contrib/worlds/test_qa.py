@@ -1,0 +1,256 @@
+"""Search question answering: its index, what its verifier accepts, the user's own files, and the contract."""
+
+import json
+import random
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.contrib.worlds.qa import QaEnv, QaOptions
+from treeagent.contrib.worlds.qa.encyclopedia import Encyclopedia
+from treeagent.contrib.worlds.qa.files import OwnFiles
+from treeagent.contrib.worlds.qa.index import Index, Passage
+from treeagent.contrib.worlds.qa.questions import Question, normalised, right
+from treeagent.envs import WorkerEnv, check_env, make_env
+from treeagent.envs.check import check_tasks
+from treeagent.types import SPLITS, ToolCall, UserError
+
+
+def begun(index: int = 0, **options: object) -> QaEnv:
+    env = QaEnv(QaOptions(articles=300, **options))  # type: ignore[arg-type]
+    env.reset(options={"task": env.tasks("train", 1, index)[0]})
+    return env
+
+
+def files(folder: Path, passages: list[dict[str, object]], questions: list[dict[str, object]]) -> dict[str, object]:
+    paths = {"corpus": folder / "corpus.jsonl", "questions": folder / "questions.jsonl"}
+    for path, rows in zip(paths.values(), (passages, questions), strict=True):
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {name: str(path) for name, path in paths.items()}
+
+
+NORWAY: dict[str, object] = {"id": "a", "title": "Norway", "text": "Its capital is Oslo."}
+
+
+def test_an_episode_reads_on_from_what_it_has_found() -> None:
+    env = QaEnv(QaOptions(difficulty=2, passages=1))
+    task = env.tasks("test", 1)[0]
+    observation, _ = env.reset(options={"task": task})
+    assert observation == "an encyclopedia is open"
+    first, second = env.key.hops
+    assert first.query in task.prompt
+    assert second.query == first.finds
+    for hop in (first, second):
+        observation, reward, terminated, _, info = env.step(f"search[{hop.query}]")
+        assert observation.startswith(f"{hop.query}: ")
+        assert hop.finds in observation
+        assert (reward, terminated, info) == (0.0, False, {})
+    place = env.snapshot()
+    assert env.step(f"answer[{first.finds}]")[:3] == ("answered", 0.0, True)
+    env.restore(place)
+    for call in (
+        f"answer[{second.finds}]",
+        f"answer[the {second.finds.upper()}!]",
+        ToolCall("answer", {"text": second.finds}),
+    ):
+        env.restore(place)
+        assert env.verify() == 0.0
+        assert env.step(call) == ("answered", 1.0, True, False, {})
+        assert env.verify() == 1.0
+
+
+def test_a_search_gives_as_many_passages_as_it_asks_for() -> None:
+    env = begun(passages=3)
+    name = env.key.hops[0].query
+    assert len(env.step(f"search[{name}]")[0].split("\n")) == 3
+    assert len(env.step(f'search {{"query": "{name}", "k": 1}}')[0].split("\n")) == 1
+    assert len(env.step(ToolCall("search", {"query": name, "k": 5}))[0].split("\n")) == 5
+    assert env.step("search[zebra]")[0] == env.step("search[?!]")[0] == "nothing found"
+    for call in (
+        "search",
+        "search[",
+        "dance[]",
+        'search {"query": "x", "k": 0}',
+        'search {"query": "x", "k": 11}',
+        'search {"query": "x", "k": "3"}',
+        'search {"k": 3}',
+        ToolCall("answer", {}),
+    ):
+        observation, reward, terminated, truncated, info = env.step(call)
+        assert observation == info["tool_error"] != ""
+        assert (reward, terminated, truncated) == (0.0, False, False)
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_no_cheap_answer_is_right(index: int) -> None:
+    env = begun(index)
+    task, place = env.tasks("train", 1, index)[0], env.snapshot()
+    names = [name for hop in env.key.hops for name in (hop.query, hop.finds)]
+    titles = [passage.title for passage in Encyclopedia(300, 2).passages]
+    shown = env.step(f"search[{task.prompt}]")[0]
+    for text in (
+        "",
+        " ",
+        "the",
+        "...",
+        task.prompt,
+        shown,
+        "an encyclopedia is open",
+        *names[:-1],
+        ", ".join(names),
+        " or ".join(reversed(names)),
+        f"{names[-1]} or {names[0]}",
+        " ".join(titles),
+        names[-1] * 2,
+        names[-1][:-1],
+    ):
+        env.restore(place)
+        assert env.step(ToolCall("answer", {"text": text}))[1:3] == (0.0, True), text
+        assert env.verify() == 0.0
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3])
+def test_a_question_can_be_answered_by_reading_alone_and_not_by_its_own_words(difficulty: int) -> None:
+    env, at_once = QaEnv(QaOptions(difficulty=difficulty, passages=2)), 0
+    for task in env.tasks("test", 60):
+        env.reset(options={"task": task})
+        seen = task.prompt
+        for hop in env.key.hops:
+            assert hop.query in seen, "what is looked up was read before"
+            seen = env.step(f"search[{hop.query}]")[0]
+        assert env.key.answers[0] in seen
+        assert env.key.answers[0] not in task.prompt
+        at_once += any(answer in env.step(f"search[{task.prompt}]")[0] for answer in env.key.answers)
+    assert at_once == 60 if difficulty == 1 else at_once < 6
+
+
+def test_splits_share_no_article() -> None:
+    for difficulty in (1, 3):
+        env = QaEnv(QaOptions(articles=300, difficulty=difficulty))
+        named = {
+            split: {hop.query for task in env.tasks(split, 40) for hop in env.key_of(task).hops} for split in SPLITS
+        }
+        assert not named["train"] & named["test"]
+        assert not named["train"] & named["validation"]
+        assert not named["validation"] & named["test"]
+    passages = Encyclopedia(300, 2).passages
+    assert len({passage.title for passage in passages}) == len(passages) == 298
+    assert Encyclopedia(300, 2).passages == passages != Encyclopedia(310, 2).passages
+
+
+def test_the_largest_encyclopedia_has_names_for_all() -> None:
+    titles = [passage.title for passage in Encyclopedia(60_000, 1).passages]
+    assert len(set(titles)) > 54_000
+
+
+def test_the_best_passage_comes_first_and_ties_in_order() -> None:
+    index = Index(
+        Passage(str(number), *each)
+        for number, each in enumerate(
+            [
+                ("Otto", "Otto met Ada Birch, and Ada Birch met Otto."),
+                ("Ada Birch", "A painter of boats."),
+                ("Ben", "He paints rivers."),
+                ("Eva", "He paints rivers."),
+            ]
+        )
+    )
+    assert [each.id for each in index.search("Who is Ada Birch?", 5)] == ["1", "0"]
+    assert [each.id for each in index.search("painting", 5)] == ["2", "3"]
+    assert [each.id for each in index.search("painting", 1)] == ["2"]
+    assert index.search("zebra", 5) == []
+    # A query that consists of stop words is searched as it is.
+    assert [each.id for each in index.search("and", 5)] == ["0"]
+
+
+INDEX = Index([Passage("1", "One", "text")])
+
+
+@given(st.text())
+def test_any_query_is_answered(query: str) -> None:
+    assert INDEX.search(f"{query} text", 3)[:1] in ([], [Passage("1", "One", "text")])
+
+
+@given(st.text(string.ascii_letters + " .,'the", max_size=20))
+def test_normalising_is_done_once(text: str) -> None:
+    assert normalised(normalised(text)) == normalised(text)
+    assert right(Question((text,), ()), f" The {text.upper()} .") == (normalised(text) != "")
+
+
+def test_answers_are_normalised_as_in_squad() -> None:
+    assert normalised("The  Beatles' (1962) a-side") == "beatles 1962 aside"
+    assert right(Question(("the U.S.", "United States"), ()), "US")
+    assert not right(Question(("the U.S.", "United States"), ()), "US, United States")
+
+
+def test_files_of_ones_own_are_searched_and_asked(tmp_path: Path) -> None:
+    asked: list[dict[str, object]] = [
+        {"question": f"What is the capital of Norway, number {number}?", "answers": ["Oslo", "the city of Oslo"]}
+        for number in range(60)
+    ]
+    options = files(tmp_path, [NORWAY, {"id": "b", "title": "Peru", "text": "Its capital is Lima."}], asked + asked)
+    env, other = make_env("qa", options), make_env("qa", options)
+    own = OwnFiles(Path(str(options["corpus"])), Path(str(options["questions"])))
+    sizes = {split: len(own._tasks[split]) for split in SPLITS}
+    assert sum(sizes.values()) == 60
+    assert sizes["train"] > 30 > sizes["validation"] > 0 < sizes["test"]
+    task = env.tasks("train", 1)[0]
+    report = check_env(env, task, other=other)
+    assert report.passed, report.violations
+    assert report.branches > 3
+    assert check_tasks(env, 4) == []
+    env.reset(options={"task": task})
+    assert env.step("search[Norway]")[0] == "Norway: Its capital is Oslo."
+    player = env.demonstrator(0.0)
+    assert player is not None
+    assert player.act(random.Random(0)) == ("", f"search[{task.prompt}]")
+    assert env.step(f"search[{task.prompt}]")[0].startswith("Norway: Its capital is Oslo.")
+    assert env.step(player.act(random.Random(0))[1])[1] == 1.0
+    with pytest.raises(UserError, match=r"train questions 0 to 1000 are asked for, but .*questions\.jsonl has \d+"):
+        env.tasks("train", 1000)
+
+
+@pytest.mark.parametrize(
+    ("passages", "questions", "complaint"),
+    [
+        (
+            [NORWAY],
+            [{"question": "?"}],
+            r"questions\.jsonl:1 has another form \(answers: Field required",
+        ),
+        ([NORWAY], [{"question": "Who?", "answers": []}], r"questions\.jsonl:1 .*answers"),
+        ([NORWAY], [{"question": "Who?", "answers": ["Ada", "The."]}], r"answers that hold a word"),
+        ([NORWAY, {"id": "b", "title": "Peru"}], [{"question": "Who?", "answers": ["x"]}], r"corpus\.jsonl:2 .*text"),
+    ],
+)
+def test_files_of_another_form_are_refused(
+    tmp_path: Path, passages: list[dict[str, object]], questions: list[dict[str, object]], complaint: str
+) -> None:
+    options = files(tmp_path, passages, questions)
+    with pytest.raises(UserError, match=complaint):
+        make_env("qa", options)
+
+
+def test_too_many_questions_and_missing_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train questions 0 to 5000 are asked for, .*: raise articles or difficulty"):
+        begun().tasks("train", 5000)
+    asked = files(tmp_path, [], [{"question": "Who?", "answers": ["x"]}])
+    with pytest.raises(UserError, match="corpus and questions belong together"):
+        make_env("qa", {"corpus": asked["corpus"]})
+    for name in asked:
+        with pytest.raises(UserError, match=f"{name}='nowhere'"):
+            make_env("qa", {**asked, name: "nowhere"})
+
+
+def test_a_snapshot_holds_in_another_process() -> None:
+    env, there = begun(), WorkerEnv("qa", {"articles": 300})
+    env.step(f"search[{env.key.hops[0].query}]")
+    there.reset(options={"task": env.tasks("train", 1)[0]})
+    place = there.snapshot()
+    there.step("answer[nothing]")
+    there.restore(place)
+    assert there.step(f"answer[{env.key.answers[0]}]")[1] == 1.0
+    there.close()

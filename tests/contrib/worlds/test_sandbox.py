@@ -1,0 +1,303 @@
+"""Attacks on the sandbox of the Python tool: code that tries to reach files, processes, the network or the answers."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from treeagent.contrib.worlds.python import PythonEnv, PythonOptions
+from treeagent.contrib.worlds.python.child import _CALLS, _CLOCK_CALLS
+from treeagent.contrib.worlds.python.sandbox import Sandbox
+from treeagent.envs import make_env
+from treeagent.types import ToolCall, UserError
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="code is sandboxed on Linux on x86-64 only"
+)
+
+
+def said(code: str, **limits: float) -> str:
+    """The output of the code, and why it was ended."""
+    run = Sandbox(**limits).run(code)  # type: ignore[arg-type]
+    return f"{run.output.strip()} {run.error}".strip()
+
+
+def answers(lines: list[str], header: str = "") -> list[str]:
+    """For each line of code, the name of the exception that it raises, or ``no error``. All lines run in one
+    process."""
+    code = (
+        f"{header}\nimport json\nanswers = []\n"
+        f"for line in json.loads({json.dumps(json.dumps(lines))}):\n"
+        "    try:\n        exec(line)\n        answers.append('no error')\n"
+        "    except BaseException as error:\n        answers.append(type(error).__name__)\n"
+        "print(json.dumps(answers))"
+    )
+    found: list[str] = json.loads(Sandbox().run(code).output)
+    assert len(found) == len(lines)
+    return found
+
+
+READ = (
+    "open({path!r})",
+    "open({path!r}, 'rb')",
+    "os.open({path!r}, os.O_PATH)",
+    "os.open({path!r}, os.O_RDONLY | os.O_NONBLOCK)",
+    "os.stat({path!r})",
+    "os.lstat({path!r})",
+    "os.listdir({path!r})",
+    "os.scandir({path!r})",
+    "os.readlink({path!r})",
+    "os.access({path!r}, 0) or os.stat({path!r})",
+    "os.getxattr({path!r}, 'user.x')",
+    "os.statvfs({path!r})",
+    "os.chdir({path!r})",
+    "os.chroot({path!r})",
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{file}",
+        "{folder}",
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/dev/zero",
+        "/",
+        os.__file__,
+        __file__,
+        "/no/such/file",
+    ],
+)
+def test_code_can_neither_open_a_file_nor_tell_whether_it_exists(path: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("key")
+    path = path.format(file=file, folder=tmp_path)
+    assert set(answers([each.format(path=path) for each in READ], "import os")) == {"PermissionError"}
+    assert answers([f"assert not os.access({path!r}, 0)", f"assert not os.path.exists({path!r})"], "import os") == [
+        "no error",
+        "no error",
+    ]
+
+
+def test_no_open_flag_empties_or_makes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_text("kept")
+    flags = [
+        f"os.open({str(file)!r}, {mode} | {flag})"
+        for mode in range(4)  # 3 is neither reading nor writing, and was once treated as no access at all
+        for flag in ("0", "os.O_TRUNC", "os.O_CREAT", "os.O_CREAT | os.O_TRUNC", "os.O_APPEND", "os.O_DIRECT")
+    ]
+    flags += [f"os.open({str(tmp_path)!r}, 2 | os.O_TMPFILE)", "os.open('/dev/null', 3)", "os.open('/dev/tty', 3)"]
+    flags += [f"os.open({str(tmp_path / 'new')!r}, {mode} | os.O_CREAT | os.O_EXCL)" for mode in range(4)]
+    assert set(answers(flags, "import os")) == {"PermissionError"}
+    assert file.read_text() == "kept"
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_no_file_is_changed(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_text("kept")
+    place, other = repr(str(file)), repr(str(tmp_path / "other"))
+    changes = [
+        f"os.remove({place})",
+        f"os.rename({place}, {other})",
+        f"os.replace({place}, {other})",
+        f"os.link({place}, {other})",
+        f"os.symlink({place}, {other})",
+        f"os.truncate({place}, 0)",
+        f"os.chmod({place}, 0)",
+        f"os.chown({place}, 1, 1)",
+        f"os.utime({place}, (0, 0))",
+        f"os.setxattr({place}, 'user.x', b'1')",
+        f"os.mkfifo({other})",
+        f"os.mknod({other})",
+        f"os.mkdir({other})",
+        f"os.rmdir({str(tmp_path)!r})",
+        "os.memfd_create('x')",
+        "os.pipe()",
+        "os.dup(1)",
+        "os.eventfd(0)",
+    ]
+    before = file.stat()
+    assert set(answers(changes, "import os")) == {"PermissionError"}
+    assert file.read_text() == "kept"
+    assert (file.stat().st_mode, file.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("header", ["", "import sys; sys.path += ['/', {packages!r}, {project!r}]"])
+def test_no_package_and_none_of_our_own_modules_can_be_imported(header: str) -> None:
+    import numpy
+
+    import treeagent
+
+    packages = str(Path(numpy.__file__).parents[1])
+    project = str(Path(treeagent.__file__).parents[1])
+    lines = [
+        f"import {name}" for name in ("treeagent", "treeagent.contrib.worlds.python.tasks", "numpy", "pip", "child")
+    ]
+    found = answers(lines, header.format(packages=packages, project=project))
+    assert set(found) <= {"ModuleNotFoundError", "PermissionError", "ImportError"}
+
+
+def test_there_is_no_network_no_other_process_and_no_environment() -> None:
+    tries = [
+        "os.fork()",
+        "assert os.system('true') == 0",
+        "os.execv('/bin/true', ['true'])",
+        "os.posix_spawn('/bin/true', ['true'], {})",
+        f"os.kill({os.getpid()}, 9)",
+        f"os.killpg({os.getpid()}, 9)",
+        f"os.pidfd_open({os.getpid()})",
+        f"os.sched_setaffinity({os.getpid()}, {{0}})",
+        f"os.sched_getaffinity({os.getpid()})",
+        f"os.setpriority(os.PRIO_PROCESS, {os.getpid()}, 19)",
+        f"os.getpgid({os.getpid()})",
+        "os.setuid(0)",
+        "os.setsid()",
+        "os.uname()",
+        "os.nice(1)",
+        "import socket",
+        "_thread.start_new_thread(print, ())",
+        f"time.clock_gettime(({~os.getpid()} << 3) | 2)",  # the CPU time of another process
+        "time.clock_settime(0, 0.0)",
+        "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+        f"resource.prlimit({os.getpid()}, resource.RLIMIT_AS)",
+        "import fcntl",
+    ]
+    found = answers(tries, "import os, time, resource, _thread")
+    assert "no error" not in found, dict(zip(tries, found, strict=True))
+    assert said("import os; print(set(os.environ) - {'PYTHONHASHSEED', 'LC_CTYPE'})") == "set()"
+
+
+@pytest.mark.parametrize("x32", [0, 0x40000000])
+def test_every_system_call_that_is_not_listed_is_refused(x32: int) -> None:
+    # 335 and 336 are return points of the kernel's own probes. The kernel answers them itself, with a signal or an
+    # error.
+    allowed = () if x32 else (*_CALLS, *_CLOCK_CALLS, 335, 336)
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nwrong = []\n"
+        f"for number in set(range(600)) - set({allowed}):\n"
+        "    ctypes.set_errno(0)\n"
+        f"    answer = libc.syscall({x32} + number, -1, 0, 0, 0, 0, 0)\n"
+        "    if (answer, ctypes.get_errno()) != (-1, 1): wrong.append(number)\n"
+        "print(wrong)"
+    )
+    assert said(code) == "[]"
+
+
+def test_the_wrong_architectures_calls_end_the_run() -> None:
+    # int 0x80 with eax = 20 calls getpid by its 32-bit number.
+    machine_code = "b'\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3'"
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+        "page = libc.mmap(None, 4096, 7, 0x22, -1, 0)\n"
+        f"ctypes.memmove(page, {machine_code}, 8)\n"
+        "ctypes.CFUNCTYPE(ctypes.c_int)(page)()\n"
+        "print('alive')"
+    )
+    assert said(code).startswith("it ended by")
+
+
+def test_what_waits_without_end_is_ended() -> None:
+    for code in (
+        "import time; time.sleep(1000)",
+        "import signal, time\nfor each in (1, 2, 15, 24): signal.signal(each, lambda *_: 0)\ntime.sleep(1000)",
+        "import os, time; os.close(1); os.close(2); time.sleep(1000)",
+    ):
+        assert said(code, seconds=1.0) == "it took too long"
+
+
+@pytest.mark.slow  # the CPU time limit is reached twice
+@pytest.mark.timeout(900)
+def test_what_computes_without_end_is_ended() -> None:
+    assert "seconds of processor time" in said("while True: pass", seconds=250.0)
+    assert "seconds of processor time" in said(
+        "import signal; signal.signal(signal.SIGXCPU, lambda *_: 0)\nwhile True: pass", seconds=250.0
+    )
+
+
+def test_a_fork_bomb_hungry_code_and_chatter_are_held() -> None:
+    assert "PermissionError" in said("import os\nwhile True: os.fork()")
+    assert said("x = 'a' * 10**9") == "line 1: MemoryError"
+    assert "MemoryError" in said("x = []\nwhile True: x.append('a' * 10**6)")
+    run = Sandbox().run("while True: print('x' * 1000)")
+    assert run.error == "it wrote too much"
+    assert len(run.output) <= 2**16
+    # The file for results must not be a way to fill the parent's memory.
+    assert Sandbox().run("import os\nwhile True: os.write(int(__import__('sys').argv[1]), b'1' * 9999)").error
+
+
+def test_no_process_is_left_behind() -> None:
+    for code in ("import time; time.sleep(1000)", "while True: print(1)", "import os; os.abort()", "print(1)"):
+        Sandbox(seconds=1.0).run(code)
+    found = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    assert "child.py" not in found
+
+
+def test_a_run_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+    program = (
+        "from treeagent.contrib.worlds.python.sandbox import Sandbox; Sandbox(60.0).run('import time; time.sleep(60)')"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    deadline = time.monotonic() + 20
+    while not (child := children.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    while Path(f"/proc/{child}/exe").is_symlink() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_where_a_right_cannot_be_given_up_no_code_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import treeagent.contrib.worlds.python.sandbox as sandbox
+
+    # A kernel without seccomp filters answers with "invalid argument", as it does for this unknown number.
+    text = sandbox._CHILD.read_text()
+    assert "= 1, 38, 22, 2\n" in text
+    old_kernel = tmp_path / "child.py"
+    old_kernel.write_text(text.replace("= 1, 38, 22, 2\n", "= 1, 38, 9999, 2\n"))
+    monkeypatch.setattr(sandbox, "_CHILD", old_kernel)
+    with pytest.raises(UserError, match="seccomp is refused") as caught:
+        Sandbox().run("print('ran')")
+    assert "ran" not in str(caught.value)
+    with pytest.raises(UserError, match="cannot be run safely"):
+        make_env("python")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 97, 255])
+@pytest.mark.parametrize("written", ["", "seccomp is refused", "locked\n"])
+def test_code_cannot_claim_that_the_sandbox_is_missing(code: int, written: str) -> None:
+    run = Sandbox().run(f"import os, sys; os.write(int(sys.argv[1]), {written.encode()!r}); os._exit({code})", [()])
+    assert run.returned is None
+    assert run.error == (f"it ended by exit code {code}" if code else "")
+
+
+FORGED = ("[]", "[1]", "null", "true", "{}", "[[]]", "[1, 2, 3]", "NaN", "[" * 9999, "[" * 600 + "]" * 600, "", "\xff")
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_forged_results_pass_no_example_and_no_test(forged: str) -> None:
+    env = PythonEnv(PythonOptions())
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    code = f"import os, sys\nos.write(int(sys.argv[1]), {forged.encode('latin-1')!r})\nos._exit(0)"
+    assert "all examples pass" not in env.step(ToolCall("test", {"code": code}))[0]
+    assert env.step(ToolCall("submit", {"code": code}))[1] == 0.0
+    assert env.verify() == 0.0
+
+
+@pytest.mark.parametrize("depth", [10, 200, 450, 480, 490, 500, 600, 900, 950, 990])
+def test_deep_results_are_an_observation(depth: int) -> None:
+    env = PythonEnv(PythonOptions())
+    env.reset(options={"task": env.tasks("train", 1)[0]})
+    nested = "[" * depth + "]" * depth
+    code = f"import os, sys\nos.write(int(sys.argv[1]), b'[{nested}, {nested}]')\nos._exit(0)"
+    assert "all examples pass" not in env.step(ToolCall("test", {"code": code}))[0]

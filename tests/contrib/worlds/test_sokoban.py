@@ -1,0 +1,212 @@
+"""Sokoban: its rules on rooms played by hand, its solver against exhaustive search, and the contract."""
+
+import random
+from collections import deque
+
+import pytest
+
+from treeagent.contrib.worlds.sokoban import Place, SokobanEnv, SokobanOptions, next_place, shortest_way
+from treeagent.envs import WorkerEnv, check_env, make_env
+from treeagent.envs.check import check_tasks
+from treeagent.types import Task, ToolCall, UserError
+
+ROOM = ["######", "#P__##", "#_X_O#", "#____#", "######", "######"]
+MOVES = ("up", "down", "left", "right")
+
+
+def begun(rows: list[str], **options: object) -> SokobanEnv:
+    env = SokobanEnv(SokobanOptions(**options))  # type: ignore[arg-type]
+    env.reset(options={"task": Task("room", "push", data={"room": rows})})
+    return env
+
+
+def row(env: SokobanEnv, move: str) -> str:
+    """The uppermost inner row after a move, without spaces."""
+    return env.step(move)[0].replace(" ", "").split("\n")[1]
+
+
+def fewest_moves(place: Place) -> int | None:
+    """The least number of moves to solve a room, by breadth-first search without a bound."""
+    depths, queue = {place: 0}, deque([place])
+    while queue:
+        here = queue.popleft()
+        if here.done:
+            return depths[here]
+        for there in (next_place(here, move) for move in MOVES):
+            if there not in depths:
+                depths[there] = depths[here] + 1
+                queue.append(there)
+    return None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"size": 8, "boxes": 2}, {"moves_per_action": 4, "shaped": True}, {"size": 5, "walls": 0}]
+)
+def test_check_env_finds_nothing(options: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    env, other = make_env("sokoban", options), make_env("sokoban", options)
+    for task in env.tasks("train", 2):
+        report = check_env(env, task, other=other)
+        with capsys.disabled():
+            print(f"sokoban {options}: {report.equal_branches} of {report.branches} branches equal their replays")
+        assert report.passed, report.violations
+        assert report.equal_branches == report.branches > 2
+        assert not report.skipped
+    assert check_tasks(env, 8) == []
+
+
+def test_a_room_played_by_hand() -> None:
+    env = begun(ROOM)
+    task = Task("room", "push", data={"room": ROOM})
+    observation, _ = env.reset(options={"task": task})
+    assert observation == "# # # # # #\n# P _ _ # #\n# _ X _ O #\n# _ _ _ _ #\n# # # # # #\n# # # # # #"
+    assert env.step("down")[0].split("\n")[2] == "# P X _ O #"
+    assert env.step(ToolCall("act", {"moves": "right"}))[0].split("\n")[2] == "# _ P X O #"
+    place = env.snapshot()
+    assert env.step(" RIGHT ") == (
+        "# # # # # #\n# _ _ _ # #\n# _ _ P √ #\n# _ _ _ _ #\n# # # # # #\n# # # # # #",
+        1.0,
+        True,
+        False,
+        {},
+    )
+    assert (env.verify(), env.legal_actions()) == (1.0, [])
+    assert env.step("left") == (
+        "the episode is over",
+        0.0,
+        True,
+        False,
+        {"tool_error": "the episode is over"},
+    )
+    env.restore(place)
+    assert (env.verify(), env.legal_actions()) == (0.0, ["up", "down", "left", "right"])
+
+
+def test_walls_and_second_boxes_stop_the_player() -> None:
+    for move in ("right", "left", "up"):
+        env = begun(["######", "#PXX_#", "#OO__#", "######", "######", "######"])
+        assert row(env, move) == "#PXX_#"
+    env = begun(["######", "#S_X_#", "#OX__#", "######", "######", "######"])
+    assert [row(env, "right") for _ in range(3)] == ["#OPX_#", "#O_PX#", "#O_PX#"]
+
+
+def test_a_stuck_box_does_not_end_the_episode() -> None:
+    env = begun(["#####", "#_X_#", "#_P_#", "#_O_#", "#####"])
+    assert shortest_way(env.visit) is None
+    for move in ("left", "up", "right", "right"):
+        assert env.step(move)[1:4] == (0.0, False, False)
+    assert env.verify() == 0.0
+    thought, call = env.demonstrator(0.0).act(random.Random(0))
+    assert (thought, call in MOVES) == ("stuck", True)
+
+
+def test_an_action_makes_as_many_moves_as_are_allowed_and_stops_at_the_end() -> None:
+    env = begun(ROOM, moves_per_action=4)
+    assert env.legal_actions() is None
+    place = env.snapshot()
+    assert env.step("down right right left")[1:3] == (1.0, True)
+    env.restore(place)
+    assert env.step("Down || Right, Right")[1:3] == (1.0, True)
+    env.restore(place)
+    assert env.step("up up up up up")[4] == {"tool_error": "too many moves, at most 4 at a time"}
+    assert begun(ROOM).step("down right")[4] == {"tool_error": "too many moves, at most 1 at a time"}
+
+
+@pytest.mark.parametrize("call", ["", "jump", "down jump", "act[down]", ToolCall("act", {}), ToolCall("go", {})])
+def test_a_bad_call_is_an_observation(call: str | ToolCall) -> None:
+    env = begun(ROOM)
+    before = env.state_key()
+    observation, reward, terminated, truncated, info = env.step(call)
+    assert observation == info["tool_error"] != ""
+    assert (reward, terminated, truncated, env.state_key()) == (0.0, False, False, before)
+
+
+def test_shaped_rewards_are_those_of_gym_sokoban_and_only_shown_where_asked_for() -> None:
+    env = begun(["######", "#P√__#", "#_X_O#", "######", "######", "######"], shaped=True, moves_per_action=3)
+    assert env.step("right")[4] == {"process_reward": pytest.approx(-1.1)}
+    assert env.step("left down right")[4] == {"process_reward": pytest.approx(-0.3)}
+    assert env.step("right")[4] == {"process_reward": pytest.approx(0.9)}
+    one = begun(ROOM, shaped=True, moves_per_action=3)
+    assert one.step("down right right")[4] == {"process_reward": pytest.approx(10.7)}
+    assert begun(ROOM).step("down")[4] == {}
+
+
+def test_the_solver_finds_the_fewest_moves() -> None:
+    for options in ({}, {"boxes": 2}, {"size": 5, "walls": 0.3}):
+        env = SokobanEnv(SokobanOptions(**options))
+        for task in env.tasks("train", 12):
+            env.reset(options={"task": task})
+            for move in ("left", "up", "right"):
+                place = env.visit
+                way = shortest_way(place)
+                assert (None if way is None else len(way)) == fewest_moves(place)
+                if way is not None:
+                    for each in way:
+                        place = next_place(place, each)
+                    assert place.done
+                env.step(move)
+
+
+def test_every_room_can_be_solved_and_none_is_in_two_splits() -> None:
+    env, other = SokobanEnv(SokobanOptions(size=7, boxes=2)), SokobanEnv(SokobanOptions(size=7, boxes=2))
+    test = other.tasks("test", 20)
+    train = env.tasks("train", 20)
+    assert list(other.tasks("train", 20)) == list(train)
+    assert list(env.tasks("test", 20)) == list(test)
+    rooms = {repr(task.data["room"]) for task in (*train, *test)}
+    assert len(rooms) == 40
+    for task in train:
+        observation, _ = env.reset(options={"task": task})
+        assert shortest_way(env.visit)
+        assert (observation.count("X"), observation.count("√")) == (2, 0)
+        assert observation.count("O") + observation.count("S") == 2
+    with pytest.raises(UserError, match="raise option size"):
+        SokobanEnv(SokobanOptions(size=5, walls=0)).tasks("train", 5000)
+
+
+def test_the_demonstrator_wins_unless_noise_gets_a_box_stuck() -> None:
+    env, won = SokobanEnv(SokobanOptions(moves_per_action=2)), dict[float, float]()
+    for noise in (0.0, 0.9):
+        won[noise] = 0.0
+        for number, task in enumerate(env.tasks("train", 30)):
+            env.reset(options={"task": task})
+            player, rng = env.demonstrator(noise), random.Random(number)
+            for _ in range(12):
+                if env.step(player.act(rng)[1])[2]:
+                    break
+            won[noise] += env.verify()
+    assert won[0.0] == 30
+    assert 2 < won[0.9] < 25
+
+
+def test_a_snapshot_holds_in_another_process() -> None:
+    env, there = begun(ROOM), WorkerEnv("sokoban", {})
+    env.step("down")
+    there.reset(options={"task": Task("room", "push", data={"room": ROOM})})
+    there.step("down")
+    place = there.snapshot()
+    there.step("right")
+    there.restore(place)
+    assert there.state_key() == env.state_key() == "room (2, 1) [(2, 2)]"
+    there.close()
+
+
+def test_foreign_values_are_refused() -> None:
+    env = begun(ROOM)
+    for data in (
+        {},
+        {"room": ["###", "#_#", "###"]},
+        {"room": ["PO", "X#", "##"]},
+        {"room": ["PO", "__"]},
+        {"room": 3},
+    ):
+        with pytest.raises(UserError, match="holds no room"):
+            env.reset(options={"task": Task("other", "push", data=data)})
+    with pytest.raises(UserError, match="is no snapshot of SokobanEnv"):
+        env.restore(3)
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+    with pytest.raises(ValueError, match="no episode has begun"):
+        SokobanEnv().step("up")
+    for option, value in (("size", 4), ("boxes", 0), ("walls", 1.0), ("moves_per_action", 0)):
+        with pytest.raises(UserError, match=f"refuses option {option}="):
+            make_env("sokoban", {option: value})

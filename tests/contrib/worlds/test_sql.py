@@ -1,0 +1,198 @@
+"""The SQL analyst: which answers its verifier accepts, what its databases refuse, and the contract."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treeagent.contrib.worlds.sql import SqlEnv, SqlOptions
+from treeagent.contrib.worlds.sql.database import Database, Rows, Schema, same_result
+from treeagent.contrib.worlds.sql.questions import Question, right
+from treeagent.envs import CallRefused
+from treeagent.types import SPLITS, ToolCall
+
+SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database(SCHEMA, 12, seed=0)
+
+
+@pytest.fixture
+def env() -> SqlEnv:
+    return begun()
+
+
+def begun(index: int = 0, difficulty: int = 3) -> SqlEnv:
+    env = SqlEnv(SqlOptions(difficulty=difficulty))
+    env.reset(options={"task": env.tasks("train", 1, index)[0]})
+    return env
+
+
+def question(gold: str, *, ordered: bool = False) -> Question:
+    return Question(0, 12, SCHEMA, "", gold, ordered)
+
+
+def test_an_answer_is_read_as_its_rows() -> None:
+    by_city = question("SELECT city, AVG(age) FROM staff GROUP BY city")
+    assert right(by_city, "select city, sum(age) * 1.0 / count(*) from staff group by 1 order by 2 desc;")
+    assert not right(by_city, "SELECT city, AVG(salary) FROM staff GROUP BY city")
+    assert not right(by_city, "SELECT AVG(age), city FROM staff GROUP BY city")
+    first = question("SELECT name FROM staff ORDER BY age DESC", ordered=True)
+    assert right(first, "SELECT name FROM staff ORDER BY -age")
+    assert not right(first, "SELECT name FROM staff ORDER BY age")
+    assert right(question("SELECT name FROM staff"), "SELECT name FROM staff ORDER BY age")
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_no_cheap_answer_is_right(index: int) -> None:
+    env = begun(index)
+    asked, place = env.key, env.snapshot()
+    main, event = asked.schema.table, asked.schema.event
+    _, rows = asked.database().query(asked.gold)
+    # A query that writes out the rows of the answer: right here, and wrong on the sibling databases.
+    constants = " UNION ALL ".join(f"SELECT {', '.join(map(repr, row))}" for row in rows)
+    for sql in (
+        "",
+        " ",
+        "SELECT 1",
+        "SELECT NULL",
+        "SELECT 1 WHERE 0",
+        f"SELECT * FROM {main}",
+        f"SELECT name FROM {main}",
+        f"SELECT * FROM {main}, {event}",
+        f"SELECT name FROM {main} UNION SELECT name FROM {event}",
+        env.tasks("train", 1, index)[0].prompt,
+        constants,
+    ):
+        env.restore(place)
+        assert env.step(ToolCall("answer", {"sql": sql}))[1:3] == (0.0, True), sql
+        assert env.step(f"answer[{asked.gold}]")[1:3] == (0.0, True)
+        assert env.verify() == 0.0
+
+
+def test_the_answer_itself_is_right_in_text_and_as_a_call(env: SqlEnv) -> None:
+    place, gold = env.snapshot(), env.key.gold
+    for call in (f"answer[{gold}]", ToolCall("answer", {"sql": gold}), f'answer {{"sql": "{gold}"}}'):
+        env.restore(place)
+        assert env.verify() == 0.0
+        assert env.step(call) == ("answered", 1.0, True, False, {})
+        assert env.verify() == 1.0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO staff VALUES ('Zoe', 'sales', 'Oslo', 30, 1)",
+        "DELETE FROM staff",
+        "UPDATE staff SET age = 1",
+        "DROP TABLE staff",
+        "CREATE TABLE t (x)",
+        "CREATE TEMP TABLE t (x)",
+        "ATTACH 'x.db' AS x",
+        "VACUUM INTO 'x.db'",
+        "PRAGMA query_only = OFF",
+        "PRAGMA journal_mode",
+        "BEGIN",
+        "SELECT load_extension('x')",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT random()",
+        "SELECT hex(randomblob(4))",
+        "SELECT date('now')",
+        "SELECT CURRENT_TIMESTAMP",
+        "SELECT sqlite_version()",
+        "SELECT last_insert_rowid()",
+        "SELECT * FROM pragma_database_list",
+        "SELECT 1; DELETE FROM staff",
+        "SELECT 1; SELECT 2",
+        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n",
+        "SELECT COUNT(*) FROM staff a, staff b, staff c, staff d, staff e, staff f, staff g",
+        "SELECT * FROM staff a, staff b, staff c",
+        "SELECT " + "replace(" * 5 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaaaaaaaaaaaaaaaaa')" * 5,
+        "SELECT group_concat(a.name || b.name || c.name || d.name) FROM staff a, staff b, staff c, staff d",
+        "SELECT " + "(" * 200 + "1" + ")" * 200,
+        "SELECT '" + "x" * 6000 + "'",
+        "SELECT 'nul\0byte'",
+        "SELECT '\ud800'",
+        "SELECT CAST(x'ff' AS TEXT)",
+        "SELEC",
+        "",
+        "-- nothing",
+        "SELECT nothing FROM staff",
+    ],
+)
+def test_a_database_only_reads_in_bounded_time_and_memory(database: Database, sql: str) -> None:
+    before = database.query("SELECT * FROM staff")
+    began = time.process_time()
+    with pytest.raises(CallRefused):
+        database.query(sql)
+    assert time.process_time() - began < 5
+    assert database.query("SELECT * FROM staff") == before
+
+
+def test_a_refused_query_is_an_observation(env: SqlEnv) -> None:
+    for call in (
+        "query[DELETE FROM x]",
+        "query[SELEC]",
+        "query",
+        "query[]",
+        "dance[]",
+        'query {"sql": 3}',
+        "schema[x]",
+    ):
+        observation, reward, terminated, truncated, info = env.step(call)
+        assert info["tool_error"]
+        assert (reward, terminated, truncated) == (0.0, False, False)
+        assert "\n" not in observation
+    assert env.step("query {")[0] == "write tool[argument]"
+    assert env.step('query {"sql": "SELECT 1", "fast": true}')[0] == "query takes no fast"
+    assert env.step("query {}")[0] == "query needs sql"
+    assert env.step('query {"sql": true}')[0] == "sql of query must be of type string"
+
+
+def test_a_query_shows_its_first_rows(env: SqlEnv) -> None:
+    table = env.key.schema.table
+    lines = env.step(f"query[SELECT name, 1 / 2.0 AS half, NULL AS none FROM {table}]")[0].split("\n")
+    assert lines[0] == "name | half | none"
+    assert all(line.endswith(" | 0.5 | NULL") for line in lines[1:-1])
+    assert (len(lines), lines[-1]) == (10, "and 4 more rows")
+    assert env.step("schema[]")[0].split("\n")[0].startswith(f"{table}(name TEXT, ")
+
+
+def test_a_database_depends_on_its_seed_alone_and_siblings_share_their_names() -> None:
+    rows = [Database(SCHEMA, 12, seed).query("SELECT * FROM staff")[1] for seed in (0, 0, 1)]
+    assert rows[0] == rows[1] != rows[2]
+    assert {row[0] for row in rows[0]} == {row[0] for row in rows[2]}
+    for column in (3, 4):
+        assert len({row[column] for row in rows[0]}) == 12
+
+
+_VALUES = st.one_of(st.none(), st.integers(-5, 5), st.floats(-5, 5), st.text("ab", max_size=2))
+
+
+@given(st.lists(st.tuples(_VALUES, _VALUES), max_size=6), st.randoms(use_true_random=False))
+def test_rows_agree_in_any_order_and_up_to_a_millionth(rows: Rows, rng: random.Random) -> None:
+    shuffled = [tuple(value + 1e-9 if isinstance(value, float) else value for value in row) for row in rows]
+    assert same_result(shuffled, rows, ordered=True)
+    rng.shuffle(shuffled)
+    assert same_result(shuffled, rows, ordered=False)
+    assert not same_result([*shuffled, (1, 2)], rows, ordered=False)
+    assert not same_result([("other", 1), *shuffled[1:]], rows, ordered=False) or not rows
+
+
+def test_duplicates_types_and_order_count() -> None:
+    assert not same_result([(1,), (1,), (2,)], [(1,), (2,), (2,)], ordered=False)
+    assert not same_result([("1",)], [(1,)], ordered=False)
+    assert same_result([(3.0,)], [(3,)], ordered=False)
+    assert not same_result([(2,), (1,)], [(1,), (2,)], ordered=True)
+    assert not same_result([(1, 2)], [(1,)], ordered=False)
+
+
+@pytest.mark.parametrize("difficulty", [1, 2, 3])
+def test_no_question_is_in_two_splits(difficulty: int) -> None:
+    env = SqlEnv(SqlOptions(difficulty=difficulty))
+    train, validation, test = ({task.prompt for task in env.tasks(split, 60)} for split in SPLITS)
+    assert not (train & validation or train & test or validation & test)

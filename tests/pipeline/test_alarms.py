@@ -1,0 +1,61 @@
+"""Warnings about a warm start's rows, and the first cause of an update that has nothing to learn."""
+
+import asyncio
+
+import pytest
+from toy_doors import BothDoors, Doors
+
+from treeagent.envs import EnvDynamics
+from treeagent.generators.grammar import ReAct
+from treeagent.pipeline.alarms import first_cause, refusal_sentence, row_alarms
+from treeagent.pipeline.demonstrate import demonstrate
+from treeagent.search import Limits, Search, SearchConfig
+from treeagent.search.node import Tree
+
+
+@pytest.mark.parametrize(
+    ("taken", "kept", "distinct", "drawn", "named"),
+    [
+        (100, 95, 95, 9500, []),
+        (100, 94, 94, 100, ["6 of 100", "6%", "5 of 20 successes"]),
+        (2000, 2000, 48, 8000, ["48 of the 2000", "167 epochs"]),
+    ],
+)
+def test_rows_left_out_and_epochs_over_few_rows_are_warned_of(
+    taken: int, kept: int, distinct: int, drawn: int, named: list[str]
+) -> None:
+    warnings = row_alarms(taken=taken, kept=kept, distinct=distinct, drawn=drawn, successes=20, successes_kept=15)
+    assert len(warnings) == bool(named)
+    assert all(each in warnings[0] for each in named)
+
+
+def played(noise: float, doors: Doors | None = None) -> list[Tree]:
+    env = doors or Doors()
+    dynamics = EnvDynamics(env, max_steps=3)
+    return list(demonstrate(dynamics, env.demonstrator(noise), env.tasks("train", 4), seed=0, grammar=ReAct()))
+
+
+class Shut(Doors):
+    def demonstrator(self, noise: float) -> "Knocks":  # type: ignore[override]
+        return Knocks()
+
+
+class Knocks:
+    def act(self, rng: object) -> tuple[str, str]:
+        return "", "knock"
+
+
+def test_trees_with_a_success_and_a_failure_have_no_first_cause() -> None:
+    tasks, dynamics = Doors().tasks("train", 2), EnvDynamics(Doors(), max_steps=2)
+    search = Search(BothDoors(), dynamics, SearchConfig(Limits(simulations=20), candidates=2))
+    assert first_cause({}, asyncio.run(search.run(tasks, [0, 1]))) == ""
+    assert refusal_sentence(played(0.0)) == ""
+
+
+def test_trees_whose_episodes_all_return_the_same_are_named() -> None:
+    assert "4 trees" in first_cause({}, played(0.0))
+
+
+def test_the_first_cause_names_failed_demonstrations_trees_and_the_commonest_refusal() -> None:
+    cause = first_cause({"warm_start": {"demonstrations": 7, "demonstration_success": 0.0}}, played(0.0, Shut()))
+    assert all(each in cause for each in ("7 demonstrations", "4 trees", "12 of 12", "no such door"))

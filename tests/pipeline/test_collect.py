@@ -1,0 +1,425 @@
+"""What the jobs of an update make of trees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import midway
+import pytest
+import torch
+from toy_doors import Doors, opened_while
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
+from treeagent.config import Mode, RunConfig, load_config
+from treeagent.envs import task_to_play
+from treeagent.envs.example import Example
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import LoraConfig, ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.learners.lora import with_adapter
+from treeagent.pipeline.collect import BatchJob, batches, collect, search_batch, search_batches
+from treeagent.pipeline.evaluate import evaluate, evaluate_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.index import tree_rows
+from treeagent.pipeline.progress import RichProgress
+from treeagent.pipeline.rounds import Searched, _search_variations, search_round
+from treeagent.pipeline.rows import TrainJob, sample_value_rows
+from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.update import greedy_success, train_policy, update
+from treeagent.search.node import Budget, Edge, Node, Tree
+from treeagent.search.record import to_record
+from treeagent.store import read_as, shards, write_atomic, write_shard
+from treeagent.types import Action, Message, Split, State, Task, UserError
+
+TASK = Task("t", "earn")
+
+
+def tree(reward: float, value: float, *, terminated: bool) -> Tree:
+    """One step with ``reward`` that leads to a state with V ``value``, or to an end."""
+    action = Action("go", "go", token_ids=(2, 3))
+    after = State(TASK, (Message("user", "earn"), Message("assistant", "go"), Message("user", "on")))
+    child = Node(after, value=value, context_ids=(4,), terminated=terminated)
+    root = Node(State(TASK, (Message("user", "earn"),)), context_ids=(1,))
+    root.edges = [Edge(action, 1.0, 1, reward, reward, child)]
+    return Tree(TASK, 0, root, Budget(estimates=1))
+
+
+def targets(*trees: Tree) -> set[float]:
+    head = ValueHead(4)
+    return {target for row in sample_value_rows(trees, RunConfig(), head.reward_range) for target in row.value_targets}
+
+
+def test_an_estimate_behind_a_reward_is_held_within_the_range_of_returns() -> None:
+    assert targets(tree(0.25, 0.5, terminated=False)) == {0.75}
+    assert targets(tree(0.5, 0.6, terminated=False)) == {1.0}
+    assert targets(tree(-0.5, 0.25, terminated=False)) == {0.0}
+
+
+def test_a_return_out_of_range_is_left_to_the_head_to_refuse() -> None:
+    found = targets(tree(7.0, 0.0, terminated=True))
+    assert found == {7.0}
+    with pytest.raises(UserError, match="value target 7 lies outside the head's reward range"):
+        ValueHead(4).rescale(torch.tensor(sorted(found)))
+
+
+SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=512)
+TOKENIZER = train_tokenizer(["Thought: earn Action: go on"] * 5, SHAPE)
+CHAT = ChatFormat(TOKENIZER)
+
+
+def bought(task: Task, reward: float) -> Tree:
+    """One step to an end that has no value estimate, so its tokens are unknown."""
+    opening = (Message("user", "earn"),)
+    said = CHAT.encode_action("Action: go")
+    action = Action("Action: go", "go", "", said, (-0.1,) * len(said))
+    after = State(task, (*opening, Message("assistant", action.text, said), Message("user", "on")))
+    root = Node(State(task, opening), context_ids=CHAT.prompt_ids(opening))
+    root.edges = [Edge(action, 1.0, 1, reward, reward, Node(after, terminated=True))]
+    return Tree(task, 0, root)
+
+
+def updated(
+    folder: Path, trees: list[Tree], *settings: str, told: list[float] | None = None
+) -> tuple[dict[str, Any], list[float]]:
+    """Update a policy without a head. Returns the result and the losses that the training reported, which are added to
+    ``told`` at once."""
+    told = [] if told is None else told
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), folder / "base")
+    (folder / "trees").mkdir()
+    write_shard(folder / "trees", "collect", 0, map(to_record, trees))
+    config = load_config(
+        None,
+        [
+            "environment.options={products=200,difficulty=1}",
+            "policy.max_new_tokens=4",
+            "update.rft.max_steps=2",
+            "update.imitation.min_return=-1",
+            "update.validation_tasks=1",
+            *settings,
+        ],
+    )
+    job = TrainJob(config, folder / "base", "rft", folder / "trees", ("collect",), folder / "rft")
+    facts = train_policy(job, lambda event: told.extend(value for key, value in event.metrics.items() if key == "loss"))
+    return facts, told
+
+
+def test_trees_that_no_head_can_be_fitted_on_are_refused_before_the_policy_is_trained(tmp_path: Path) -> None:
+    trees = [bought(replace(TASK, id=f"t{place}"), reward) for place, reward in enumerate([1.0, -1.0])]
+    told = list[float]()
+    with pytest.raises(UserError, match=r"value target -1 lies outside .* set environment.returns"):
+        updated(tmp_path, trees, told=told)
+    assert told == []
+    assert not (tmp_path / "rft").exists()
+
+
+def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
+    """Also from trees searched without a head, whose states were never read. A failed opening is not an end."""
+    trees = [bought(replace(TASK, id=f"t{place}"), float(place % 2)) for place in range(6)]
+    failed = Tree(TASK, 0, Node(State(TASK, ()), truncated=True), error="OSError: down")
+    facts, told = updated(tmp_path, [*trees, failed])
+    assert len(told) > 0
+    positions = facts["value"]["train_positions"] + facts["value"]["held_out_positions"]
+    assert positions == 2 * len(trees)  # the opening and the end of each tree
+    assert load_checkpoint(tmp_path / "rft").head is not None
+
+
+def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
+    """The policy solves none of its validation tasks, before or after."""
+    facts, _ = updated(tmp_path, [bought(replace(TASK, id=f"t{place}"), 1.0) for place in range(4)])
+    assert facts["update"]["best_step"] == 0
+    [sentence] = facts["alarms"]
+    assert sentence.startswith(
+        "rft acts as the policy that it was to improve: no later validation solved more of the 1"
+    )
+
+
+class Closed(Example):
+    """Resets only for its first task."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if task_to_play(self, seed, options).seed > 1:
+            raise OSError("no display")
+        return super().reset(seed=seed, options=options)
+
+
+def test_searches_that_broke_off_are_told_with_the_first_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    config = load_config(
+        None,
+        [
+            f"environment.name={__name__}:Closed",
+            "policy.max_new_tokens=4",
+            "search.limits={simulations=1}",
+            "collect.tasks=3",
+        ],
+    )
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        [alarm] = run.alarms()
+    assert "2 of 3 searches" in alarm and "example-4: OSError: no display" in alarm
+    assert alarm in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_search_killed_while_it_made_up_for_equal_returns_ends_with_the_same_trees(tmp_path: Path) -> None:
+    """A tree of one simulation has a single return. So 2 tasks call for 2 more, and these for another 2. The kill comes
+    when 1 of the last 2 is stored."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [
+        "environment.name=treeagent.envs.example:Example",
+        "policy.max_new_tokens=4",
+        "search.limits={simulations=1}",
+    ]
+    config = load_config(None, [*settings, "collect.tasks=2", "collect.batch=1", "collect.resample=2"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
+        shards(run.trees, "collect")[-1].unlink()
+        run.forget("collect")
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
+        assert (run.facts("collect")["tasks"], run.facts("collect")["batches"]) == (6, 6)
+        search_batches(config, run, RichProgress(), batches(config, run, tmp_path / "base", "round", range(2)), free=20)
+        assert [row.place for row in tree_rows(run.trees, "round")] == [0, 1, 20, 21, 22, 23]
+
+
+class Short(Example):
+    """An environment with five training tasks."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        if start + count > 5:
+            raise ValueError("there are five tasks")
+        return super().tasks(split, count, start)
+
+
+def test_dynamic_sampling_ends_with_the_split(tmp_path: Path) -> None:
+    """3 tasks with equal returns call for 3 more, of which the split has 2."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*settings, "collect.tasks=3", "collect.resample=5"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        collect(config, run, RichProgress(), tmp_path / "base")
+        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4]
+        assert run.facts("collect")["tasks"] == 5
+
+
+def test_dynamic_sampling_leaves_later_rounds_their_tasks(tmp_path: Path) -> None:
+    """Two rounds search two of the five tasks each. The two trees of the first round call for two more, and one task is
+    left for them."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*settings, "adapt.rounds=2", "collect.tasks=2", "collect.resample=5"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for number in (1, 2):
+            search_round(config, run, RichProgress(), tmp_path / "base", number, {})
+        places = [[row.place for row in tree_rows(run.trees, f"collect-{number}")] for number in (1, 2)]
+    assert places == [[0, 1, 2], [3, 4]]
+
+
+def test_variations_too_are_searched_with_the_updated_policy(tmp_path: Path) -> None:
+    doors = ["environment.name=toy_doors:Doors", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
+    config = load_config(None, [*doors, "adapt.lag=1", "adapt.refresh=true"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for name in ("old", "new"):
+            save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), run.checkpoints / name)
+        write_atomic(run.newest, b"./checkpoints/new")
+        found = {0: Searched(spread=0.5, accuracy=0.5)}
+        _search_variations(config, run, RichProgress(), run.checkpoints / "old", 1, [(0, 0)], found)
+        assert [row.policy for row in tree_rows(run.trees, "vary-1")] == ["./checkpoints/new"]
+
+
+def test_a_growing_tree_goes_on_with_the_updated_policy(tmp_path: Path) -> None:
+    """Every candidate keeps the log-probability of the policy that proposed it."""
+    config = load_config(None, [*midway.SETTINGS])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        for seed, name in enumerate(("old", "new")):
+            save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, seed), TOKENIZER), run.checkpoints / name)
+        midway.Midway.newest, midway.Midway.opened = run.newest, 0
+        [job] = batches(config, run, run.checkpoints / "old", "collect", [0])
+        cost = search_batch(replace(job, newest=run.newest), lambda event: None)
+        [grown] = read_trees(run.trees)
+        models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
+    found = midway.proposers(grown, CHAT, models, 1e-4)
+    assert found[0] == [True, False] and [False, True] in found
+    assert all(sum(matches) == 1 for matches in found)
+    assert grown.policy == "./checkpoints/old"
+    prompts = [CHAT.prompt_ids(node.state.messages) for node in grown.nodes() if node.edges]
+    assert cost.encoded_tokens + cost.cached_tokens >= sum(map(len, prompts))
+
+
+def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:
+    """A reader that meets a damaged file says to delete it and to resume."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=treeagent.envs.example:Example", "policy.max_new_tokens=4", "evaluate.tasks=4"]
+    config = load_config(None, [*settings, "collect.batch=2", "search.limits={simulations=2}"])
+    evaluations: list[tuple[Path, Mode]] = [(tmp_path / "base", "greedy"), (tmp_path / "base", "mcts")]
+
+    def episodes(run: Run) -> list[dict[str, Any]]:
+        return [record | {"budget": None} for record in read_as(dict, run.episodes)]  # without its seconds
+
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        rows, first = evaluate(config, run, RichProgress(), evaluations), episodes(run)
+        shards(run.trees, "evaluate-base-mcts")[1].unlink()
+        shards(run.episodes, "evaluate-base-greedy")[0].unlink()
+        again = evaluate(config, run, RichProgress(), evaluations)
+        assert episodes(run) == first
+        assert len(shards(run.trees, "evaluate-base-mcts")) == len(shards(run.episodes, "evaluate-base-greedy")) == 2
+        assert [row["solved"] for row in again] == [row["solved"] for row in rows]
+
+
+def test_other_returns_make_another_head(tmp_path: Path) -> None:
+    trees = [bought(replace(TASK, id=f"t{place}"), (-1.0) ** place) for place in range(4)]
+    updated(tmp_path, trees, "environment.returns=[-1,1]")
+    head = load_checkpoint(tmp_path / "rft").head
+    assert head is not None and head.reward_range == (-1.0, 1.0)
+    with pytest.raises(ValueError, match=r"returns \(1, 0\) is no range"):
+        load_config(None, ["environment.returns=[1,0]"])
+
+
+def test_trees_of_another_temperature_are_refused_where_probabilities_are_compared(tmp_path: Path) -> None:
+    with (
+        Run.create(tmp_path / "cool", load_config(None, ["policy.temperature=0.7"]), resume=False) as cool,
+        Run.create(tmp_path / "warm", RunConfig(), resume=False) as warm,
+        pytest.raises(
+            UserError, match=r"policy.temperature is 1, but the trees of .*cool were sampled at 0.7, .* grpo"
+        ),
+    ):
+        update(warm.config, warm, RichProgress(), tmp_path / "base", ["rft", "grpo"], cool)
+
+
+@pytest.mark.parametrize("mode", ["mcts", "beam", "lookahead"])
+def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_path: Path) -> None:
+    """In evaluation rollouts would need the withheld rewards, so the likeliest end is chosen."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    config = load_config(
+        None,
+        [
+            "environment.options={products=200,difficulty=1}",
+            "environment.max_steps=2",
+            "policy.max_new_tokens=4",
+            "search={limits={simulations=2},candidates=2,rollout_weight=1.0}",
+        ],
+    )
+    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
+    assert search_batch(collecting, lambda event: None).budget.estimates > 0
+    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", mode)  # type: ignore[arg-type]
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+
+
+@pytest.mark.parametrize("format", ["react", "json"])
+@pytest.mark.parametrize("actions", ["score", "both"])
+def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str, format: str, tmp_path: Path) -> None:
+    """An untrained model searches and plays without malformed or refused calls, unless it also samples turns."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=4"]
+    chosen = [f"policy.actions={actions}", f"policy.format={format}", "policy.max_new_tokens=4"]
+    config = load_config(None, [*settings, *chosen, "search.limits={simulations=8}"])
+    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
+    assert search_batch(collecting, lambda event: None).budget.proposals > 2
+    trees = list(read_trees(tmp_path))
+    edges = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
+    assert not any(tree.error for tree in trees) and len(edges) > 10
+    assert all(edge.action.token_ids for edge in edges)
+    assert any(edge.action.error for edge in edges) == (actions == "both")
+    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", "greedy", episodes=tmp_path / "episodes")
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert not any(outcome.error for outcome in outcomes)
+
+
+class OneWay(Doors):
+    """Doors that nobody can go back through, with a prize behind every two of them."""
+
+    snapshot_kind: Literal["exact", "replay", "none"] = "none"
+
+    def __init__(self) -> None:
+        super().__init__({"ll": 1.0, "lr": 1.0, "rl": 1.0, "rr": 1.0})
+
+    def legal_actions(self) -> list[str]:
+        return ["l", "r"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_an_environment_that_cannot_go_back_plays_one_episode_after_another(parallel: int, tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = [f"environment.name={__name__}:OneWay", "policy.actions=score", "policy.max_new_tokens=4"]
+    config = load_config(None, [*settings, f"environment.parallel={parallel}", "update.validation_tasks=3"])
+    job = BatchJob(config, tmp_path / "base", "base", 0, range(3), None, "test", "greedy")
+    outcomes, _ = evaluate_batch(job, lambda event: None)
+    assert [(outcome.error, outcome.reward, outcome.steps) for outcome in outcomes] == [("", 1.0, 2)] * 3
+    assert greedy_success(load_checkpoint(tmp_path / "base"), config, tmp_path)() == 1.0
+
+
+def test_a_validation_during_an_update_plays_the_current_adapter(tmp_path: Path) -> None:
+    """A merged copy of the adapter opens the doors that the model in memory opens, also after the weights have
+    changed. Several processes that train together play with that model."""
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    base = load_checkpoint(tmp_path / "base")
+    checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
+    settings = ["environment.name=toy_doors:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
+    copied = load_config(None, [*settings, "policy.dtype=float32"])
+    in_memory = replace(copied, update=replace(copied.update, processes=2))
+    found = set[str]()
+    for _ in range(4):
+        played = opened_while(greedy_success(checkpoint, in_memory, tmp_path / "scratch"))
+        assert not (tmp_path / "scratch").exists() or not list((tmp_path / "scratch").iterdir())
+        assert opened_while(greedy_success(checkpoint, copied, tmp_path / "scratch")) == played and len(played) == 16
+        found.add(played)
+        with torch.no_grad():
+            for weight in checkpoint.model.parameters():
+                if weight.requires_grad:
+                    weight.normal_(std=0.3)
+    assert len(found) > 1
+
+
+def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path: Path) -> None:
+    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
+    settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=3"]
+    chosen = ["policy.actions=score", "search={limits={simulations=4},candidates=2}"]
+    seen = list[Any]()
+    for count in (1, 3):
+        config = load_config(None, [*settings, *chosen, f"environment.parallel={count}"])
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        search_batch(BatchJob(config, tmp_path / "base", "collect", 0, range(4), folder), lambda event: None)
+        records = [to_record(tree) for tree in read_trees(folder)]
+        for record in records:
+            record["budget"].pop("seconds")
+            record["spent"].pop("seconds")
+        job = BatchJob(config, tmp_path / "base", "base", 0, range(4), None, "test", "mcts")
+        outcomes, _ = evaluate_batch(job, lambda event: None)
+        played = [asdict(replace(outcome, budget=replace(outcome.budget, seconds=0.0))) for outcome in outcomes]
+        seen.append([records, played])
+    assert_alike(seen[0], seen[1])
+
+
+def assert_alike(mine: Any, other: Any) -> None:
+    """Assert equality up to the rounding of floats, which depends on how states are batched."""
+    if isinstance(mine, dict):
+        assert mine.keys() == other.keys()
+        for key, each in mine.items():
+            assert_alike(each, other[key])
+    elif isinstance(mine, list | tuple):
+        assert len(mine) == len(other)
+        for each, its in zip(mine, other, strict=True):
+            assert_alike(each, its)
+    else:
+        assert mine == (pytest.approx(other, rel=1e-4, abs=1e-6) if isinstance(mine, float) else other)
+
+
+def test_a_resumed_run_keeps_its_batches_with_another_number_of_workers(tmp_path: Path) -> None:
+    config = load_config(None, ["workers=2"])
+
+    def sizes(workers: int) -> list[int]:
+        with Run.create(tmp_path, replace(config, workers=workers), resume=True) as run:
+            found = [len(job.tasks) for job in batches(run.config, run, tmp_path, "collect", range(6))]
+            run.log("collect", {"step": 0})
+        return found
+
+    assert sizes(2) == [3, 3]
+    assert sizes(1) == [3, 3] == sizes(4)

@@ -1,0 +1,158 @@
+"""Demonstrations as trees, with the tokens that a policy would have read and sampled in them."""
+
+from toy_llama import tokenizer
+
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.grammar import ReAct
+from treeagent.pipeline.demonstrate import Alternatives, demonstrate, demonstration_path, tokenise
+from treeagent.search.node import Tree, path_return
+from treeagent.views.imitation import ImitationConfig, imitation_rows
+
+CHAT = ChatFormat(tokenizer())
+SHOP = ShopEnv(ShopOptions(products=200))
+TASKS = SHOP.tasks("train", 4)
+
+
+def demonstrations(noise: float = 0.0, max_steps: int = 15, seed: int = 0) -> list[Tree]:
+    player = SHOP.demonstrator(noise)
+    assert player is not None
+    return list(demonstrate(EnvDynamics(SHOP, max_steps=max_steps), player, TASKS, seed=seed, grammar=ReAct()))
+
+
+def texts(tree: Tree) -> list[str]:
+    return [edge.action.text for node in tree.nodes() for edge in node.edges]
+
+
+def test_a_demonstration_is_read_within_the_policys_budget() -> None:
+    """Observations that exceed the policy's budget are left out, and a demonstration ends where nothing fits."""
+    for tree in demonstrations():
+        whole = tokenise(tree, CHAT)
+        longest = max(len(whole.prompt_ids(path)) for path, _ in whole.walk())
+        chat = ChatFormat(tokenizer(), context_tokens=longest - 1)
+        cut = tokenise(tree, chat)
+        for path, node in cut.walk():
+            assert cut.prompt_ids(path) == CHAT.prompt_ids(chat.read(node.state.messages).messages)
+            assert len(cut.prompt_ids(path)) < longest
+        assert any(node.left_out for node in cut.nodes())
+        assert texts(tokenise(tree, ChatFormat(tokenizer(), context_tokens=10))) == []
+
+
+def test_a_demonstration_is_a_chain_that_succeeds() -> None:
+    for task, tree in zip(TASKS, demonstrations(), strict=True):
+        assert (tree.task, tree.error) == (task, "")
+        *inner, last = tree.nodes()
+        assert last.terminated and not last.edges
+        for node in inner:
+            [edge] = node.edges
+            assert (edge.visits, edge.value, edge.prior, edge.action.error) == (1, 1.0, 1.0, "")
+        assert tree.budget.environment_steps == len(inner)
+
+
+def test_a_demonstration_ends_at_the_limit() -> None:
+    for tree in demonstrations(max_steps=2):
+        *inner, last = tree.nodes()
+        assert len(inner) == 2
+        assert last.truncated
+        assert all(edge.value == 0.0 for node in inner for edge in node.edges)
+
+
+def test_noise_follows_the_seed() -> None:
+    first, again, other = ([texts(tree) for tree in demonstrations(0.5, seed=seed)] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_tokens_are_those_of_the_conversation() -> None:
+    for tree in demonstrations():
+        before = [node.state for node in tree.nodes()]
+        tokenised = tokenise(tree, CHAT)
+        for path, node in tokenised.walk():
+            assert tokenised.prompt_ids(path) == CHAT.prompt_ids(node.state.messages)
+            for edge in node.edges:
+                assert CHAT.decode(edge.action.token_ids) == edge.action.text
+                assert edge.action.token_ids[-1] == CHAT.stop_id
+        assert texts(tokenised) == texts(tree)
+        contents = [[message.content for message in node.state.messages] for node in tokenised.nodes()]
+        assert contents == [[message.content for message in state.messages] for state in before]
+        assert all(not edge.action.token_ids for node in tree.nodes() for edge in node.edges)
+        assert [node.state for node in tree.nodes()] == before
+        [row] = imitation_rows(tokenised, ImitationConfig())
+        said = [token for token, kept in zip(row.token_ids, row.mask, strict=True) if kept]
+        assert said == [token for text in texts(tree) for token in CHAT.encode_action(text)]
+
+
+def branched(noise: float = 0.5, count: int = 2, max_steps: int = 15) -> list[Tree]:
+    player, expert, erring = (SHOP.demonstrator(each) for each in (noise, 0.0, 1.0))
+    assert player is not None and expert is not None and erring is not None
+    return list(
+        demonstrate(
+            EnvDynamics(SHOP, max_steps=max_steps),
+            player,
+            TASKS,
+            seed=0,
+            grammar=ReAct(),
+            alternatives=Alternatives(expert, erring, count),
+        )
+    )
+
+
+def test_alternatives_stand_beside_a_demonstration_that_they_do_not_change() -> None:
+    for alone, tree in zip(demonstrations(0.5), branched(), strict=True):
+        path = demonstration_path(tree)
+        assert [edge.action for edge in path] == [edge.action for edge in demonstration_path(alone)]
+        assert path[-1].child is not None and path[-1].child.state == list(alone.nodes())[-1].state
+        for node in (tree.root, *(edge.child for edge in path[:-1])):
+            assert node is not None
+            calls = [edge.action.call for edge in node.edges]
+            assert 1 <= len(calls) <= 4 and len(set(calls)) == len(calls)
+            assert sum(edge.prior for edge in node.edges) == 1
+        assert any(len(node.edges) > 1 for node in tree.nodes())
+
+
+def test_every_alternative_is_played_to_its_end_and_paid_for() -> None:
+    for tree in branched():
+        ends = [path for path, node in tree.walk() if not node.edges]
+        assert all(path[-1].child is not None and path[-1].child.ended for path in ends)
+        assert tree.budget.simulations == len(ends) > 1
+        assert tree.budget.environment_steps == sum(len(node.edges) for node in tree.nodes())
+        for node in tree.nodes():
+            for edge in node.edges:
+                through = [path_return(path) for path in ends if edge in path]
+                assert (edge.visits, edge.value_sum) == (len(through), sum(through))
+
+
+def test_the_way_back_of_an_environment_that_is_replayed_is_paid_for() -> None:
+    class Replayed(ShopEnv):
+        snapshot_kind = "replay"
+
+    env = Replayed(ShopOptions(products=200))
+    player, expert, erring = (env.demonstrator(each) for each in (0.5, 0.0, 1.0))
+    assert player is not None and expert is not None and erring is not None
+    dynamics = EnvDynamics(env, max_steps=15)
+    trees = list(
+        demonstrate(dynamics, player, TASKS, seed=0, grammar=ReAct(), alternatives=Alternatives(expert, erring, 2))
+    )
+    for tree, exact in zip(trees, branched(), strict=True):
+        assert texts(tree) == texts(exact)
+    paid = sum(tree.budget.environment_steps for tree in trees)
+    assert paid == dynamics.replayed_steps + sum(tree.budget.environment_steps for tree in branched())
+
+
+def test_alternatives_have_the_tokens_of_their_own_conversations() -> None:
+    for tree in branched():
+        tokenised = tokenise(tree, CHAT)
+        assert texts(tokenised) == texts(tree)
+        for path, node in tokenised.walk():
+            assert tokenised.prompt_ids(path) == CHAT.prompt_ids(node.state.messages)
+        paths = [[edge.action.text for edge in demonstration_path(each)] for each in (tokenised, tree)]
+        assert paths[0] == paths[1]
+
+
+def test_alternatives_to_what_cannot_be_read_are_left_out() -> None:
+    for tree in branched():
+        whole = tokenise(tree, CHAT)
+        for most in range(len(whole.root.context_ids) - 1, len(whole.prompt_ids(demonstration_path(whole))) + 1, 7):
+            cut = tokenise(tree, ChatFormat(tokenizer(), context_tokens=most))
+            kept = [edge.action.text for edge in demonstration_path(cut)]
+            assert kept == [edge.action.text for edge in demonstration_path(tree)][: len(kept)]

@@ -1,0 +1,684 @@
+"""How policies are evaluated: labels influence no choice, plans are continued greedily, and intervals are Wilson's."""
+
+import asyncio
+import math
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
+
+from treeagent.config import EvaluateConfig, Mode, load_config
+from treeagent.envs import EnvDynamics
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.generators.grammar import ReAct
+from treeagent.pipeline.evaluate import searched_without_value
+from treeagent.pipeline.outcomes import Outcome, summarise
+from treeagent.pipeline.play import Actors, execute, play, replan
+from treeagent.pipeline.report.episodes import ending, steps
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.decide import best_path
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Budget, Edge, Tree
+from treeagent.search.record import to_record
+from treeagent.types import (
+    Action,
+    Dynamics,
+    Estimate,
+    Message,
+    Proposal,
+    State,
+    Task,
+    Transition,
+    UserError,
+    derive_seed,
+)
+from treeagent.world_model.experience import ExperienceModel
+from treeagent.world_model.fidelity import wilson_interval
+from treeagent.world_model.wording import Answer
+
+SHOP = ShopEnv(ShopOptions(products=200))
+SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
+EVALUATE = EvaluateConfig(best_of=6, likelihood_weight=0.3)
+MODES: tuple[Mode, ...] = get_args(Mode)
+SEARCHES = tuple(mode for mode in MODES if mode != "greedy")
+
+
+def act(call: str, logprob: float = -1.0) -> Action:
+    return Action(call, call, token_ids=(1, 2), logprobs=(logprob / 2,) * 2)
+
+
+@dataclass(frozen=True)
+class Shopper:
+    """Reads the last page and takes one of the actions that it offers; ``greedy`` takes the first."""
+
+    greedy: bool = False
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        return [self._draw(state, count, random.Random(seed)) for state, seed in zip(states, seeds, strict=True)]
+
+    def _draw(self, state: State, count: int, luck: random.Random) -> Proposal:
+        calls = self.offers(state)
+        drawn = calls[:1] * count if self.greedy else luck.choices(calls, k=count)
+        return Proposal((1,), tuple(act(call, -math.log(len(calls))) for call in drawn))
+
+    @staticmethod
+    def offers(state: State) -> list[str]:
+        page = state.messages[-1].content
+        products = re.findall(r"^\[?(B\d{4})\b", page, re.MULTILINE)
+        if "features:" in page:
+            groups = [
+                values.split("/") for name, values in re.findall(r"^(\w+): (.*)$", page, re.M) if name != "features"
+            ]
+            return [*(f"click[{value}]" for values in groups for value in values), "click[buy now]"]
+        if products:
+            return [f"click[{product}]" for product in products]
+        if page.startswith("chosen:"):
+            return ["click[buy now]"]
+        wanted = re.split(" ,| under| with", state.task.prompt)[0].split()[2:]  # the words after "find a"
+        return [f"search[{' '.join(wanted[start:])}]" for start in range(len(wanted))]
+
+
+@dataclass(frozen=True)
+class Taste:
+    """V(s) from the words of the conversation alone; with ``flat``, all states have the same value."""
+
+    flat: bool = False
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [
+            Estimate(0.5 if self.flat else derive_seed(*(each.content for each in state.messages)) / 2**63)
+            for state in states
+        ]
+
+
+@dataclass
+class Recorder:
+    """Wraps a dynamics and records the actions taken in each task."""
+
+    inner: Dynamics
+    actions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    async def reset(self, task: Task) -> State:
+        self.actions[task.id] = []
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        self.actions[state.task.id].append(action.text)
+        return await self.inner.step(state, action)
+
+
+def relabelled(task: Task) -> Task:
+    """The same instruction with another answer key."""
+    other = {"attributes": ["unheard of"], "options": ["nowhere to be had"], "price_limit": 1.0}
+    return replace(task, data={**task.data, **other})
+
+
+def played(
+    tasks: Sequence[Task], mode: Mode, value: Taste | None, *, reveal: bool = False
+) -> tuple[list[Outcome], Mapping[str, list[str]], list[Tree]]:
+    actors = Actors(Shopper(), Shopper(greedy=True), value)
+    blind = EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal)
+    verified = Recorder(EnvDynamics(SHOP, max_steps=8))
+    outcomes, trees, _ = asyncio.run(play(actors, blind, verified, tasks, mode, EVALUATE, SEARCH, 7))
+    return outcomes, verified.actions, trees
+
+
+def test_modes_are_greedy_and_every_method() -> None:
+    assert set(MODES) == {"greedy", *get_args(SearchMethod)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("value", [Taste(), Taste(flat=True), None])
+def test_no_label_reaches_a_choice(mode: Mode, value: Taste | None) -> None:
+    tasks = SHOP.tasks("test", 6)
+    true, actions, trees = played(tasks, mode, value)
+    false, others, other_trees = played([relabelled(task) for task in tasks], mode, value)
+    assert actions == others
+    assert all(len(taken) >= 2 for taken in actions.values())
+    assert sum(one.reward != two.reward for one, two in zip(true, false, strict=True)) >= 2
+    for tree, other in zip(trees, other_trees, strict=True):
+        for (path, node), (other_path, twin) in zip(tree.walk(), other.walk(), strict=True):
+            assert [edge.action for edge in path] == [edge.action for edge in other_path]
+            assert [(edge.visits, edge.value_sum) for edge in node.edges] == [
+                (edge.visits, edge.value_sum) for edge in twin.edges
+            ]
+            assert all(edge.reward is None for edge in path)
+
+
+def replayed(tree: Tree) -> list[float]:
+    """The returns of all paths to an end in a planned tree, replayed in an environment that reveals rewards."""
+    dynamics, returns = EnvDynamics(SHOP, max_steps=8), list[float]()
+
+    async def play_path(path: Sequence[Edge]) -> float:
+        state, total = await dynamics.reset(tree.task), 0.0
+        for edge in path:
+            transition = await dynamics.step(state, edge.action)
+            state, total = transition.state, total + (transition.reward or 0.0)
+        return total
+
+    for path, node in tree.walk():
+        if path and node.ended:
+            returns.append(asyncio.run(play_path(path)))
+    return returns
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_planning_found_is_told_afterwards_and_reaches_no_choice(mode: Mode) -> None:
+    """With the true labels, ``found`` agrees with a replay of every end. With labels that nothing meets, nothing is
+    found, after the same choices."""
+    tasks = SHOP.tasks("test", 12)
+    true, actions, trees = played(tasks, mode, Taste())
+    false, others, other_trees = played([relabelled(task) for task in tasks], mode, Taste())
+    assert actions == others
+    if mode == "greedy":
+        assert {outcome.found for outcome in (*true, *false)} == {None}
+        return
+    assert [outcome.found for outcome in true] == [max(replayed(tree), default=0.0) == 1.0 for tree in trees]
+    assert any(outcome.found for outcome in true) or mode in (
+        "beam",
+        "best_first",
+        "ab_mcts",
+        "rebase",
+    )  # with a random V they reach few ends
+    assert not any(outcome.found for outcome in false)
+    for tree, other in zip(trees, other_trees, strict=True):
+        ends = [node for path, node in tree.walk() if path and node.ended]
+        assert [node.paid for node in ends] == pytest.approx(replayed(tree))
+        for each in (tree, other):  # what else a file stores about the labels and the time
+            each.task, each.budget.seconds = tasks[0], 0.0
+            each.spent = [spent._replace(seconds=0.0) for spent in each.spent]
+            for node in each.nodes():
+                node.paid = None
+        assert to_record(tree) == to_record(other)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_that_leak_would_be_seen(mode: Mode) -> None:
+    """The same comparison with a dynamics that reveals rewards: here the choices follow the labels."""
+    tasks = SHOP.tasks("test", 12)
+    _, actions, _ = played(tasks, mode, Taste(flat=True), reveal=True)
+    _, others, _ = played([relabelled(task) for task in tasks], mode, Taste(flat=True), reveal=True)
+    assert actions != others
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_is_played_the_same_alone(mode: Mode) -> None:
+    tasks = SHOP.tasks("test", 5)
+    together, actions, _ = played(tasks, mode, Taste())
+    [alone], own, _ = played(tasks[3:4], mode, Taste())
+    assert own[tasks[3].id] == actions[tasks[3].id]
+    assert replace(alone.budget, seconds=0.0) == replace(together[3].budget, seconds=0.0)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_the_plan_is_what_is_executed(mode: Mode) -> None:
+    tasks = SHOP.tasks("test", 5)
+    outcomes, actions, trees = played(tasks, mode, Taste())
+    assert [tree.task for tree in trees] == list(tasks)
+    for task, tree, outcome in zip(tasks, trees, outcomes, strict=True):
+        decision = "visits" if mode == "lookahead" else EVALUATE.decision
+        plan = [edge.action.text for edge in best_path(tree, decision, likelihood_weight=EVALUATE.likelihood_weight)]
+        assert plan and actions[task.id][: len(plan)] == plan
+        assert outcome.steps == len(actions[task.id])
+        assert outcome.budget.environment_steps == tree.budget.environment_steps + outcome.steps
+        assert outcome.budget.simulations == tree.budget.simulations
+        assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
+
+
+def test_a_checkpoint_that_cannot_judge_ends_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fitted" / "value_head").mkdir(parents=True)
+    config = load_config(None)
+    played: list[tuple[Path, Mode]] = [(tmp_path / name, mode) for name in ("raw", "fitted") for mode in MODES]
+    assert searched_without_value(config, played) == ["raw"]
+    assert searched_without_value(config, [(tmp_path / "raw", "greedy")]) == []
+    assert searched_without_value(replace(config, evaluate=replace(config.evaluate, world="runs/world")), played) == []
+
+
+def test_greedy_plans_nothing() -> None:
+    outcomes, _, trees = played(SHOP.tasks("test", 5), "greedy", Taste())
+    assert trees == []
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [outcome.steps for outcome in outcomes]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -> None:
+    """The number of states in flight determines the memory needed."""
+    asked: list[int] = []
+
+    class Counting(Shopper):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            asked.append(len(states))
+            return await super().propose(states, count, seeds)
+
+    actors = Actors(Counting(), Counting(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    asyncio.run(play(actors, blind, verified, SHOP.tasks("test", 12), mode, EVALUATE, SEARCH, 7))
+    assert max(asked) == 12
+
+
+def test_best_of_n_keeps_to_other_limits_too() -> None:
+    """Six episodes of more than three steps each exceed ten steps; the last one is finished."""
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search = replace(SEARCH, limits=Limits(simulations=24, environment_steps=10))
+    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    for tree in trees:
+        chains = [len(path) for path, node in tree.walk() if node.ended]
+        assert sum(chains) == tree.budget.environment_steps >= 10 > sum(chains[:-1])
+        assert len(chains) == tree.budget.simulations < 6
+
+
+def test_best_of_n_stops_at_the_return_it_seeks() -> None:
+    """V is at least 0, so the first episode that ends its task is enough. Six in parallel would all be finished."""
+    tasks = SHOP.tasks("test", 5)
+    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search = replace(SEARCH, stop_at_return=0.0)
+    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
+    for tree in trees:
+        terminated = [node.terminated for _, node in tree.walk() if node.ended]
+        assert terminated == [False] * (len(terminated) - 1) + [True]
+        assert len(terminated) == tree.budget.simulations < 6
+
+
+def test_noise_is_for_training() -> None:
+    noisy = replace(SEARCH, selection="gumbel", widening=0)
+    tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    seeds = [derive_seed(7, "mcts", task.id) for task in tasks]
+
+    def grown(noise: bool) -> list[Tree]:
+        return asyncio.run(make_search(Shopper(), blind, noisy, Taste(), noise=noise).run(tasks, seeds))
+
+    played = asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, noisy, 7))[1]
+    found, quiet, loud = (
+        [[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees]
+        for trees in (played, grown(noise=False), grown(noise=True))
+    )
+    assert found == quiet != loud
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "greedy"])
+def test_a_search_ends_where_the_rest_cannot_pay(mode: Mode) -> None:
+    """Taste is at most 1, and 1 - V times the share of the limits that is left bounds the gain. With 5 the first end of
+    the task is enough, with 1e-9 none is."""
+    tasks, actors = SHOP.tasks("test", 6), Actors(Shopper(), Shopper(greedy=True), Taste())
+    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
+    search, counts = replace(SEARCH, limits=Limits(simulations=60)), list[list[int]]()
+    for gain in (0.0, 1e-9, 5.0):
+        config = replace(EVALUATE, stop_at_gain=gain, best_of=60)
+        trees = asyncio.run(play(actors, blind, verified, tasks, mode, config, search, 7))[1]
+        counts.append([tree.budget.simulations for tree in trees])
+    assert counts[0] == counts[1]
+    assert (counts[0] == counts[2]) == (mode == "lookahead")
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """Five steps up, each worth 0.25 except the last, which ends the task. ``stuck`` raises at the third step."""
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "0"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        height = len(state.messages) // 2 + 1
+        if state.task.id == "stuck" and height == 3:
+            raise OSError("a step is missing")
+        said = (Message("assistant", action.text, action.token_ids), Message("user", str(height)))
+        after = State(state.task, (*state.messages, *said))
+        return Transition(after, 0.0 if height == 5 else 0.25, terminated=height == 5)
+
+
+@dataclass
+class Climber:
+    asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        assert count == 1
+        self.asked += [(state.task.id, state.messages[-1].content) for state in states]
+        return [Proposal((1,), (act("climb"),)) for _ in states]
+
+
+@dataclass(frozen=True)
+class RightDoor:
+    """Always takes the right door."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        both = await BothDoors().propose(states, count, seeds)
+        return [replace(proposal, actions=proposal.actions[1:]) for proposal in both]
+
+
+def replanned(
+    model: Dynamics, mode: Mode = "mcts", step_seconds: float | None = None
+) -> tuple[Outcome, list[str], list[Tree]]:
+    """Plan a task of the doors in ``model``. Returns the outcome, the doors taken and the trees."""
+    env = Doors()
+    [goal] = env.tasks("test", 1)
+    verified = Recorder(EnvDynamics(env, max_steps=2))
+    search = SearchConfig(limits=Limits(simulations=16), candidates=2, step_seconds=step_seconds)
+    actors = Actors(BothDoors(), RightDoor(), None)
+    [outcome], trees, _ = asyncio.run(replan(actors, model, verified, [goal], mode, EVALUATE, search, 7))
+    return outcome, [ReAct().read(text).call for text in verified.actions[goal.id]], trees  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", ["mcts", "beam", "best_first", "lookahead"])
+def test_a_plan_in_a_world_model_takes_no_step_of_the_environment_but_its_own(mode: Mode) -> None:
+    outcome, doors, [tree] = replanned(teller_model(Teller()), mode)
+    assert (outcome.success, doors) == (True, ["r", "r"])
+    assert outcome.found is None  # nothing was planned in the environment itself
+    assert (outcome.budget.environment_steps, outcome.steps) == (2, 2)
+    assert outcome.budget.imagined_steps > 2
+    assert tree.root.origin == "real"
+    assert {node.origin for node in tree.nodes() if node is not tree.root} == {"imagined"}
+
+
+def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
+    """The model predicts a prize behind ll. The observation after the first door differs from the prediction, and
+    further steps are predicted from the real observation."""
+    teller = Teller(prize=lambda taken: 1.0 if taken == "ll" else 0.0, sight=lambda taken: f"gold glitters at {taken}")
+    model, asked = teller_model(teller), list[str]()
+
+    @dataclass
+    class Listener:
+        async def reset(self, task: Task) -> State:
+            return await model.reset(task)
+
+        async def step(self, state: State, action: Action) -> Transition:
+            asked.append(state.messages[-1].content)
+            return await model.step(state, action)
+
+    outcome, doors, _ = replanned(Listener())
+    assert (outcome.reward, doors) == (0.0, ["l", "l"])  # the model chose, the environment pays
+    assert {"gold glitters at l", "behind door l"} <= set(asked)
+
+
+class Lavish(Teller):
+    """Pays 0.5 for a left door at first, and 1 for another one after it. Returns are at most 1."""
+
+    def answer(self, prompt: str) -> Answer:
+        told, lefts = super().answer(prompt), prompt.count("Action: l")
+        paid = float(lefts == 2) if told.terminated else 0.5 * lefts
+        return replace(told, reward=paid)
+
+
+def test_the_range_of_returns_holds_over_all_plans_of_an_episode() -> None:
+    """Two left doors would pay 1.5, so the plan after the first one does not believe that the second pays 1."""
+    outcome, doors, _ = replanned(teller_model(Lavish()))
+    assert doors == ["l", "r"] and not outcome.error
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Resets like another dynamics, and fails at every step."""
+
+    inner: Dynamics
+
+    async def reset(self, task: Task) -> State:
+        return await self.inner.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        raise OSError("a stair is missing")
+
+
+def test_planning_that_broke_off_is_an_error_however_the_episode_went() -> None:
+    actors, tasks = Actors(Climber(), Climber(), None), [Task("free", ""), Task("other", "")]
+    outcomes, _, episodes = asyncio.run(
+        play(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7)
+    )
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0]
+    assert [outcome.error for outcome in outcomes] == ["planning failed: OSError: a stair is missing"] * 2
+    assert summarise("climber", "best_of_n", outcomes, 1.0)["errors"] == 2
+    assert [episode.error for episode in episodes] == [outcome.error for outcome in outcomes]
+    again, _, _ = asyncio.run(replan(actors, Broken(Stairs()), Stairs(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [(outcome.reward, outcome.error) for outcome in again] == [(one.reward, one.error) for one in outcomes]
+
+
+@dataclass(frozen=True)
+class Toll:
+    """The first step pays ``toll``. Then "stop" pays 0.2 and ends the task. "on" pays nothing; it ends the task if
+    ``ends``."""
+
+    toll: float
+    ends: bool
+
+    async def reset(self, task: Task) -> State:
+        return State(task, (Message("user", "go"),))
+
+    async def step(self, state: State, action: Action) -> Transition:
+        begins = len(state.messages) == 1
+        said = (Message("assistant", action.text, action.token_ids), Message("user", "stop or on"))
+        reward = self.toll if begins else 0.2 * (action.call == "stop")
+        after = State(state.task, (*state.messages, *said))
+        return Transition(after, reward, terminated=not begins and (self.ends or action.call == "stop"))
+
+
+@dataclass(frozen=True)
+class AtTheToll:
+    """Says "go" at first, then "stop" and "on"."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        calls = [("go",) if len(state.messages) == 1 else ("stop", "on") for state in states]
+        return [Proposal(actions=tuple(map(act, each))) for each in calls]
+
+
+@dataclass(frozen=True)
+class Expecting:
+    """Expects an outcome of 0.9, as a value head does: V(s) is 0.9 less what was paid."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        return [Estimate(0.9 - state.paid) for state in states]
+
+
+@pytest.mark.parametrize("toll", [0.0, 0.5, 0.8])
+def test_a_plan_in_a_world_model_sees_no_reward_that_was_really_paid(toll: float) -> None:
+    """The model expects that the first step pays 0.5. To go on is then worth 0.9 - 0.5 = 0.4, which is more than the
+    0.2 for a stop, whatever the environment paid."""
+    actors, config = Actors(AtTheToll(), AtTheToll(), Expecting()), EvaluateConfig(decision="value")
+    search = SearchConfig(limits=Limits(simulations=6), candidates=2, widening=0)
+    outcomes, _, [episode] = asyncio.run(
+        replan(actors, Toll(0.5, ends=False), Toll(toll, ends=True), [Task("t", "")], "mcts", config, search, 7)
+    )
+    assert [edge.action.call for node in episode.nodes() for edge in node.edges] == ["go", "on"]
+    assert outcomes[0].reward == toll
+
+
+def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
+    """Trees are stored by the indices of their tasks."""
+
+    class Closed(Stairs):
+        async def reset(self, task: Task) -> State:
+            if task.id == "closed":
+                raise OSError("no way in")
+            return await super().reset(task)
+
+    actors, tasks = Actors(Climber(), Climber(), None), [Task("closed", ""), Task("free", "")]
+    outcomes, trees, _ = asyncio.run(replan(actors, Stairs(), Closed(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
+    assert [(outcome.reward, outcome.error) for outcome in outcomes] == [(0.0, "OSError: no way in"), (1.0, "")]
+    assert [(tree.task.id, tree.error) for tree in trees] == [("closed", "OSError: no way in"), ("free", "")]
+
+
+def test_a_slow_model_is_waited_for() -> None:
+    """The model's writer blocks the event loop for longer than a step of the environment may take."""
+
+    @dataclass
+    class Slow(Teller):
+        async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
+            time.sleep(0.03)
+            return await super().write(prompts)
+
+    outcome, doors, [tree] = replanned(teller_model(Slow()), step_seconds=0.02)
+    assert (outcome.success, doors, tree.error) == (True, ["r", "r"], "")
+
+
+def test_where_search_finds_nothing_the_policy_goes_on() -> None:
+    """Every answer of the model is unreadable."""
+    silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
+    outcome, doors, _ = replanned(silent)
+    assert (doors, outcome.reward, outcome.error) == (["r", "r"], 1.0, "")
+
+
+class Babbler:
+    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
+        return ["hm" for _ in prompts]
+
+
+def test_where_a_plan_stops_the_policy_goes_on() -> None:
+    climber, stairs = Climber(), Recorder(Stairs())
+    tasks = [Task("planned", ""), Task("half", ""), Task("free", ""), Task("stuck", "")]
+    plans = [[Edge(act(f"plan {place}"), 1.0) for place in range(length)] for length in (7, 2, 0, 1)]
+    outcomes, episodes = asyncio.run(execute(climber, stairs, tasks, [0] * 4, plans))
+    assert stairs.actions == {
+        "planned": [f"plan {place}" for place in range(5)],  # no step after the end
+        "half": ["plan 0", "plan 1", "climb", "climb", "climb"],
+        "free": ["climb"] * 5,
+        "stuck": ["plan 0", "climb", "climb"],
+    }
+    assert sorted(climber.asked) == sorted(
+        [("half", str(height)) for height in (2, 3, 4)]
+        + [("free", str(height)) for height in range(5)]
+        + [("stuck", str(height)) for height in (1, 2)]
+    )
+    assert [outcome.reward for outcome in outcomes] == [1.0, 1.0, 1.0, 0.5]
+    assert [outcome.success for outcome in outcomes] == [True, True, True, False]
+    assert [outcome.steps for outcome in outcomes] == [5, 5, 5, 3]
+    assert [outcome.error for outcome in outcomes] == ["", "", "", "OSError: a step is missing"]
+    assert [outcome.budget.environment_steps for outcome in outcomes] == [5, 5, 5, 2]
+    assert [outcome.budget.proposals for outcome in outcomes] == [0, 3, 5, 2]
+    assert [outcome.budget.generated_tokens for outcome in outcomes] == [0, 6, 10, 4]
+    said = {episode.task.id: [edge.action.text for edge in steps(episode)] for episode in episodes}
+    assert said == stairs.actions  # the last action of "stuck" failed, and is listed, too
+    assert [ending(episode) for episode in episodes] == [*["solved"] * 3, "broke off: OSError: a step is missing"]
+
+
+def test_on_a_server_no_episode_waits_for_the_step_of_another() -> None:
+    @dataclass
+    class Server(Climber):
+        """Answers the first task once every other is at its last step."""
+
+        concurrent: bool = True
+
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            while states[0].task.id == "first" and self.asked.count(("other", "4")) == 0:
+                await asyncio.sleep(0)
+            return await super().propose(states, count, seeds)
+
+    tasks = [Task("first", ""), Task("other", "")]
+    played = execute(Server(), Stairs(), tasks, [0, 0], [(), ()])
+    outcomes, _ = asyncio.run(asyncio.wait_for(played, timeout=10))
+    assert [(outcome.task_id, outcome.steps, outcome.error) for outcome in outcomes] == [
+        ("first", 5, ""), ("other", 5, ""),
+    ]  # fmt: skip
+
+
+def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
+    class Short(Climber):
+        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+            drawn = await super().propose(states, count, seeds)
+            return [
+                Proposal((), (), "too long") if state.task.id == "long" and len(state.messages) > 5 else proposal
+                for state, proposal in zip(states, drawn, strict=True)
+            ]
+
+    tasks = [Task("long", ""), Task("free", ""), Task("planned", "")]
+    plans = [[], [], [Edge(act("plan"), 1.0)] * 5]
+    [long, free, planned], episodes = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
+    assert (long.error, long.steps, long.reward, long.budget.environment_steps) == ("too long", 3, 0.75, 3)
+    assert (long.budget.proposals, long.budget.generated_tokens) == (4, 6)
+    assert (free.error, free.steps, planned.error, planned.steps) == ("", 5, "", 5)
+    assert [ending(episode) for episode in episodes] == ["broke off: too long", "solved", "solved"]
+
+
+def test_a_step_that_hangs_is_given_up() -> None:
+    class Hanging(Stairs):
+        async def step(self, state: State, action: Action) -> Transition:
+            if state.task.id == "hangs":
+                await asyncio.Event().wait()
+            return await super().step(state, action)
+
+    tasks = [Task("hangs", ""), Task("free", "")]
+    [hung, free], _ = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
+    assert (hung.error, hung.budget.environment_steps) == ("TimeoutError", 0)
+    assert (free.error, free.steps) == ("", 5)
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [  # Newcombe (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 0.8389, 1.0),
+        (5, 10, 0.2366, 0.7634),
+        (0, 0, 0.0, 1.0),
+    ],
+)
+def test_wilson_interval_known_values(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_summary_by_hand() -> None:
+    outcomes = [
+        Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100), invalid=1, reasoned=4),
+        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50), invalid=3, obeyed=True),
+        Outcome("c", 0.0, 2, Budget(environment_steps=3), "OSError: gone"),
+        Outcome("d", 0.1 + 0.2 + 0.7, 4, Budget()),
+    ]
+    low, high = wilson_interval(2, 4)
+    assert summarise("dpo", "mcts", outcomes, 1.5) == {
+        "policy": "dpo",
+        "mode": "mcts",
+        "success": 0.5,
+        "success_low": low,
+        "success_high": high,
+        "reward": pytest.approx(0.625),
+        "tasks": 4,
+        "solved": "1001",
+        "errors": 1,
+        "error": "OSError: gone",
+        "steps": 4.0,
+        "invalid": 0.25,  # 4 of 16 steps
+        "reasoned": 0.25,
+        "obeyed": 0.25,
+        "environment_steps": 33,
+        "generated_tokens": 150,
+        "seconds": 1.5,
+    }
+
+
+def test_coverage_apart_from_judgement_by_hand() -> None:
+    """A success was found in a, b and c, of which a and c were solved. The policy solved d beyond its plan."""
+    outcomes = [
+        Outcome("a", 1.0, 4, found=True),
+        Outcome("b", 0.5, 4, found=True),
+        Outcome("c", 1.0, 4, found=True),
+        Outcome("d", 1.0, 4, found=False),
+        Outcome("e", 0.0, 0, error="the task could not be reset"),
+    ]
+    row = summarise("dpo", "mcts", outcomes, 1.5)
+    assert row["success"] == row["found"] == 0.6
+    assert row["taken"] == pytest.approx(2 / 3)
+    row = summarise("dpo", "mcts", outcomes[3:], 1.5)
+    assert row["found"] == 0.0 and "taken" not in row
+
+
+def test_a_row_keeps_its_first_error_in_words_that_a_file_can_hold() -> None:
+    outcomes = [Outcome("a", 1.0, 4), Outcome("b", 0.0, 1, error="a\n \ud800b"), Outcome("c", 0.0, 1, error="later")]
+    assert summarise("dpo", "mcts", outcomes, 1.5)["error"] == "a ?b"
+    assert summarise("dpo", "mcts", outcomes[:1], 1.5)["error"] == ""
+
+
+def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:
+    failed = [Outcome("a", 0.0, 0, error="the server answered 500"), Outcome("b", 0.0, 0, error="later")]
+    with pytest.raises(UserError, match=r"all 2 episodes of dpo in mode greedy .*answered 500"):
+        summarise("dpo", "greedy", failed, 1.5)
+    for other in (Outcome("c", 0.0, 1, error="OSError: gone"), Outcome("c", 0.0, 0)):
+        assert summarise("dpo", "greedy", [*failed, other], 1.5)["success"] == 0.0

@@ -1,0 +1,678 @@
+"""Exported trees: what a row holds, how the datasets library and TRL read it, and that a kill leaves no broken
+export."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet
+import pytest
+import torch
+from datasets import Dataset, load_dataset
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from treeagent.cli.app import app
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.grammar import ReAct
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.export.dataset import Format, export
+from treeagent.pipeline.export.views import USUAL, VIEWS
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.search.node import Budget, Edge, Node, Tree, path_return
+from treeagent.search.record import to_record
+from treeagent.store import CorruptShard, write_shard
+from treeagent.types import Message, Split, State, Task
+
+DOCS = Path(__file__).parents[2] / "docs" / "export.md"
+SCRATCH = ScratchConfig(vocabulary=400, layers=1, width=32, heads=2, context=256)
+TEMPERATURE = 0.5
+SETTINGS = ["environment.options.difficulty=2", f"policy.temperature={TEMPERATURE}"]
+Score = Callable[[Sequence[int], Sequence[int]], Sequence[float]]
+
+
+def tenths(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+    """Log-probabilities in which every token has -1/10."""
+    return [-0.1] * len(ids)
+
+
+def act(
+    chat: ChatFormat,
+    score: Score,
+    tree: Tree,
+    path: tuple[Edge, ...],
+    text: str,
+    answer: str,
+    visits: int,
+    value_sum: float,
+    reward: float | None = None,
+) -> Edge:
+    """Add an action at the end of a path, with the environment's answer. With a reward it ends the task."""
+    node = path[-1].child if path else tree.root
+    assert node is not None
+    ids = chat.encode_action(text)
+    action = ReAct().read(text, ids, tuple(score(tree.prompt_ids(path), ids)))
+    messages = (*node.state.messages, Message("assistant", text, ids), Message("user", answer))
+    child = Node(State(tree.task, messages), context_ids=chat.context_ids(messages), terminated=reward is not None)
+    node.edges.append(Edge(action, 0.5, visits, value_sum, reward or 0.0, child))
+    return node.edges[-1]
+
+
+def shop_tree(chat: ChatFormat, number: int, split: Split = "train", score: Score = tenths) -> Tree:
+    """Two searches with Q 3/4 and 0. After the better one come two purchases, of which one wins and one loses."""
+    task = Task(f"{split}-{number}", f"Buy kettle {number}.", split, data={"answer": "secret"})
+    messages = (Message("system", "You are in a shop."), Message("user", task.prompt))
+    tree = Tree(task, number, Node(State(task, messages), context_ids=chat.context_ids(messages)))
+    tree.budget = Budget(simulations=5, environment_steps=4, generated_tokens=60, estimates=3)
+    good = act(chat, score, tree, (), "Thought: look\nAction: search[kettle]", f"1 kettle ${number}", 4, 3.0)
+    act(chat, score, tree, (), "Action: search[tea]", "1 tea $2", 1, 0.0)
+    act(chat, score, tree, (good,), "Action: buy[1]", "Thank you.", 3, 3.0, reward=1.0)
+    lost = act(chat, score, tree, (good,), "Action: buy[2]", "Sold out.", 1, 0.0, reward=0.0)
+    assert lost.child is not None
+    lost.child.origin = "imagined"
+    return tree
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(
+        ["Thought: look\nAction: search[kettle] buy[1] You are in a shop. Sold out. $2"] * 9, SCRATCH
+    )
+
+
+@pytest.fixture(scope="module")
+def chat(tokenizer: PreTrainedTokenizerFast) -> ChatFormat:
+    return ChatFormat(tokenizer)
+
+
+def make_run(path: Path, batches: Sequence[Sequence[Tree]]) -> Run:
+    with Run.create(path, load_config(None, SETTINGS), resume=False) as run:
+        for index, trees in enumerate(batches):
+            write_shard(run.trees, "collect", index, map(to_record, trees))
+        for stage, checkpoint in (("collect-1", Path("org/warm")), ("collect-2", run.checkpoints / "round-1-dpo")):
+            run.record_checkpoint(stage, checkpoint)
+            run.finish(stage, {})
+    return Run.open(path)
+
+
+@pytest.fixture
+def run(chat: ChatFormat, tmp_path: Path) -> Run:
+    """Five trees in two shards, one of them for validation."""
+    first = [shop_tree(chat, number) for number in range(3)]
+    return make_run(tmp_path / "run", [first, [shop_tree(chat, 3), shop_tree(chat, 4, "validation")]])
+
+
+def write(
+    run: Run, out: Path, *views: str, format: Format = "parquet", config: RunConfig | None = None
+) -> dict[str, int]:
+    return export(config or run.config, run, QuietProgress(), list(views) or list(USUAL), format, out)
+
+
+def load(out: Path, view: str, split: str = "train") -> Dataset:
+    return load_dataset(str(out), view, split=split, cache_dir=str(out.parent / "cache"))
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def sentence(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Path, format: Format) -> None:
+    out = tmp_path / "out"
+    rows = write(run, out, format=format)
+    assert rows == {"pairs": 10, "advantages": 15, "sft": 5, "values": 10, "transitions": 20}
+    for view, count in rows.items():
+        train, validation = load(out, view), load(out, view, "validation")
+        assert (len(train), len(validation)) == (count * 4 // 5, count // 5)
+        assert set(train["task_id"]) == {f"train-{number}" for number in range(4)}
+        assert set(validation["task_id"]) == {"validation-4"}
+        assert train.features.arrow_schema.equals(VIEWS[view].columns)
+    assert "secret" not in str(files(out).values())
+
+
+def test_both_formats_hold_the_same_rows(run: Run, tmp_path: Path) -> None:
+    for format in ("parquet", "jsonl"):
+        write(run, tmp_path / format, *USUAL, "world", format=format)
+    for view in (*USUAL, "world"):
+        lines = (tmp_path / "jsonl" / view / "train-00000.jsonl").read_bytes().splitlines()
+        table = pyarrow.parquet.read_table(tmp_path / "parquet" / view / "train-00000.parquet")
+        assert table.to_pylist() == [orjson.loads(line) for line in lines]
+
+
+def test_rows_have_just_the_columns_declared(run: Run, chat: ChatFormat) -> None:
+    for view in VIEWS.values():
+        for row in view.rows(shop_tree(chat, 1), run.config):
+            assert list(row) == view.columns.names
+
+
+def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
+    tree = shop_tree(chat, 7)
+    good, bad = tree.root.edges
+    assert good.child is not None
+    won = good.child.edges[0]
+    first, second = VIEWS["pairs"].rows(tree, run.config)
+    told = [{"role": "system", "content": "You are in a shop."}, {"role": "user", "content": "Buy kettle 7."}]
+    assert first == {
+        "task_id": "train-7",
+        "prompt": told,
+        "chosen": [{"role": "assistant", "content": "Thought: look\nAction: search[kettle]"}],
+        "rejected": [{"role": "assistant", "content": "Action: search[tea]"}],
+        "ends_turn": True,
+        "prompt_ids": tree.root.context_ids,
+        "chosen_ids": good.action.token_ids,
+        "rejected_ids": bad.action.token_ids,
+        "chosen_mask": (True,) * len(good.action.token_ids),
+        "rejected_mask": (True,) * len(bad.action.token_ids),
+        "ref_chosen_logps": pytest.approx(-0.1 * len(good.action.token_ids)),
+        "ref_rejected_logps": pytest.approx(-0.1 * len(bad.action.token_ids)),
+        "margin": 0.75,
+        "origin": "real",
+        "source": "rule",
+    }
+    seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]
+    assert (second["prompt"], second["chosen"]) == (seen, [{"role": "assistant", "content": "Action: buy[1]"}])
+    [imitated] = VIEWS["sft"].rows(tree, run.config)
+    assert imitated["messages"] == [*seen, *second["chosen"]]
+    assert imitated["input_ids"] == tree.prompt_ids((good, won))
+    assert [token for token in imitated["labels"] if token != -100] == [*good.action.token_ids, *won.action.token_ids]
+    steps = [
+        (step["origin"], step["depth"], step["action"], step["observation"], step["reward"], step["terminated"])
+        for step in VIEWS["transitions"].rows(tree, run.config)
+    ]
+    assert steps == [
+        ("real", 0, "search[kettle]", "1 kettle $7", 0.0, False),
+        ("real", 1, "buy[1]", "Thank you.", 1.0, True),
+        ("imagined", 1, "buy[2]", "Sold out.", 0.0, True),
+        ("real", 0, "search[tea]", "1 tea $2", 0.0, False),
+    ]
+    values = [(row["value_positions"], row["value_targets"]) for row in VIEWS["values"].rows(tree, run.config)]
+    assert [targets for _, targets in values] == [(1.0, 1.0, 1.0), (0.0,)]
+    assert path_return((good, won)) == 1.0
+    origins = {
+        name: [row["origin"] for row in VIEWS[name].rows(tree, run.config)] for name in ("sft", "values", "advantages")
+    }
+    assert origins == {  # of the tree's three ends, the second was imagined
+        "sft": ["real"],
+        "values": ["real", "imagined"],
+        "advantages": ["real", "imagined", "real"],
+    }
+    advantages = [row["advantages"][-1] for row in VIEWS["advantages"].rows(tree, run.config)]
+    assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
+
+
+def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    """The root has targets from four visits and one. Behind it the losing purchase is imagined, so it must not be
+    learned."""
+    tree = shop_tree(chat, 7)
+    run = make_run(tmp_path / "run", [[tree]])
+    config = load_config(None, [*SETTINGS, "update.targets.kind=visits"])
+    assert write(run, tmp_path / "out", "policy", config=config) == {"policy": 2}
+    root, behind = load(tmp_path / "out", "policy")
+    assert [root["targets"], behind["targets"]] == [pytest.approx([0.8, 0.2]), [1.0, 0.0]]
+    assert [root["origin"], behind["origin"]] == ["real", "imagined"]
+    good, bad = tree.root.edges
+    assert root["prompt_ids"] == list(tree.prompt_ids(()))
+    assert root["candidate_ids"] == [list(good.action.token_ids), list(bad.action.token_ids)]
+    assert root["candidate_masks"] == [[True] * len(each) for each in root["candidate_ids"]]
+    assert root["candidate_logps"] == pytest.approx([good.action.logprob, bad.action.logprob])
+    good.action = replace(good.action, forced=(0, 1))
+    led, _ = VIEWS["policy"].rows(tree, config)
+    assert led["candidate_masks"][0] == [False, False] + [True] * (len(good.action.token_ids) - 2)
+
+
+def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "marks", "nodes", "edges"}
+    tree = shop_tree(chat, 7)
+    good, bad = tree.root.edges
+    assert good.child is not None and bad.child is not None
+    won, lost = good.child.edges
+    assert won.child is not None and lost.child is not None
+    run = make_run(tmp_path / "run", [[tree]])
+    assert write(run, tmp_path / "dreamt", "world") == {"world": 2}
+    lost.child.origin = "real"
+    run = make_run(tmp_path / "real", [[tree]])
+    assert write(run, tmp_path / "out", "world", "reflection") == {"world": 3, "reflection": 1}
+    bought, second, tea = VIEWS["world"].rows(tree, run.config)
+    answers = [good.child.context_ids + won.child.context_ids, lost.child.context_ids, bad.child.context_ids]
+    assert [[token for token in row["labels"] if token != -100] for row in (bought, second, tea)] == [
+        [*answer] for answer in answers
+    ]
+    assert bought["input_ids"] == tree.prompt_ids((good, won))
+    assert [message["content"] for message in bought["messages"]][-2:] == ["Action: buy[1]", "Thank you."]
+    [reflection] = VIEWS["reflection"].rows(tree, run.config)
+    assert [message["content"] for message in reflection["prompt"]] == [
+        "You are in a shop.", "Buy kettle 7.", "Thought: look\nAction: search[kettle]", "1 kettle $7",
+    ]  # fmt: skip
+    assert reflection["completion"] == [
+        {
+            "role": "assistant",
+            "content": "Thought: not buy[2] : names nothing shown . new . buy missing kettle done 7 missing , "
+            "reward 0 in 1 . better : names 1 kettle $7 . new . buy missing kettle done 7 missing , reward 1 in 1\n"
+            "Action: buy[1]",
+        }
+    ]
+
+
+def test_trees_are_exported_as_tables_of_nodes_and_edges(chat: ChatFormat, tmp_path: Path) -> None:
+    tree = shop_tree(chat, 7)
+    run = make_run(tmp_path / "run", [[tree]])
+    states = [node for _, node in tree.walk()]
+    made = write(run, tmp_path / "out", "nodes", "edges")
+    assert made == {"nodes": len(states), "edges": sum(len(node.edges) for node in states)}
+    nodes, edges = load(tmp_path / "out", "nodes"), load(tmp_path / "out", "edges")
+    places = {id(node): place for place, node in enumerate(states)}
+    stored = iter(edges)
+    for place, (row, node) in enumerate(zip(nodes, states, strict=True)):
+        assert (row["node"], row["value"], tuple(row["context_ids"])) == (place, node.value, node.context_ids)
+        for number, edge in enumerate(node.edges):
+            told = next(stored)
+            assert (told["node"], told["edge"], told["visits"]) == (place, number, edge.visits)
+            assert tuple(told["action_ids"]) == edge.action.token_ids
+            assert tuple(told["action_forced"]) == edge.action.forced
+            assert told["action_logps"] == pytest.approx(edge.action.logprobs)
+            assert told["child"] == (None if edge.child is None else places[id(edge.child)])
+            if edge.child is not None:
+                below = nodes[told["child"]]
+                assert (below["parent"], below["edge"]) == (place, number)
+
+
+def test_criticality_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
+    tree = shop_tree(chat, 7)
+    good, bad = tree.root.edges
+    assert good.child is not None
+    run = make_run(tmp_path / "run", [[tree]])
+    assert write(run, tmp_path / "out", "criticality") == {"criticality": 4}
+    rows = load(tmp_path / "out", "criticality")
+    by_action = {row["action"]: row for row in rows}
+    first, rival = by_action[good.action.text], by_action[bad.action.text]
+    assert first["criticality"] == pytest.approx(good.value - bad.value) == -rival["criticality"]
+    assert (first["visits"], first["q"], first["depth"]) == (good.visits, pytest.approx(good.value), 0)
+    below = by_action[good.child.edges[0].action.text]
+    assert below["depth"] == 1 and len(below["prompt"]) > len(first["prompt"])
+
+
+def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat) -> None:
+    tree = shop_tree(chat, 7)
+    good = tree.root.edges[0]
+    assert good.child is not None
+    won = good.child.edges[0]
+    config = load_config(None, ["update.pairs.rule=trajectory"])
+    [row] = VIEWS["pairs"].rows(tree, config)
+    assert [message["role"] for message in row["chosen"]] == ["assistant", "user", "assistant"]
+    assert row["rejected"][-1]["content"] == "Action: buy[2]"
+    sampled = [token for token, kept in zip(row["chosen_ids"], row["chosen_mask"], strict=True) if kept]
+    assert sampled == [*good.action.token_ids, *won.action.token_ids]
+    assert row["ref_chosen_logps"] == pytest.approx(-0.1 * len(sampled))
+
+
+def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) -> None:
+    """Thought and action are nodes of their own. A pair of thoughts stops after the thought; a pair of actions
+    continues the turn after the thought."""
+    task = Task("split", "Go.")
+    messages = (Message("user", task.prompt),)
+    root = Node(State(task, messages), context_ids=chat.context_ids(messages))
+    tree = Tree(task, 0, root)
+    for thought, value in (("Thought: left\n", 1.0), ("Thought: right\n", 0.0)):
+        ids = chat.encode(thought)
+        action = replace(ReAct().read_thought(thought, ids, (-0.1,) * len(ids)), text=thought)
+        begun = Message("assistant", thought, ids, partial=True)
+        root.edges.append(Edge(action, 0.5, 1, value, 0.0, Node(State(task, (*messages, begun)))))
+    child = root.edges[0].child
+    assert child is not None
+    for text, value in (("Action: go[1]", 1.0), ("Action: go[2]", 0.0)):
+        action = replace(
+            ReAct().read(text, chat.encode_action(text), ()), logprobs=(-0.1,) * len(chat.encode_action(text))
+        )
+        child.edges.append(Edge(action, 0.5, 1, value, 0.0, Node(State(task, messages), terminated=True)))
+    thoughts, actions = VIEWS["pairs"].rows(tree, run.config)
+    assert not thoughts["ends_turn"] and actions["ends_turn"]
+    assert thoughts["prompt"] == actions["prompt"] == [{"role": "user", "content": "Go."}]
+    assert thoughts["chosen"] == [{"role": "assistant", "content": "Thought: left\n"}]
+    assert actions["rejected"] == [{"role": "assistant", "content": "Thought: left\nAction: go[2]"}]
+    assert actions["prompt_ids"] == tree.prompt_ids(root.edges[:1])
+
+
+def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatFormat, run: Run) -> None:
+    """One row per segment of prompt. In the later prompt, the earlier page is replaced by a note."""
+    messages = (Message("user", "Buy tea."),)
+    task = Task("long", "Buy tea.")
+    tree = Tree(task, 0, Node(State(task, messages), context_ids=chat.context_ids(messages)))
+    page = "1 tea $2 " * 20
+    first = act(chat, tenths, tree, (), "Action: search[tea]", page, 2, 1.0)
+    second = act(chat, tenths, tree, (first,), "Action: open[1]", "tea $2", 2, 1.0)
+    cut = second.child
+    assert cut is not None
+    read = (*cut.state.messages[:2], Message("user", f"[observation left out: {len(page)} characters]"))
+    read = (*read, *cut.state.messages[3:])
+    cut.left_out, cut.context_ids = (2,), chat.prompt_ids(read)
+    won = act(chat, tenths, tree, (first, second), "Action: buy[1]", "Thank you.", 1, 1.0, reward=1.0)
+    lost = act(chat, tenths, tree, (first, second), "Action: buy[2]", "Sold out.", 1, 0.0, reward=0.0)
+    before, behind = VIEWS["sft"].rows(tree, run.config)
+    assert [message["content"] for message in before["messages"]] == [
+        "Buy tea.", "Action: search[tea]", page, "Action: open[1]",
+    ]  # fmt: skip
+    assert [message["content"] for message in behind["messages"]] == [
+        *(message.content for message in read), "Action: buy[1]",
+    ]  # fmt: skip
+    assert won.child is not None
+    assert behind["input_ids"] == chat.prompt_ids(read) + won.action.token_ids + won.child.context_ids
+    assert [token for token in behind["labels"] if token != -100] == [*won.action.token_ids]
+    [pair] = VIEWS["pairs"].rows(tree, run.config)
+    assert (pair["prompt_ids"], pair["rejected_ids"]) == (chat.prompt_ids(read), lost.action.token_ids)
+    assert [message["content"] for message in pair["prompt"]] == [message.content for message in read]
+    prompts = [row["prompt_ids"] for row in VIEWS["advantages"].rows(tree, run.config)]
+    assert prompts == [chat.prompt_ids(read)] * 2
+    steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config)]
+    assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # transitions keep the observations in full
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_an_empty_list_in_the_first_rows_settles_no_type(chat: ChatFormat, tmp_path: Path, format: Format) -> None:
+    """In the first shard no prompt has a token, because the roots were never read."""
+    unread = [shop_tree(chat, number) for number in range(3)]
+    for tree in unread:
+        tree.root.context_ids = ()
+    out = tmp_path / "out"
+    write(make_run(tmp_path / "run", [unread, [shop_tree(chat, 3)]]), out, "advantages", format=format)
+    prompts = load(out, "advantages")["prompt_ids"]
+    assert prompts[:9] == [[]] * 9 and list(prompts[9]) == list(shop_tree(chat, 3).root.context_ids)
+
+
+def test_the_card_tells_that_messages_hold_no_tools_where_the_policy_was_told_of_some(run: Run, tmp_path: Path) -> None:
+    write(run, tmp_path / "out", "sft")
+    assert "`tools` column" not in (tmp_path / "out" / "README.md").read_text()
+    told = replace(run.config, policy=replace(run.config.policy, model="org/model", format="json"))
+    with Run.create(tmp_path / "told", told, resume=False) as other:
+        shutil.copytree(run.trees, other.trees, dirs_exist_ok=True)
+        write(other, tmp_path / "told-out", "sft")
+    card = (tmp_path / "told-out" / "README.md").read_text()
+    assert "was told its format (`json`)" in card and "give a `tools` column" in card
+
+
+def test_the_card_tells_where_the_rows_come_from(run: Run, tmp_path: Path) -> None:
+    write(run, tmp_path / "out", "pairs", "sft")
+    card = (tmp_path / "out" / "README.md").read_text()
+    for line in (
+        "| pairs | train | 8 |",
+        "| sft | validation | 1 |",
+        "| run | `run` |",
+        "| seed | 0 |",
+        '| environment | `shop`, options `{"difficulty":2}` |',
+        "| policy | `org/warm`, `round-1-dpo`, sampled at temperature 0.5 |",
+        "| simulations | 25 |",
+        "| environment steps | 20 |",
+        "| generated tokens | 300 |",
+        "| steps in the trees | 15 real, 5 imagined |",
+        "[update.pairs]",
+    ):
+        assert f"\n{line}\n" in card
+    assert "[update.dpo]" not in card and str(tmp_path) not in card
+
+
+def test_a_finished_export_is_not_redone_and_takes_in_new_trees(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rows = write(run, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert write(run, out) == rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
+    assert len(load(out, "pairs")) == 8
+    write_shard(run.trees, "collect-2", 0, [to_record(shop_tree(chat, 5))])  # from another round
+    write_shard(run.trees, "evaluate-dpo-mcts", 0, [to_record(shop_tree(chat, 6))])
+    assert write(run, out)["pairs"] == rows["pairs"] + 2
+    assert (out / "pairs" / "train-2-00000.parquet").exists()
+    assert len(load(out, "pairs")) == 10
+    whole = tmp_path / "whole"
+    write(run, whole)
+    assert files(out) == files(whole)
+
+
+EXPORTER = """
+import os, sys
+from pathlib import Path
+from treeagent.pipeline.export.dataset import export
+from treeagent.pipeline.export.views import USUAL
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.folder import Run
+run = Run.open(Path(sys.argv[1]))
+for _ in sys.stdin:
+    if child := os.fork():
+        print(child, flush=True)
+        os.waitpid(child, 0)
+    else:
+        export(run.config, run, QuietProgress(), list(USUAL), "parquet", Path(sys.argv[2]))
+        os._exit(0)
+"""
+"""Starts the export in a forked process for each line that it reads, and prints the process id."""
+
+
+def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, tmp_path: Path) -> None:
+    """The datasets library identifies a cached dataset only by its folder's last name and its header."""
+    for number in (1, 2):
+        run = make_run(tmp_path / f"run-{number}", [[shop_tree(chat, number)]])
+        write(run, tmp_path / str(number) / "out", "sft")
+        rows = load_dataset(
+            str(tmp_path / str(number) / "out"), "sft", split="train", cache_dir=str(tmp_path / "cache")
+        )
+        assert list(rows["task_id"]) == [f"train-{number}"]
+
+
+def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [[shop_tree(chat, number)] for number in range(80)])
+    write(run, tmp_path / "whole")
+    out = tmp_path / "out"
+    state = out / "export.json"
+    command = [sys.executable, "-c", EXPORTER, str(run.path), str(out)]
+    rng, kills, finished = random.Random(0), 0, 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as exporter:
+        assert exporter.stdin is not None and exporter.stdout is not None
+        while finished < 60:
+            exporter.stdin.write("go\n")
+            exporter.stdin.flush()
+            child, begun = int(exporter.stdout.readline()), finished
+            while finished < begun + 6:
+                time.sleep(0.002)
+                finished = len(orjson.loads(state.read_bytes())["shards"]) if state.exists() else 0
+            time.sleep(rng.uniform(0, 0.05))
+            assert not (out / "README.md").exists()
+            os.kill(child, signal.SIGKILL)
+            kills += 1
+        exporter.stdin.close()
+    assert kills >= 4
+    (out / "pairs" / ".train-00079.parquet.1.tmp").write_bytes(b"of one killed in the midst of a file")
+    write(run, out)
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_memory_does_not_grow_with_the_number_of_trees(chat: ChatFormat, tmp_path: Path) -> None:
+    """The trees have 100 kB each, which zstd compresses little; all of them together would take 16 MB."""
+    peaks = []
+    for count in (20, 160):
+        trees = [shop_tree(chat, number) for number in range(count)]
+        for number, tree in enumerate(trees):
+            tree.root.state = replace(tree.root.state, key=random.Random(number).randbytes(50_000).hex())
+        run = make_run(tmp_path / f"run-{count}", [trees])
+        tracemalloc.start()
+        write(run, tmp_path / f"out-{count}", format="jsonl")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0] < 3e6
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert sentence(tmp_path, "--out", out).startswith(f"{tmp_path} holds no run")
+    empty = make_run(tmp_path / "empty", [])
+    assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
+    said = sentence(run.path, "--out", out, "--view", "pears")
+    assert (
+        "'pears'" in said
+        and "pairs, advantages, sft, values, transitions, policy, world, nodes, edges, marks, reflection, criticality"
+        in said
+    )
+    said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
+    assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
+    assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")
+    said = sentence(run.path, "--out", out, "update.pairs.min_margin=2.0", "update.pairs.min_visits=2")
+    assert said.startswith(f"the view pairs of {run.path} has no rows: loosen update.pairs, ")
+    assert not out.exists()
+
+
+def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path: Path) -> None:
+    tree = shop_tree(chat, 1)
+    tree.root.context_ids = ()
+    for node in tree.nodes():
+        node.context_ids, node.origin = (), "real"
+        for edge in node.edges:
+            edge.action = replace(edge.action, token_ids=(), logprobs=())
+    run = make_run(tmp_path / "run", [[tree]])
+    said = sentence(run.path, "--out", tmp_path / "out")
+    assert all(view in said for view in ("transitions", "reflection", "criticality")) and "advantages" not in said
+    assert not (tmp_path / "out").exists()
+    counts = {"transitions": 4, "reflection": 1, "criticality": 4}
+    assert write(run, tmp_path / "out", *counts) == counts
+
+
+def test_a_folder_of_something_else_is_refused_and_kept(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("dear to someone")
+    for place in (out, out / "thesis.tex"):
+        said = sentence(run.path, "--out", place)
+        assert said.startswith(f"{place} ") and "no export.json" in said and "choose another --out" in said
+    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (["--view", "pairs", "--format", "jsonl"], "format"),
+        (["--view", "sft"], "views, update."),
+        (["--view", "pairs", "update.pairs.min_margin=0.1"], "update.pairs.min_margin"),
+    ],
+)
+def test_another_definition_is_refused(run: Run, tmp_path: Path, arguments: list[str], changed: str) -> None:
+    out = tmp_path / "out"
+    write(run, out, "pairs")
+    before = files(out)
+    said = sentence(run.path, "--out", out, *arguments)
+    assert said.startswith(f"{out} was exported with other settings ({changed}")
+    assert files(out) == before
+
+
+def test_other_trees_and_lost_files_are_refused(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(run, out, "pairs")
+    other = make_run(tmp_path / "other", [[shop_tree(chat, 9)]])
+    said = sentence(other.path, "--view", "pairs", "--out", out)
+    assert said == f"{out} was exported from other trees (collect-00000.jsonl.zst differs): choose another --out"
+    (out / "pairs" / "train-00001.parquet").unlink()
+    said = sentence(run.path, "--view", "pairs", "--out", out)
+    assert said == f"{out / 'pairs' / 'train-00001.parquet'} is gone: delete {out} to export everything again"
+
+
+def test_a_corrupt_shard_is_named_and_no_file_is_half_written(run: Run, tmp_path: Path) -> None:
+    shard = run.trees / "collect-00001.jsonl.zst"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    with pytest.raises(CorruptShard, match=f"{shard}, line "):
+        write(run, tmp_path / "out")
+    left = files(tmp_path / "out")
+    assert "README.md" not in left and {name[-14:] for name in left if "-" in name} == {"-00000.parquet"}
+
+
+@pytest.fixture
+def trained(
+    request: pytest.FixtureRequest,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """A folder with a tiny model in ``model`` and an export of trees in ``data``. Stored log-probabilities are those of
+    the model at the sampling temperature; a parameter lowers those of the first actions."""
+    lowered = getattr(request, "param", 0.0)
+    model = random_model(tokenizer, SCRATCH, 0)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+
+    @torch.no_grad()
+    def score(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+        whole = torch.tensor([[*prompt, *ids]])
+        logprobs = torch.log_softmax(model(input_ids=whole).logits[0, len(prompt) - 1 : -1] / TEMPERATURE, -1)
+        return [float(each) for each in logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0]]
+
+    trees = [shop_tree(ChatFormat(tokenizer), number, score=score) for number in range(4)]
+    for node in (node for tree in trees for node in tree.nodes() if node.edges):
+        first, *others = node.edges[0].action.logprobs
+        node.edges[0].action = replace(node.edges[0].action, logprobs=(first - lowered, *others))
+    write(make_run(tmp_path / "run", [trees[:2], trees[2:]]), tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def first_loss(trained: Path, block: int) -> float:
+    """The loss of the first step when a block of code of docs/export.md runs on the export."""
+    code = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[block]
+    small = "use_cpu=True, bf16=False, gradient_checkpointing=None, disable_tqdm=True, logging_steps=1, max_steps=1"
+    code = re.sub(r"(?m)^(SFTTrainer|DPOTrainer)\((.*)\)\.train\(\)$", r"trainer = \1(\2)\ntrainer.train()", code)
+    scope: dict[str, Any] = {
+        "DIR": str(trained / "data"),
+        "MODEL": str(trained / "model"),
+        "TEMPERATURE": TEMPERATURE,
+    }
+    exec(code.replace("max_length=None", f"max_length=None, {small}"), scope)
+    return float(scope["trainer"].state.log_history[0]["loss"])
+
+
+def test_trl_imitates_exported_rows_as_documented(trained: Path) -> None:
+    """The loss is the mean over the policy's own tokens of the whole batch, and over no other token."""
+    rows = load(trained / "data", "sft")
+    model = AutoModelForCausalLM.from_pretrained(trained / "model").requires_grad_(False)
+    total, count = 0.0, 0
+    for row in rows:
+        ids, labels = torch.tensor(row["input_ids"]), torch.tensor(row["labels"])
+        logprobs = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1], -1).gather(1, ids[1:, None])[:, 0]
+        total -= float(logprobs[labels[1:] != -100].sum())
+        count += int((labels != -100).sum())
+    assert first_loss(trained, 0) == pytest.approx(total / count, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # TRL's own
+@pytest.mark.parametrize(
+    ("trained", "block", "loss"), [(0.0, 1, 0.693147), (0.0, 2, 0.693147), (10.0, 2, 0.313262)], indirect=["trained"]
+)
+def test_trl_prefers_exported_pairs_as_documented(trained: Path, block: int, loss: float) -> None:
+    """On texts the reference is the model itself: -log σ(0). On ids the reference is the stored log-probabilities: -log
+    σ(0) if they are the model's own, and -log σ(1) if those of the chosen side are lower by 10, with β = 0.1."""
+    assert first_loss(trained, block) == pytest.approx(loss, abs=1e-4)
+
+
+def test_a_model_reads_the_exported_prompts_as_it_read_them_in_search(
+    chat: ChatFormat, tokenizer: PreTrainedTokenizerFast, run: Run
+) -> None:
+    for row in VIEWS["pairs"].rows(shop_tree(chat, 1), run.config):
+        told = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        assert tuple(told) == row["prompt_ids"]

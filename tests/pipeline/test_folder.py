@@ -1,0 +1,196 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from treeagent.config import RunConfig, load_config
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.store import write_shard
+
+CONFIG = RunConfig()
+
+
+def refused(path: Path, config: RunConfig = CONFIG, *, resume: bool) -> str:
+    with pytest.raises(RunError) as caught:
+        Run.create(path, config, resume=resume)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_run_keeps_its_config_stages_and_metrics(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "one"
+    with Run.create(path, CONFIG, resume=False) as run:
+        assert not run.is_done("collect")
+        run.log("collect", {"step": 0, "success": 0.5})
+        run.log("collect", {"step": 1, "success": 0.75})
+        run.log("dpo", {"step": 40.0, "loss": 0.1})
+        run.finish("collect", {"trees": 8})
+        run.finish("value", {"loss": 0.25})
+        assert run.trees.is_dir() and run.checkpoints.is_dir()
+    read = Run.open(path)
+    assert read.config == CONFIG
+    assert read.is_done("collect") and list(read.stages()) == ["collect", "value"]
+    assert read.facts("collect") == {"trees": 8}
+    assert read.metrics() == [
+        {"stage": "collect", "step": 0, "success": 0.5},
+        {"stage": "collect", "step": 1, "success": 0.75},
+        {"stage": "dpo", "step": 40, "loss": 0.1},
+    ]
+
+
+def test_a_folder_with_something_in_it_needs_resume(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    assert refused(tmp_path, resume=False) == (
+        f"{tmp_path} is not empty: pass --resume to continue it, or choose another --out"
+    )
+    Run.create(tmp_path, CONFIG, resume=True).close()
+
+
+def test_a_foreign_folder_is_never_taken(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear to someone")
+    assert refused(tmp_path, resume=True) == f"{tmp_path} holds files but no run (no config.toml): choose another --out"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("where", ["file", "file/below", "/proc/treeagent"])
+def test_what_cannot_be_a_folder_is_named(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=str(tmp_path / where)):
+        Run.create(tmp_path / where, CONFIG, resume=False)
+
+
+def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.finish("warm_start", {})
+    changed = load_config(None, ["seed=3", "search.limits.simulations=99"])
+    assert refused(tmp_path, changed, resume=True) == (
+        f"{tmp_path} was begun with another config (search.limits.simulations, seed changed): "
+        "restore these settings to resume, or choose another --out"
+    )
+    other = ["workers=7", "engine=ray", "policy.url=http://moved:8000/v1", "remote.concurrency=9"]
+    with Run.create(tmp_path, load_config(None, other), resume=True) as run:
+        assert (run.config.workers, run.config.engine, run.config.remote.concurrency) == (7, "ray", 9)
+
+
+def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.record_checkpoint("rft", Path("org/model"))
+    changed = load_config(None, ["seed=3"])
+    with Run.create(tmp_path, changed, resume=True) as run:
+        assert run.recorded_checkpoint("rft") == Path("org/model")
+        run.record_checkpoint("rft", Path("org/another"))
+        write_shard(run.trees, "collect", 0, [{"number": 0}])
+    assert Run.open(tmp_path).config == changed
+    assert "(seed changed)" in refused(tmp_path, CONFIG, resume=True)
+
+
+def test_what_was_begun_with_one_checkpoint_is_not_gone_on_with_another(tmp_path: Path) -> None:
+    other = tmp_path / "other" / "dpo"
+    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+        for folder in (run.checkpoints / "dpo", other):
+            folder.mkdir(parents=True)
+        run.record_checkpoint("evaluate-dpo-greedy", run.checkpoints / "dpo")
+        run.record_checkpoint("collect", Path("org/model"))
+        run.record_checkpoint("rft", other)
+        with pytest.raises(RunError, match=f"was begun with ./checkpoints/dpo, not with {other}: choose another --out"):
+            run.record_checkpoint("evaluate-dpo-greedy", other)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    with Run.create(moved, CONFIG, resume=True) as run:
+        run.record_checkpoint("evaluate-dpo-greedy", moved / "checkpoints" / "dpo")
+        assert run.recorded_checkpoint("evaluate-dpo-greedy") == moved / "checkpoints" / "dpo"
+        assert (run.recorded_checkpoint("collect"), run.recorded_checkpoint("rft"), run.recorded_checkpoint("dpo")) == (
+            Path("org/model"),
+            other,
+            None,
+        )
+
+
+def test_an_update_of_some_trees_is_not_taken_for_one_of_others(tmp_path: Path) -> None:
+    source, other = (Run.create(tmp_path / name, CONFIG, resume=False) for name in ("lender", "other"))
+    for number, run in enumerate((source, other)):
+        write_shard(run.trees, "collect", 0, [{"number": number}])
+    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+        run.record_trees("rft", source)
+        run.record_trees("rft", source)
+        run.record_trees("dpo", other)
+        (run.checkpoints / ".rft").mkdir()
+        for trees in (other, run):
+            with pytest.raises(RunError, match=r"the rft from trees of .*/run was begun with 1 file and .*/lender"):
+                run.record_trees("rft", trees)
+        write_shard(source.trees, "collect-2", 0, [{"number": 2}])
+        with pytest.raises(RunError, match=r"was begun with 1 file .*, not with 2 files and .*: choose another --out"):
+            run.record_trees("rft", source)
+        write_shard(other.trees, "evaluate-base-mcts", 0, [{"number": 3}])  # nothing to learn from
+        run.record_trees("dpo", other)
+    source.close()
+    other.close()
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path; from treeagent.config import RunConfig\n"
+            "from treeagent.pipeline.folder import Run\n"
+            "run = Run.create(Path(sys.argv[1]), RunConfig(), resume=False); print('held', flush=True); time.sleep(60)",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == b"held\n"
+    said = refused(tmp_path, resume=True)
+    assert said == f"another process is writing {tmp_path}: wait for it, or choose another --out"
+    assert Run.open(tmp_path).config == CONFIG
+    holder.kill()
+    holder.wait()
+    Run.create(tmp_path, CONFIG, resume=True).close()
+
+
+def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.toml.123.tmp").write_text("half")
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob(".*.tmp"))
+
+
+def test_resuming_drops_a_torn_metric_and_joins_what_was_logged_of_a_step(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        run.log("dpo", {"step": 10, "loss": 0.5})
+        run.log("dpo", {"step": 10, "validation": 0.25})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"stage":"dpo","st')
+    assert Run.open(tmp_path).metrics() == [{"stage": "dpo", "step": 10, "loss": 0.5, "validation": 0.25}]
+    with Run.create(tmp_path, CONFIG, resume=True) as run:
+        run.log("dpo", {"step": 10, "loss": 0.375})
+        assert run.metrics() == [{"stage": "dpo", "step": 10, "loss": 0.375, "validation": 0.25}]
+    for line in (tmp_path / "metrics.jsonl").read_bytes().splitlines():
+        orjson.loads(line)
+
+
+def test_a_run_open_for_reading_is_not_written(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG, resume=False).close()
+    run = Run.open(tmp_path)
+    with pytest.raises(RunError, match="is open for reading only"):
+        run.log("dpo", {"loss": 1.0})
+    with pytest.raises(RunError, match="is open for reading only"):
+        run.finish("dpo", {})
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no run: there is no config\.toml in it"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("stages.json", "{"), ("stages.json", "[]"), ("given.json", "{"), ("results.json", "{}")]
+)
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str, content: str) -> None:
+    with Run.create(tmp_path, CONFIG, resume=False) as run:
+        (tmp_path / name).write_text(content)
+        with pytest.raises(RunError, match=f"{tmp_path}/{name} is damaged: delete it"):
+            (run.stages(), run.recorded_checkpoint("collect"), run.result_rows())

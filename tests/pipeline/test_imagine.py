@@ -1,0 +1,532 @@
+"""Trees grown in imagination, and what verification leaves of them, in an environment of two doors opened twice."""
+
+import asyncio
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from command import CONFIG, treeagent
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_doors import PRIZES, BothDoors, Doors, Teller, seen, served, teller_model
+
+from treeagent.config import load_config
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import StepResult
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.envs.shop.goals import Goal
+from treeagent.envs.shop.reward import purchase_reward
+from treeagent.pipeline import world
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imagination import with_planning_world
+from treeagent.pipeline.imagination_dynamics import Imagination
+from treeagent.pipeline.imagined_replay import verify_all
+from treeagent.pipeline.index import tree_rows, write_trees
+from treeagent.pipeline.metrics import Cost
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.rounds import Searched, _searched_tasks
+from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.warm_start import warm_start
+from treeagent.pipeline.world import experiences
+from treeagent.pipeline.world_audit import audit_world
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Edge, Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.store import digest, read_as, shards
+from treeagent.types import Dynamics, ToolCall, UserError
+from treeagent.views.advantages import AdvantageConfig, advantages
+from treeagent.views.figures import tree_figures
+from treeagent.views.imitation import ImitationConfig, imitation_rows
+from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.views.transitions import transitions
+from treeagent.world_model.fidelity import audit, lambda_cap
+from treeagent.world_model.wording import Answer
+
+ENDS = ["".join(doors) for doors in product("lr", repeat=2)]
+SEARCH = SearchConfig(limits=Limits(simulations=20), candidates=2)
+PAIRS = PairConfig(min_margin=0.1, rule="all")
+
+
+def settings(url: str) -> list[str]:
+    return [
+        "workers=1", "environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=3",
+        "policy.max_new_tokens=12", "policy.scratch.width=32", "policy.scratch.layers=1",
+        "warm_start.episodes=200", "warm_start.noise=0.5", "warm_start.training.max_steps=60",
+        "collect.tasks=8", "collect.batch=2", "search.limits.simulations=16", "update.validation_tasks=2",
+        "evaluate.tasks=2", 'evaluate.modes=["greedy"]', 'adapt.methods=["dpo"]', "adapt.imagined=0.5",
+        "adapt.seed_tasks=40", "adapt.variations=0.25",
+        "world.demonstrations=20", "world.generator=remote", "world.model=teller",
+        f"world.url={url}", "world.reasoning=false", "world.verify_steps=2",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def larger_share() -> Iterator[None]:
+    """Hold out more steps, because the runs are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "HELD_OUT", 0.4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A world model that is always right."""
+    with served(Teller()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, server: str) -> Path:
+    out = tmp_path_factory.mktemp("imagine") / "run"
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings(server), "adapt.rounds=2")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def search(dynamics: Dynamics, config: SearchConfig = SEARCH, count: int = 1) -> list[Tree]:
+    return asyncio.run(Search(BothDoors(), dynamics, config).run(Doors().tasks("train", count), list(range(count))))
+
+
+def imagine(teller: Teller, env: Doors | None = None, *, steps: int = 20, config: SearchConfig = SEARCH) -> Tree:
+    real = EnvDynamics(env or Doors(), max_steps=2)
+    trees = search(Imagination(real, teller_model(teller)), config)
+    asyncio.run(verify_all(trees, real, steps, config))
+    return trees[0]
+
+
+def optimist(taken: str) -> float:
+    return 1.0
+
+
+def edges(tree: Tree) -> dict[str, Edge]:
+    """The expanded edges by the doors taken."""
+    return {"".join(str(edge.action.call) for edge in path): path[-1] for path, _ in tree.walk() if path}
+
+
+def origins(tree: Tree) -> dict[str, str]:
+    return {taken: edge.child.origin for taken, edge in edges(tree).items() if edge.child is not None}
+
+
+def test_a_tree_taken_at_its_word_costs_no_real_step_and_says_that_it_is_imagined() -> None:
+    env, teller = Doors(), Teller()
+    tree = imagine(teller, env, steps=0)
+    assert env.steps == tree.budget.environment_steps == 0
+    assert tree.budget.imagined_steps == teller.asked == len(edges(tree)) == 6
+    assert {node.origin for node in tree.nodes()} == {"imagined"}
+    assert tree.root.state.messages[0].content == "find train prize 0\ntwo doors"  # the environment's own text
+    assert not list(one for one in transitions(tree) if one.origin == "real")
+
+
+def test_a_winner_that_keeps_its_word_becomes_real_and_beats_what_promised_less() -> None:
+    env = Doors()
+    tree = imagine(Teller(), env)
+    assert env.steps == tree.budget.environment_steps == 2
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
+    assert edges(tree)["r"].value == edges(tree)["rr"].value == 1.0  # what the replay returned, not a mean
+    chosen = [(pair.chosen.token_ids, pair.context_ids) for pair in preference_pairs(tree, PAIRS)]
+    assert chosen == [((101,), (1,)), ((101,), (1, 101, 3))]
+    assert [one.action for one in transitions(tree) if one.origin == "real"] == ["r", "r"]
+
+
+class Clocked(Doors):
+    """Cuts the episode off where another house of doors ends it."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, _, ends, _, info = super().step(action)
+        return observation, 0.0, False, ends, info
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_replay_that_is_cut_off_is_an_end_only_if_the_limit_is_the_tasks_own(bootstrap: bool) -> None:
+    tree = imagine(Teller(), Clocked(), config=replace(SEARCH, bootstrap=bootstrap))
+    end = edges(tree)["rr"].child
+    assert end is not None and (end.origin, end.truncated) == ("real", True)
+    assert end.final is not bootstrap
+
+
+def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
+    tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert accuracy(tree) == 0.5 and edges(tree)["r"].value == pytest.approx(0.9)
+
+
+def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
+    env = Doors(dict.fromkeys(ENDS, 2 / 3))
+    tree = imagine(Teller(prize=lambda taken: 0.667), env)
+    assert env.steps == 2  # no other path promises more
+    assert len(list(imitation_rows(tree, ImitationConfig(min_return=0.6)))) == 1
+
+
+class LooseLines(Doors):
+    """Ends every observation with a line feed, as many programs do."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        observation, *others = super().step(action)
+        return (f"{observation}\n", *others)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_white_space_at_the_end_of_an_observation_may_be_left_out(end: str) -> None:
+    """A server may strip it. The agent learns from the text that it has read."""
+    tree = imagine(Teller(sight=lambda taken: f"{seen(taken)}{end}"), LooseLines())
+    assert origins(tree)["rr"] == "real" and len(list(imitation_rows(tree, ImitationConfig()))) == 1
+    assert next(one.observation for one in transitions(tree) if one.origin == "real") == f"{seen('r')}{end}"
+
+
+def test_a_winner_that_fails_is_corrected_and_the_next_promise_tried() -> None:
+    """The model prefers the left doors; the right ones are second."""
+    env = Doors()
+    tree = imagine(Teller(prize=lambda taken: {"ll": 1.0, "lr": 0.2, "rl": 0.1, "rr": 0.9}[taken]), env)
+    assert env.steps == 4
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 0)
+    found = {taken: edge.value for taken, edge in edges(tree).items()}
+    assert found == {"l": 0.0, "ll": 0.0, "r": 1.0, "rl": pytest.approx(0.1), "rr": 1.0}  # "lr" promised more than 0
+    assert origins(tree) == {"l": "real", "ll": "real", "r": "real", "rl": "imagined", "rr": "real"}
+
+
+def test_verification_keeps_to_its_budget_of_real_steps() -> None:
+    env = Doors({end: 0.0 for end in ENDS})
+    tree = imagine(Teller(prize=optimist), env, steps=1)
+    assert env.steps == tree.budget.environment_steps == 2  # one replay, which is played to its end
+    assert origins(tree) == {"l": "real", "ll": "real"}  # it is unknown whether the others' promises are true
+
+
+def test_where_the_environment_answers_otherwise_its_answer_takes_the_place_of_the_imagined_one() -> None:
+    env = Doors()
+    tree = imagine(Teller(sight=lambda taken: "a dragon" if taken == "r" else seen(taken)), env)
+    found = edges(tree)["r"]
+    assert env.steps == 2  # the plan is played to its end
+    assert found.child is not None and found.child.state.messages[-1].content == seen("r")
+    assert (found.child.origin, found.child.edges, found.child.context_ids) == ("real", [], ())
+    assert found.value == path_return([found]) == 1.0  # the return of the rest of the plan
+    assert not list(imitation_rows(tree, ImitationConfig()))  # the second step was not sampled after this observation
+
+
+class Counter(Doors):
+    """``l`` ends the episode at once. It pays nothing first, and 0.8 after ``r``."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.taken += str(action)
+        ends = action == "l"
+        return ("sold" if ends else "red"), 0.8 if self.taken == "rl" else 0.0, ends, False, {}
+
+
+class Flatterer(Teller):
+    """Predicts another colour than the real one, so no replay of ``rl`` reaches an end in the tree."""
+
+    def answer(self, prompt: str) -> Answer:
+        taken = re.findall(r"Action: (\w)", prompt)
+        return (
+            Answer("sold", {"rl": 1.0, "l": 0.6}["".join(taken)], terminated=True) if "l" in taken else Answer("blue")
+        )
+
+
+def test_an_end_that_nobody_replayed_is_neither_imitated_nor_the_better_of_two_paths() -> None:
+    """The replayed action, worth 0.8, has no end in the tree. The only end is that of its sibling, which promises
+    0.6."""
+    tree = imagine(Flatterer(), Counter())
+    assert origins(tree) == {"l": "imagined", "r": "real"}
+    assert {name: edge.value for name, edge in edges(tree).items()} == pytest.approx({"l": 0.6, "r": 0.8})
+    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5)))
+    assert not list(imitation_rows(tree, ImitationConfig(min_return=0.5, what="states")))
+    better = imagine(Teller(), replay := Doors())
+    assert (
+        replay.steps == 2 and len(list(imitation_rows(better, ImitationConfig(min_return=0.0, paths_per_tree=9)))) == 1
+    )
+    wild = imagine(Flatterer(), Counter(), steps=0)  # nothing is replayed
+    assert len(list(imitation_rows(wild, ImitationConfig(min_return=0.5, paths_per_tree=9)))) == 2
+    trajectories = PairConfig(min_margin=0.1, rule="trajectory")
+    worst = imagine(Teller(), Doors())
+    assert [pair.chosen.token_ids for pair in preference_pairs([tree, worst], trajectories)] == [(101, 3, 101)]
+    assert not list(preference_pairs([tree, imagine(Teller(optimist), Doors(dict.fromkeys(ENDS, 0.0)))], trajectories))
+
+
+class Paying(Doors):
+    """Every ``r`` pays 0.5, and ``l`` ends the episode. Otherwise only the limit of two steps ends it."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        self.steps += 1
+        self.taken += str(action)
+        return seen(self.taken), 0.5 if action == "r" else 0.0, action == "l", False, {}
+
+
+class PayTeller(Teller):
+    def answer(self, prompt: str) -> Answer:
+        taken = "".join(re.findall(r"Action: (\w)", prompt))
+        return Answer(seen(taken), 0.5 if taken[-1] == "r" else 0.0, terminated=taken[-1] == "l")
+
+
+def test_an_episode_that_earns_its_rewards_up_to_the_limit_is_replayed_too() -> None:
+    tree = imagine(PayTeller(), env := Paying())
+    assert env.steps == 2
+    assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
+    assert origins(tree) == {"l": "imagined", "r": "real", "rl": "imagined", "rr": "real"}
+    [row] = imitation_rows(tree, ImitationConfig(min_return=1.0))
+    assert row.token_ids == (1, 101, 3, 101)
+
+
+def test_an_environment_that_fails_leaves_the_reason_and_nothing_else() -> None:
+    tree = imagine(Teller(), Doors(breaks_at="rr"))
+    assert tree.error == "RuntimeError: the door is stuck"
+    assert not edges(tree) and tree.budget.claims == 0
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy trained on demonstrations of the doors."""
+    config = load_config(CONFIG, settings("http://nowhere"))
+    with Run.create(tmp_path_factory.mktemp("policy") / "run", config, resume=False) as run:
+        return warm_start(config, run, QuietProgress())
+
+
+def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Cost, list[Tree]]:
+    """Let a policy grow two trees in the model of ``teller``. Returns their cost and the trees."""
+    with served(teller) as url:
+        config = load_config(CONFIG, [*settings(url), *changes])
+        job = BatchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
+        return search_batch(job, lambda event: None), list(read_trees(folder, [job.name]))
+
+
+def test_a_slow_model_is_waited_for_however_short_a_step_may_be(policy: Path, tmp_path: Path) -> None:
+    """The steps of a batch are answered together, and each of them would exceed its limit."""
+
+    @dataclass
+    class Slow(Teller):
+        def answer(self, prompt: str) -> Answer:
+            time.sleep(0.05)
+            return super().answer(prompt)
+
+    _, trees = batch(Slow(), policy, tmp_path, "search.step_seconds=0.02", "world.verify_steps=0")
+    assert [tree.error for tree in trees] == ["", ""]
+    assert all(tree.budget.imagined_steps > 0 for tree in trees)
+
+
+def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_path: Path) -> None:
+    env = Doors()
+    real = search(EnvDynamics(env, max_steps=2), count=2)
+    imagined = search(Imagination(EnvDynamics(env, max_steps=2), teller_model(Teller(prize=optimist))), count=2)
+    seen, believed = (Searched(return_spread(trees[0]), accuracy(trees[0])) for trees in (real, imagined))
+    assert (seen.accuracy, believed.accuracy) == (0.25, 1.0)
+    with Run.create(tmp_path / "run", load_config(CONFIG), resume=False) as run:
+        for name, places, trees in (("collect-0", [0, 1], real), ("collect-1-imagined", [1, 2], imagined)):
+            write_trees(
+                run.trees, name, 0, (replace(tree, place=place) for tree, place in zip(trees, places, strict=True))
+            )
+        assert _searched_tasks(run, 1) == ({0: seen, 1: seen}, {0: seen, 1: seen})
+        assert _searched_tasks(run, 2) == ({0: seen, 1: seen}, {0: seen, 1: seen, 2: believed})
+
+
+@pytest.mark.parametrize("disturbances", ["[]", "['permuted tools']"])
+def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path, disturbances: str) -> None:
+    """The world model does not know the shield and would open the right door."""
+    shield = ["environment.shield.deny=['^r']", "world.verify_steps=0", "search.limits.simulations=9"]
+    _, trees = batch(Teller(), policy, tmp_path, *shield, f"environment.disturbances={disturbances}")
+    taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
+    assert {node.state.messages[-1].content for call, node in taken if call == "r"} == {
+        "Forbidden call: it matches '^r'"
+    }
+    assert all(node.invalid == (call == "r") for call, node in taken)
+
+
+def test_what_a_model_could_not_answer_is_a_figure_of_the_collection(policy: Path, tmp_path: Path) -> None:
+    class Babbler(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 7.0, terminated=True)  # an impossible reward
+
+    cost, trees = batch(Babbler(), policy, tmp_path, "world.verify_steps=0")
+    figures, asked = cost.metrics(1.0), sum(len(edges(tree)) for tree in trees)
+    assert figures["unreadable"] == asked > 0
+    assert sum(tree.budget.unreadable for tree in trees) == asked  # what a resumed collection counts
+
+
+def test_a_plan_in_a_world_model_of_other_options_is_refused(tmp_path: Path) -> None:
+    lake = ["environment.name=frozenlake", f"evaluate.world={tmp_path / 'run'}"]
+    config = load_config(CONFIG, [*lake, "environment.options={size=4}"])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        run.finish("world-1", {})
+    assert with_planning_world(config)[1] == run.checkpoints / "world-1"
+    other = load_config(CONFIG, [*lake, "environment.options={size=8,slippery=true}"])
+    with pytest.raises(
+        UserError,
+        match=r"with options \{'size': 4\}, not of 'frozenlake' with \{'size': 8, 'slippery': True\}: set env",
+    ):
+        with_planning_world(other)
+
+
+def test_a_limit_of_environment_steps_holds_in_imagination() -> None:
+    config = SearchConfig(limits=Limits(environment_steps=3), candidates=2)
+    assert imagine(Teller(), steps=0, config=config).budget.imagined_steps == 3
+
+
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0]), min_size=4, max_size=4), st.sets(st.sampled_from("lr")))
+def test_nothing_is_preferred_that_was_not_replayed(told: list[float], lies: set[str]) -> None:
+    """Whatever the model predicts of prizes and observations."""
+    prizes = dict(zip(ENDS, told, strict=True))
+    tree = imagine(Teller(prizes.__getitem__, lambda taken: "a dragon" if taken in lies else seen(taken)))
+    real = {taken: edge for taken, edge in edges(tree).items() if origins(tree)[taken] == "real"}
+    tokens = {(100 if taken[-1] == "l" else 101, len(taken)) for taken in real}
+    for pair in preference_pairs(tree, PAIRS):
+        assert (pair.chosen.token_ids[0], len(pair.context_ids) // 2 + 1) in tokens
+    for taken, edge in real.items():
+        assert edge.value in {PRIZES[end] for end in ENDS if end.startswith(taken)}
+    for taken, edge in edges(tree).items():
+        if taken not in real:
+            beside = [other.value for name, other in real.items() if name[:-1] == taken[:-1] and name != taken]
+            assert beside and edge.value < max(beside)
+    scored = advantages([tree], AdvantageConfig())
+    assert all(id(edge) in map(id, real.values()) for edge in edges(tree).values() if scored.get(id(edge), 0.0) > 0)
+    finished = list(finished_paths(tree))
+    if finished:  # the choice of imitation and of pairs of whole paths
+        best = max(finished, key=lambda path: (path_return(path), -len(path)))
+        assert all(id(edge) in map(id, real.values()) for edge in best)
+
+
+def test_an_audit_catches_an_optimist() -> None:
+    """A model that predicts success everywhere is allowed a share of 0."""
+    held_out = [one for tree in search(EnvDynamics(Doors(), max_steps=2), count=30) for one in transitions(tree)]
+    flattered = asyncio.run(audit(teller_model(Teller(prize=optimist)), held_out, horizon=2))
+    assert flattered.optimism == pytest.approx(1 - sum(PRIZES.values()) / 4)
+    assert flattered.wrong_episodes == 0.75
+    assert flattered.lambda_cap == 0.0
+    honest = asyncio.run(audit(teller_model(Teller()), held_out, horizon=2))
+    assert (honest.optimism, honest.wrong_episodes) == (0.0, 0.0)
+    assert honest.lambda_cap == 1.0
+
+
+def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> None:
+    """Its trees do no harm even without an audit."""
+    tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
+    assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
+    assert accuracy(tree) == 0.0
+    assert not list(preference_pairs(tree, PAIRS))
+    assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
+    assert not list(imitation_rows(tree, ImitationConfig()))
+    assert not any(advantage > 0 for advantage in advantages([tree], AdvantageConfig()).values())
+
+
+def test_the_stores_variations_ask_more_of_the_same_product_and_no_more_than_it_has() -> None:
+    env = ShopEnv(ShopOptions(products=300, difficulty=2))
+    others = [*env.tasks("validation", 60), *env.tasks("test", 60)]
+    kept_apart = {needs(env.key_of(task)) for task in others}
+    made = 0
+    for task in env.tasks("train", 60):
+        goal = env.key_of(task)
+        product = env.catalogue.products[goal.product_id]
+        found = env.variations(task, random.Random(3))
+        assert found == env.variations(task, random.Random(3))
+        assert len({one.id for one in found} | {task.id}) == len(found) + 1
+        for harder in map(env.key_of, found):
+            made += 1
+            assert set(harder.attributes) >= set(goal.attributes) and set(harder.options) >= set(goal.options)
+            assert needs(harder) != needs(goal) and harder.price_limit <= goal.price_limit
+            chosen = [(product.group_of(value) or "", value) for value in harder.options]
+            assert purchase_reward(product, chosen, harder) == 1.0
+            assert needs(harder) not in kept_apart
+    assert made > 20
+
+
+def needs(goal: Goal) -> object:
+    return goal.type, frozenset(goal.attributes), frozenset(goal.options), goal.price_limit
+
+
+@pytest.mark.slow
+def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
+    stages = Run.open(run).stages()
+    assert stages["audit-1"]["lambda_cap"] > 0.5 == stages["audit-1"]["imagined"]
+    # The first world model's demonstrations are reused by the second.
+    assert stages["world-1"]["demonstrated_steps"] > 0 == stages["world-2"]["demonstrated_steps"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    for number, row in enumerate(rows, start=1):
+        imagined, real = stages[f"collect-{number}-imagined"], stages[f"collect-{number}"]
+        assert imagined["tasks"] == real["tasks"] == 3  # two of the round's eight tasks are variations
+        assert imagined["imagined_steps"] > 0 == real["imagined_steps"]
+        assert imagined["environment_steps"] <= 3 * 2  # a replay of the two steps of each winner
+        assert imagined["claims"] == imagined["claims_kept"] > 0
+        assert (row["imagined"], row["cr"]) == (0.5, 1.0)
+        for kind, name in (("", f"collect-{number}"), ("imagined/", f"collect-{number}-imagined")):
+            told = tree_figures(read_trees(run / "trees", [name]))
+            assert {figure: row[f"{kind}{figure}"] for figure in told} == told
+    assert rows[1]["imagined_steps"] == sum(stages[f"collect-{number}-imagined"]["imagined_steps"] for number in (1, 2))
+    assert json.loads((run / "fidelity.json").read_text())["cr"] == 1.0
+
+
+@pytest.mark.slow
+def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
+    def places(name: str) -> list[int]:
+        return [row.place for row in tree_rows(run / "trees", name) if row.place is not None]
+
+    searched = [*places("collect-1"), *places("collect-1-imagined")]
+    assert len(set(searched)) == len(searched)
+    assert places("collect-0") == list(range(40))
+    assert min(set(searched) - set(range(40))) == 40
+
+
+@pytest.mark.slow
+def test_variations_that_are_harder_yet_solvable_are_learned_from(run: Path) -> None:
+    facts = Run.open(run).facts("collect-1-varied")
+    trees = list(read_trees(run / "trees", ["collect-1-varied"]))
+    assert facts["variations"] == 2 and facts["kept"] == len(trees) > 0
+    for tree in trees:
+        assert tree.task.prompt.endswith("in the dark")
+        assert 0 < accuracy(tree) < 0.5
+    assert len(list(read_trees(run / "trees", ["vary-1"]))) == 2
+    assert all(tree.task.id.startswith(f"{base}.") for tree, base in zip(trees, facts["bases"], strict=True))
+    dark = {one.task_id for one in experiences(Run.open(run)) if "in the dark" in one.history[0].content}
+    assert dark and not any("." in name for name in dark), "a world model learns or is spared them with their tasks"
+
+
+@pytest.mark.slow
+def test_a_killed_batch_of_imagination_is_searched_again_and_what_is_on_disk_is_kept(run: Path, server: str) -> None:
+    stages = json.loads((run / "stages.json").read_text())
+    names = list(stages)
+    kept = names[: names.index("collect-2-imagined")]
+    (run / "stages.json").write_text(json.dumps({name: stages[name] for name in kept}))
+    first, second = shards(run / "trees", "collect-2-imagined")
+    before, written = digest(read_as(dict, run / "trees")), first.stat().st_mtime_ns
+    second.unlink()
+    done = treeagent("train", "--out", run, "--resume", "--trust")
+    assert done.returncode == 0, done.stderr
+    assert first.stat().st_mtime_ns == written
+    assert digest(read_as(dict, run / "trees")) == before
+    again = Run.open(run).facts("collect-2-imagined")
+    assert again["claims"] == stages["collect-2-imagined"]["claims"]
+
+
+@pytest.mark.slow
+def test_who_tolerates_fewer_wrong_labels_imagines_less(run: Path, server: str) -> None:
+    finished = Run.open(run)
+    strict = replace(finished.config, world=replace(finished.config.world, noise=0.001))
+    found = audit_world(strict, finished, finished.checkpoints / "world-1")
+    allowed = lambda_cap(found.wrong_episodes, found.episodes, noise=0.001)
+    assert 0 < found.lambda_cap == allowed < finished.stages()["audit-1"]["lambda_cap"]
+
+
+@pytest.mark.slow
+def test_the_last_rounds_model_can_be_audited_again(run: Path) -> None:
+    shutil.copytree(run, copy := run.with_name("copy"))
+    done = treeagent("world", "eval", copy, "--json", "--trust")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reward_accuracy"] == found["cr"] == 1.0 and found["bound"]["reward"] == 0.0
+
+
+@pytest.mark.slow
+def test_a_model_that_flatters_gets_no_share_and_the_trees_are_real(tmp_path: Path) -> None:
+    with served(Teller(prize=optimist)) as url:
+        done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings(url), "adapt.rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert "its audit allows 0%" in done.stderr.replace("\n", " ")
+    stages = Run.open(tmp_path / "run").stages()
+    assert stages["audit-1"]["imagined"] == stages["audit-1"]["lambda_cap"] == 0.0
+    assert stages["audit-1"]["optimism"] > 0.3
+    assert stages["collect-1"]["tasks"] == 6 and "collect-1-imagined" not in stages

@@ -1,0 +1,147 @@
+"""The number format, workers and threads that suit a model on a machine."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from treeagent.agent.checkpoint import count_weights
+from treeagent.config import RunConfig, load_config
+from treeagent.pipeline.machine import fit_to_machine, training_threads
+from treeagent.pipeline.processes import run_jobs
+
+WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
+"""Tied embeddings, two layers (attention, MLP, two norms), and the final norm."""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A checkpoint with a configuration but without weights, which must not be read here."""
+    LlamaConfig(
+        vocab_size=70_000,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        tie_word_embeddings=True,
+        dtype="float32",
+    ).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    cores, gib, flags = request.param
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib << 30))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(flags, True))
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_updates_compute_in_bfloat16_where_the_gpu_does(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X1")
+    config, told = fit_to_machine(load_config(None, ["policy.device_map=cuda"]))
+    precision = "bfloat16" if supported else "float32"
+    assert config.training.precision == precision and "NVIDIA X1" in told and precision in told
+    config, told = fit_to_machine(load_config(None, ["policy.device_map=cuda", "training.precision=bfloat16"]))
+    assert config.training.precision == "bfloat16" and not told
+    assert fit_to_machine(RunConfig())[0].training.precision == "auto"
+
+
+def test_weights_are_counted_from_the_configuration_alone(large: Path) -> None:
+    assert count_weights(large) == (WEIGHTS, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "chosen"),
+    [
+        ((2, 24, ["avx512_bf16"]), [], (2, 1, "auto")),
+        ((2, 24, ["amx_bf16"]), [], (2, 1, "bfloat16")),
+        ((2, 24, ["avx512_f"]), [], (2, 1, "auto")),
+        ((64, 256, []), [], (8, 8, "auto")),
+        ((64, 5, []), [], (1, 16, "auto")),  # 0.14 GiB of weights, 1 of cache and 1.5 of its own: two do not fit
+        ((64, 6, []), [], (2, 16, "auto")),
+        ((8, 24, []), ["workers=2"], (2, 4, "auto")),
+        ((8, 24, []), ["threads=1"], (8, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32")),
+        ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
+        ((8, 24, ["amx_bf16"]), ["engine=ray"], (2, 1, "auto")),
+    ],
+    indirect=["machine"],
+)
+def test_a_large_model_gets_cores_and_number_format_of_the_machine(
+    machine: None, large: Path, settings: list[str], chosen: tuple[int, int, str]
+) -> None:
+    config, told = fit_to_machine(
+        load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings])
+    )
+    assert (config.workers, config.threads, config.policy.dtype) == chosen
+    assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
+
+
+@pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ([], 8),
+        (["workers=2", "threads=3"], 6),
+        (["workers=20", "threads=1"], 16),
+        (["workers=1", "threads=20"], 20),
+        (["workers=2", "engine=ray"], 1),
+        (["workers=2", "policy.device_map=cuda"], 1),
+    ],
+)
+def test_an_update_alone_takes_the_threads_of_idle_workers(
+    machine: None, large: Path, settings: list[str], threads: int
+) -> None:
+    config, _ = fit_to_machine(load_config(None, [f"policy.model={large}", *settings]))
+    assert training_threads(config, large) == threads
+
+
+@pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
+def test_an_update_of_a_small_model_takes_the_threads_of_one_worker(machine: None, tmp_path: Path) -> None:
+    LlamaConfig(vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=1).save_pretrained(tmp_path)
+    config, _ = fit_to_machine(RunConfig(), tmp_path)
+    assert (config.workers, training_threads(config, tmp_path)) == (8, 1)
+
+
+@pytest.mark.parametrize("machine", [(4, 24, [])], indirect=True)
+def test_a_limit_of_threads_a_process_limits_no_workers(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example by OMP_NUM_THREADS=1, which torch reads on import."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    config, _ = fit_to_machine(RunConfig())
+    assert (config.workers, config.threads) == (4, 1)
+
+
+@pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
+def test_a_model_from_scratch_keeps_one_thread_and_its_own_format(machine: None) -> None:
+    config, told = fit_to_machine(RunConfig())
+    assert (config.workers, config.threads, config.policy.dtype, told) == (2, 1, "auto", "")
+
+
+@pytest.mark.parametrize("machine", [(2, 24, ["amx_bf16"])], indirect=True)
+def test_a_resumed_run_keeps_the_number_formats_that_it_began_with(machine: None, large: Path) -> None:
+    new, _ = fit_to_machine(RunConfig(), large)
+    assert (new.policy.dtype, new.training.precision) == ("bfloat16", "bfloat16")
+    resumed, _ = fit_to_machine(RunConfig(), large, begun=RunConfig())
+    assert (resumed.policy.dtype, resumed.training.precision) == ("auto", "auto")
+    chosen, _ = fit_to_machine(load_config(None, ["training.precision=float32"]), large)
+    assert (chosen.policy.dtype, chosen.training.precision) == ("bfloat16", "float32")
+
+
+def threads(job: int, emit: object) -> int:
+    return torch.get_num_threads()
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_job_has_the_threads_of_the_settings(workers: int) -> None:
+    before = torch.get_num_threads()
+    assert [had for _, had in run_jobs(threads, [1, 2], RunConfig(workers=workers, threads=3))] == [3, 3]
+    assert torch.get_num_threads() == before

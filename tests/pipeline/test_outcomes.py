@@ -1,0 +1,233 @@
+"""An interrupted evaluation resumes after its finished batches, and ends like one that was never interrupted."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.value_head import ValueHead
+from treeagent.cli.app import app
+from treeagent.config import RunConfig, load_config
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.progress import Advance, Stage
+from treeagent.pipeline.report.episodes import is_solved, steps
+from treeagent.search.record import from_record
+from treeagent.store import digest, read_as, shard_names, shards
+
+SETTINGS = [
+    "environment.options={products=200,difficulty=1}",
+    "environment.max_steps=2",
+    "policy.max_new_tokens=4",
+    "search={limits={simulations=2},candidates=2,prune_invalid=false}",
+    "collect.batch=2",
+    "evaluate.tasks=7",
+    'evaluate.modes=["greedy","mcts"]',
+    "workers=1",
+]
+WAVES = 4
+"""Batches per row. The last batch has one task."""
+
+
+@dataclass
+class Watcher:
+    """Counts the batches that are played, and interrupts the run after ``stop_after`` of them."""
+
+    stop_after: int = 1 << 30
+    played: list[str] = field(default_factory=list[str])
+    done: int = 0
+    total: int = 0
+
+    def plan(self, stages: Sequence[Stage]) -> None: ...
+
+    def warn(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        self.total = total
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            self.done += count
+            if fields:
+                self.played.append(fields[""])
+                if len(self.played) == self.stop_after:
+                    raise KeyboardInterrupt
+
+        yield advance
+
+
+def checkpoint(folder: Path, context: int) -> Path:
+    shape = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=context)
+    tokenizer = train_tokenizer(["search[red shirt]", "click[1]"], shape)
+    save_checkpoint(Checkpoint(random_model(tokenizer, shape, 0), tokenizer, ValueHead(shape.width)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("checkpoints") / "toy", 512)
+
+
+@pytest.fixture(scope="module")
+def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    measured(folder, toy, Watcher(), load_config(None, SETTINGS))
+    return folder
+
+
+def measured(folder: Path, checkpoint: Path, watcher: Watcher, config: RunConfig) -> None:
+    with Run.create(folder, config, resume=True) as run:
+        evaluate(config, run, watcher, [(checkpoint, mode) for mode in config.evaluate.modes])
+
+
+def interrupted(folder: Path, checkpoint: Path, after: int) -> None:
+    watcher = Watcher(after)
+    with pytest.raises(KeyboardInterrupt):
+        measured(folder, checkpoint, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == after
+
+
+def ended(folder: Path) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """The rows, a hash over all trees, and a hash over the episodes of each row."""
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in Run.open(folder).result_rows()]
+    played = [digest(read_as(dict, folder / "episodes", name)) for name in shard_names(folder / "episodes")]
+    return rows, digest(read_as(dict, folder / "trees")), played
+
+
+@pytest.mark.parametrize("after", [(1,), (2, 1, 3), (4,), (5, 2), (8,)])
+def test_an_interrupted_evaluation_plays_no_batch_twice(
+    toy: Path, whole: Path, tmp_path: Path, after: tuple[int, ...]
+) -> None:
+    """A search has four batches, then greedy play has four. Some interruptions come with the last batch of a row, or of
+    all."""
+    for count in after:
+        interrupted(tmp_path / "run", toy, count)
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == 2 * WAVES - sum(after)
+    assert watcher.done == watcher.total
+    assert ended(tmp_path / "run") == ended(whole)
+    assert not (tmp_path / "run" / "outcomes").exists()
+
+
+def test_every_episode_is_kept_greedy_ones_too(whole: Path) -> None:
+    run = Run.open(whole)
+    assert shard_names(run.episodes) == ["evaluate-toy-greedy", "evaluate-toy-mcts"]
+    for row, name in zip(run.result_rows(), shard_names(run.episodes), strict=True):
+        episodes = list(read_as(from_record, run.episodes, name))
+        assert len({episode.task.id for episode in episodes}) == len(episodes) == row["tasks"]
+        assert sum(len(steps(episode)) for episode in episodes) == row["steps"] * row["tasks"]
+        assert sum(is_solved(episode) for episode in episodes) == row["success"] * row["tasks"]
+        assert all(edge.action.token_ids for episode in episodes for edge in steps(episode))
+    result = CliRunner().invoke(app, ["show", str(whole), "--episodes", "failed"])
+    assert result.exit_code == 0 and result.output.count("7 of 7 episodes failed") == 2
+    assert "there is no line that starts with 'Action:'" in result.output
+    for other in (["--digest"], ["--graph", "tree.dot"]):
+        assert CliRunner().invoke(app, ["show", str(whole), "--episodes", "all", *other]).exit_code == 2
+
+
+def test_every_seed_can_have_test_tasks_of_its_own(toy: Path, whole: Path, tmp_path: Path) -> None:
+    """The last three of seven tasks, played alone, are the same tasks and end as they did among the seven."""
+    own = load_config(None, [*SETTINGS, "evaluate.tasks=3", "evaluate.first_task=4"])
+    measured(tmp_path / "run", toy, Watcher(), own)
+    ids, all_ids = (
+        [record["task"]["id"] for record in read_as(dict, run / "trees")] for run in (tmp_path / "run", whole)
+    )
+    assert len(ids) == 3 and ids == all_ids[4:]
+    for row, among in zip(Run.open(tmp_path / "run").result_rows(), Run.open(whole).result_rows(), strict=True):
+        assert row["solved"] == among["solved"][4:] and len(among["solved"]) == row["tasks"] + 4
+
+
+@pytest.mark.parametrize(("environment", "betrays"), [("shop", False), ("treeagent.envs.example:Example", True)])
+def test_a_search_whose_success_an_end_betrays_says_so(
+    toy: Path, tmp_path: Path, environment: str, betrays: bool
+) -> None:
+    options = [] if environment == "shop" else ["environment.options={}"]
+    config = load_config(None, [*SETTINGS, f"environment.name={environment}", *options, "evaluate.tasks=1"])
+    measured(tmp_path / "run", toy, Watcher(), config)
+    rows = {row["mode"]: row for row in Run.open(tmp_path / "run").result_rows()}
+    assert rows["mcts"].get("pass_at_n", False) is betrays
+    assert "pass_at_n" not in rows["greedy"]
+    assert (rows["mcts"]["found"], "found" in rows["greedy"]) == (0.0, False)
+
+
+def cut_short(run: Path) -> None:
+    [path] = (run / "outcomes").glob("*-00001.json")
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def no_object(run: Path) -> None:
+    for path in (run / "outcomes").iterdir():
+        path.write_bytes(b"[]")
+
+
+def without_trees(run: Path) -> None:
+    shards(run / "trees")[2].unlink()
+
+
+def without_episodes(run: Path) -> None:
+    shards(run / "episodes")[1].unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"), [(cut_short, 1), (no_object, 3), (without_trees, 1), (without_episodes, 1)]
+)
+def test_a_damaged_batch_is_played_again(
+    toy: Path, whole: Path, tmp_path: Path, damage: Callable[[Path], None], again: int
+) -> None:
+    interrupted(tmp_path / "run", toy, 3)
+    damage(tmp_path / "run")
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert len(watcher.played) == 2 * WAVES - 3 + again
+    assert ended(tmp_path / "run") == ended(whole)
+
+
+def test_what_a_kill_left_of_a_finished_row_is_removed(toy: Path, whole: Path, tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", toy, 3)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "run" / "outcomes").iterdir()}
+    assert sorted(kept) == [f"evaluate-toy-mcts-{index:05d}.json" for index in range(3)]
+    measured(tmp_path / "run", toy, Watcher(), load_config(None, SETTINGS))
+    for name, content in (kept | {".evaluate-toy-mcts-00003.json.99.tmp": b"{"}).items():
+        (tmp_path / "run" / "outcomes").mkdir(exist_ok=True)
+        (tmp_path / "run" / "outcomes" / name).write_bytes(content)
+    watcher = Watcher()
+    measured(tmp_path / "run", toy, watcher, load_config(None, SETTINGS))
+    assert watcher.played == [] and not (tmp_path / "run" / "outcomes").exists()
+    assert ended(tmp_path / "run") == ended(whole)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "mcts"])
+def test_a_policy_that_never_acted_is_not_measured(tmp_path: Path, mode: str) -> None:
+    """The model's context is too short for any task's opening, so every episode fails before its first step."""
+    out, small = tmp_path / "run", checkpoint(tmp_path / "small", 8)
+    settings = [*SETTINGS, "evaluate.tasks=3", f'evaluate.modes=["{mode}"]']
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["eval", str(small), "--out", str(out), *settings])
+        assert result.exit_code == 2, result.output
+        told = result.stderr.strip().splitlines()[-1]
+        assert told.startswith(f"all 3 episodes of small in mode {mode} failed before their first step")
+        assert "the model's context holds 8" in told and told.endswith("continue with --resume")
+        assert Run.open(out).stages() == {}
+        assert not any((out / name).exists() for name in ("results.json", "outcomes"))
+
+
+def test_a_batch_of_which_no_episode_began_belongs_to_the_finished_row(toy: Path, tmp_path: Path) -> None:
+    doors = ["environment.name=toy_doors:StuckDoors", "environment.options={}", 'evaluate.modes=["greedy"]']
+    config = load_config(None, [*SETTINGS, *doors])
+    for batches in (WAVES, 0):
+        watcher = Watcher()
+        measured(tmp_path / "run", toy, watcher, config)
+        assert len(watcher.played) == batches
+    run = Run.open(tmp_path / "run")
+    assert [row["errors"] for row in run.result_rows()] == [2]
+    assert len(list(read_as(from_record, run.episodes))) == 7

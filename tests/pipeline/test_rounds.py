@@ -1,0 +1,362 @@
+"""Search-and-adapt: the choice of the next tasks, by hand, and small runs of the whole loop."""
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import CONFIG, treeagent
+from toy_doors import BothDoors, Doors
+
+from treeagent.config import RunConfig, load_config
+from treeagent.envs import EnvDynamics
+from treeagent.loop import train
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.index import tree_rows
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.rounds import (
+    RoundHistory,
+    Searched,
+    _search_variations,
+    _searched_tasks,
+    begin,
+    choose_tasks,
+    choose_variants,
+    finish_round,
+    is_worth_learning,
+    names_to_learn_from,
+    part,
+    search_round,
+    update_round,
+)
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.record import to_record
+from treeagent.store import digest, read_as, shard_names, shards, write_shard
+from treeagent.types import UserError
+
+SMALL = [
+    "warm_start.episodes=300",
+    "warm_start.training.max_steps=40",
+    "collect.tasks=8",
+    "update.validation_tasks=4",
+    "evaluate.tasks=4",
+]
+
+
+def test_the_first_round_takes_the_first_tasks() -> None:
+    assert choose_tasks({}, 4, 0.5) == ([0, 1, 2, 3], [])
+
+
+def test_tasks_of_widest_spread_are_searched_again() -> None:
+    searched = {
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 0.0),  # all paths had the same return: nothing to learn
+        3: Searched(0.4, 0.0),
+    }
+    assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1, 3])
+    assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1])
+    assert choose_tasks(searched, 4, 0.0) == ([4, 5, 6, 7], [])
+    assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1, 3])  # at most the tasks with a spread
+
+
+def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
+    searched = {
+        0: Searched(0.1, 0.9),
+        1: Searched(0.5, 0.5),
+        2: Searched(0.0, 1.0),  # nothing to learn from it
+        3: Searched(0.4, 0.0),  # unsolved: no variation can be solved less often
+        4: Searched(0.3, 0.2),
+    }
+    variants = {0: [0, 2], 1: [0, 1, 2], 2: [0], 3: [0], 4: []}
+    assert choose_variants(searched, variants, 9, turn=1) == [(1, 1), (0, 2)]
+    assert choose_variants(searched, variants, 1, turn=2) == [(1, 2)]
+    assert choose_variants(searched, variants, 0, turn=1) == []
+
+
+def test_a_variation_is_worth_learning_if_it_is_harder_yet_solvable() -> None:
+    assert is_worth_learning(0.5, 0.25)
+    assert not is_worth_learning(0.5, 0.0)
+    assert not is_worth_learning(0.5, 0.5)
+
+
+def test_a_share_of_tasks_is_what_it_says_in_decimals() -> None:
+    assert [part(share, 100) for share in (0.29, 0.57, 0.07, 0.0, 1.0)] == [29, 57, 7, 0, 100]
+    assert (part(0.5, 3), part(0.99, 1)) == (1, 0)  # no more than the share
+
+
+def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Path) -> None:
+    tasks = Doors().tasks("train", 2)
+    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    trees = asyncio.run(search.run(tasks, [0, 1]))
+    config = load_config(CONFIG, ["environment.name=toy_doors:Doors", "environment.options={}"])
+    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: below 0.9, but not below 0.2
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
+        begun.finish("vary-1", {"batches": 1})
+        for _ in range(2):
+            _search_variations(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
+            [shard] = shards(begun.trees, "collect-1-varied")
+            assert [record["task"]["id"] for record in read_as(dict, begun.trees, "collect-1-varied")] == [tasks[0].id]
+            shard.unlink()
+
+
+def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) -> None:
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        begun.finish("warm_start", {})
+        with pytest.raises(UserError, match="leave the checkpoint out"):
+            begin(config, begun, QuietProgress(), tmp_path / "other")
+        assert begun.recorded_checkpoint("start") is None
+
+
+def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one method, a jump for the other
+            for step in range(1, steps + 1):
+                begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
+        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, RoundHistory(tmp_path))
+        assert begun.facts("alarms-1")["alarms"] == []
+
+
+@pytest.mark.parametrize(
+    ("explained", "warned"),
+    [
+        ([0.0, 0.0, 0.2], [False, True, False]),
+        ([0.0, 0.2, 0.0], [False, False, False]),
+        ([0.0, None, 0.0], [False, False, True]),  # the second round learns nothing and keeps the first round's policy
+    ],
+)
+def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
+    tmp_path: Path, explained: list[float | None], warned: list[bool]
+) -> None:
+    config, history = load_config(CONFIG), RoundHistory(tmp_path)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        policy = begun.checkpoints / "warm"
+        for number, found in enumerate(explained, 1):
+            if found is not None:
+                policy = begun.checkpoints / f"round-{number}-grpo"
+                begun.finish(policy.name, {"value": {"explained_variance": found}})
+            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
+            raised = begun.facts(f"alarms-{number}")["alarms"]
+            assert any("value head" in sentence for sentence in raised) == warned[number - 1]
+
+
+def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path) -> None:
+    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    trees = asyncio.run(search.run(Doors().tasks("train", 2), [0, 1]))
+    config, history = load_config(CONFIG), RoundHistory(tmp_path)
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        policy, raised = begun.checkpoints / "warm", list[list[str]]()
+        for number, success in enumerate((0.25, 0.75, None, 0.5), 1):
+            write_shard(begun.trees, f"collect-{number}", 0, map(to_record, trees))
+            if success is not None:
+                policy = begun.checkpoints / f"round-{number}-grpo"
+                begun.finish(policy.name, {"update": {"best_validation": success}})
+            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
+            raised.append([each for each in begun.facts(f"alarms-{number}")["alarms"] if "plateau" in each])
+        assert [bool(sentences) for sentences in raised] == [False, False, False, True]
+        assert history.best == begun.checkpoints / "round-2-grpo"
+        logged = [row.get("validation") for row in begun.metrics() if row["stage"] == "adapt"]
+        assert logged == [0.25, 0.75, None, 0.5]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", 'adapt.methods=["dpo", "grpo"]', "update.keep_trees=0.75"]
+    done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
+    assert shard_names(run / "trees")[:2] == ["collect-1", "collect-2"]
+    rows = [row for row in Run.open(run).metrics() if row["stage"] == "adapt"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[1]["environment_steps"] > rows[0]["environment_steps"] > 0
+    assert {"success", "reward_std", "entropy", "invalid", "repetition", "validation"} <= set(rows[0])
+    for number in (1, 2):
+        for method in ("dpo", "grpo"):
+            assert (run / "checkpoints" / f"round-{number}-{method}" / "config.json").is_file()
+
+
+def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
+    opened = Run.open(run)
+    new, again = choose_tasks(_searched_tasks(opened, 2)[1], 8, opened.config.adapt.curriculum)
+    first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
+    assert first == set(range(8)) and second == {*new, *again}
+
+
+def test_a_round_learns_from_its_own_trees_and_from_those_of_earlier_rounds_by_replay(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        for name in ("collect-1", "collect-2", "collect-2-imagined", "collect-3", "collect-4"):
+            run.finish(name, {})
+        for replay, names in (
+            (0, ["collect-3"]),
+            (1, ["collect-3", "collect-2", "collect-2-imagined"]),
+            (9, ["collect-3", "collect-2", "collect-2-imagined", "collect-1"]),
+        ):
+            config = replace(run.config, adapt=replace(run.config.adapt, replay=replay))
+            assert names_to_learn_from(config, run, 3) == names
+
+
+def test_the_first_and_the_best_policy_are_compared_in_every_mode(run: Path) -> None:
+    rows = json.loads((run / "results.json").read_text())
+    best = Run.open(run).facts("adapt")["best"]
+    measured = [(row["policy"], row["mode"]) for row in rows]
+    for mode in ("greedy", "best_of_n", "mcts"):
+        assert ("warm", mode) in measured and (best, mode) in measured
+    assert {policy for policy, mode in measured if mode == "greedy"} == {"warm", "round-1-grpo", "round-2-grpo"}
+
+
+def test_a_finished_loop_resumes_to_the_same_table(run: Path) -> None:
+    before = (run / "results.json").read_bytes()
+    done = treeagent("train", "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_own(run: Path, tmp_path: Path) -> None:
+    command: list[str | Path] = ["--out", tmp_path / "dpo", "--trees", run, "update.dpo.max_steps=2"]
+    updated = treeagent("update", "dpo", run / "checkpoints" / "warm", *command)
+    assert updated.returncode == 0, updated.stderr
+    assert Run.open(tmp_path / "dpo").facts("dpo")["update"]["steps"] == 2
+    assert Run.open(tmp_path / "dpo").config.collect == Run.open(run).config.collect
+    other = treeagent("update", "dpo", run / "checkpoints" / "round-1-dpo", *command)
+    assert other.returncode == 2
+    assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
+
+
+def test_trees_of_an_older_version_are_not_taken_for_none(run: Path, tmp_path: Path) -> None:
+    older = Run.create(tmp_path / "older", Run.open(run).config, resume=False)
+    records = [{key: value for key, value in each.items() if key != "place"} for each in read_as(dict, run / "trees")]
+    write_shard(older.trees, "collect-1", 0, records)
+    with older, pytest.raises(RunError):
+        _searched_tasks(older, 2)
+
+
+def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
+    before = digest(read_as(dict, run / "trees"))
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shards(copy / "trees", "collect-2")[0].unlink()
+    assert treeagent("train", "--out", copy, "--resume").returncode == 0
+    assert digest(read_as(dict, copy / "trees")) == before
+
+
+def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", out, "workers=1", *SMALL,
+        "adapt.rounds=1", 'adapt.methods=["dpo"]', "update.pairs.min_margin=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    why = "round 1 learns nothing by dpo: "
+    assert done.stderr.count(why) == 2, "at once, and after the results"
+    assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
+    assert [sentence.startswith(why) for sentence in Run.open(out).alarms()].count(True) == 1
+    assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
+
+
+def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> None:
+    """The update remains undone, and the run resumes with it once the file is fixed."""
+    config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
+    with Run.create(tmp_path / "run", config, resume=False) as begun:
+        with pytest.raises(UserError, match=r"nowhere\.yaml"):
+            update_round(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
+        assert not begun.stages()
+
+
+LAGGING = [
+    "adapt.lag=1", 'adapt.methods=["grpo"]', "adapt.replay=0", "workers=1", "collect.tasks=4",
+    "update.validation_tasks=2", "update.grpo.max_steps=1", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, tmp_path: Path) -> None:
+    out, config = tmp_path / "run", load_config(CONFIG, LAGGING)
+    with Run.create(out, config, resume=False) as begun:
+        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
+    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2, 3)]
+    warm = str((run / "checkpoints" / "warm").resolve())
+    assert policies == [{warm}, {warm}, {"./checkpoints/round-1-grpo"}]
+    lagging = Run.open(out)
+    assert lagging.recorded_checkpoint("round-3-grpo") == out / "checkpoints" / "round-2-grpo"
+    assert [row["age"] for row in lagging.metrics() if row["stage"] == "adapt"] == [0.0, 1.0, 1.0]
+    assert list(lagging.stages()).index("collect-2") < list(lagging.stages()).index("alarms-1")
+    [fresh] = [row["logp_difference"] for row in lagging.metrics() if row["stage"] == "round-1-grpo" and "loss" in row]
+    assert fresh == pytest.approx(0, abs=1e-5)
+
+
+def test_batches_that_start_after_an_update_search_with_the_updated_policy(run: Path, tmp_path: Path) -> None:
+    out, warm = tmp_path / "run", run / "checkpoints" / "warm"
+    config = load_config(CONFIG, [*LAGGING, "adapt.refresh=true", "search.limits.simulations=6"])
+    with Run.create(out, config, resume=False) as begun:
+        search_round(config, begun, QuietProgress(), warm, 1, {})
+        updated = update_round(config, begun, QuietProgress(), warm, 1, ["collect-1"])
+        search_round(config, begun, QuietProgress(), warm, 2, {})  # begun with the policy from before the update
+    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2)]
+    assert updated.name == "round-1-grpo"
+    assert policies == [{str(warm.resolve())}, {"./checkpoints/round-1-grpo"}]
+
+
+@pytest.mark.slow
+def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wrong = ["update.processes=2", "update.accelerate_config=nowhere.yaml"]
+    config = load_config(CONFIG, [*LAGGING, *wrong])
+    with Run.create(out, config, resume=False) as begun, pytest.raises(UserError, match=r"nowhere\.yaml"):
+        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
+    assert {"collect-1", "collect-2"} <= set(Run.open(out).stages())
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (["adapt.methods=[]"], ["adapt", "methods"]),
+        (["adapt.rounds=0"], ["adapt.rounds", "0"]),
+        (["adapt.refresh=true"], ["refresh", "lag"]),
+        (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
+        (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
+        (["world.generator=remote"], ["world", "generator", "remote", "model"]),
+        (
+            ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
+            ["sql", "variations"],
+        ),
+        (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
+        (
+            ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
+            ["world.encoder.model", "/nowhere"],
+        ),
+        (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
+        (
+            ["adapt.imagined=0.5", "world.teacher.model=m", "world.teacher.url=http://127.0.0.1:9/v1"],
+            ["world.teacher.url"],
+        ),
+        (["world.encoder.kind=sentence-transformers"], ["world.encoder", "sentence-transformers", "model"]),
+        (["world.encoder.model=m"], ["world.encoder", "lexical", "model"]),
+    ],
+)
+def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], named: list[str]) -> None:
+    done = treeagent("train", "--config", CONFIG, "--out", tmp_path / "run", *settings)
+    assert done.returncode == 2
+    assert all(name in done.stderr for name in named), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_start_from_another_run_s_round_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Otherwise it would take over the evaluation of this run's own round, hours later."""
+    start = tmp_path / "old" / "checkpoints" / "round-3-grpo"
+    start.mkdir(parents=True)
+    config = load_config(CONFIG)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        first, again = begin(config, run, QuietProgress(), start), begin(config, run, QuietProgress(), None)
+        assert run.recorded_checkpoint("start") == start
+    assert first == again == run.checkpoints / "start-round-3-grpo"
+    assert first.resolve() == start

@@ -1,0 +1,232 @@
+"""Demonstrations in prompts: played on training tasks or read from a file, stored with trees, and refused with a
+reason."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_doors import Doors
+
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.policy import LLMPolicy
+from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import Demonstrator
+from treeagent.envs.calls import as_call
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.build import conversation, environment, load_actors, make_chat, shots
+from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.rows import TrainJob, refuse_foreign
+from treeagent.pipeline.shots import Shot, played_shots, read_shots
+from treeagent.search.record import from_record
+from treeagent.store import read_as
+from treeagent.types import Message, Split, Task, UserError
+
+SHOP = [
+    "environment.options={products=200,difficulty=1}",
+    "environment.max_steps=6",
+    "policy.max_new_tokens=4",
+    "search={limits={simulations=2},candidates=2,prune_invalid=false}",
+]
+SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=2048)
+TOKENIZER = train_tokenizer(["search[red shirt]", "click[1]"], SHAPE)
+
+
+def config(*settings: str) -> RunConfig:
+    return load_config(None, [*SHOP, *settings])
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_checkpoint(
+        Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path_factory.mktemp("checkpoints") / "base"
+    )
+
+
+def text(policy: LLMPolicy, *messages: Message) -> str:
+    return str(policy.chat.tokenizer.decode(list(policy.chat.prompt_ids(messages))))
+
+
+def test_shots_are_successes_on_training_tasks() -> None:
+    wanted = config("policy.shots=2")
+    found = shots(wanted)
+    assert len(found) == 2 and found == shots(wanted)
+    tasks = environment(wanted).tasks("train", 20)
+    assert all(any(task.prompt in shot.prompts[0] for task in tasks) for shot in found)
+    for shot in found:
+        assert len(shot.prompts) == len(shot.turns) > 1 and shot.turns[-1][1] == "click[buy now]"
+    assert shots(config()) == ()
+    assert shots(config("policy.shots=1")) == found[:1]
+
+
+@pytest.mark.parametrize("format", ["react", "json", "tools"])
+def test_each_turn_of_a_shot_is_written_in_the_policy_s_format(format: Format) -> None:
+    wanted = config("policy.shots=1", f"policy.format={format}")
+    [shot] = shots(wanted)
+    grammar, tools = make_grammar(format), environment(wanted).tools()
+    messages = shot.messages(grammar, tools)
+    assert [message.role for message in messages] == ["user", "assistant"] * len(shot.turns)
+    for message, turn in zip(messages[1::2], shot.turns, strict=True):
+        assert not isinstance(turn, str)
+        thought, said = turn
+        action = grammar.read(message.content)
+        assert (action.error, action.thought) == ("", thought)
+        assert action.call == (said if format == "react" else as_call(said, tools))
+
+
+class Blind(Doors):
+    """Its demonstrator takes the left door in all tasks except the third."""
+
+    def demonstrator(self, noise: float) -> Demonstrator:  # type: ignore[override]
+        return Blinking(self)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return super().tasks(split, max(min(count, 4 - start), 0), start)
+
+
+class Blinking:
+    def __init__(self, env: Doors) -> None:
+        self.env, self.turns = env, 0
+
+    def act(self, rng: object) -> tuple[str, str]:
+        self.turns += 1
+        return "", "r" if 5 <= self.turns <= 6 else "l"
+
+
+def test_failed_demonstrations_are_passed_over() -> None:
+    env = Blind()
+    [shot] = played_shots(env, env.tasks("train", 4), 1, max_steps=4, format="react", seed=0)
+    assert shot.turns == (("", "r"), ("", "r")) and "train prize 2" in shot.prompts[0]
+    with pytest.raises(UserError, match=r"policy.shots is 2, but .* solves only 1 of 4 training tasks within 4 steps"):
+        played_shots(env, env.tasks("train", 4), 2, max_steps=4, format="react", seed=0)
+
+
+class Mute(Doors):
+    def demonstrator(self, noise: float) -> None:  # type: ignore[override]
+        return None
+
+
+def test_an_environment_without_a_demonstrator_is_refused() -> None:
+    with pytest.raises(UserError, match=r"policy.shots is 3, but the environment has no demonstrator"):
+        played_shots(Mute(), [], 3, max_steps=4, format="react", seed=0)
+
+
+def lines(path: Path, *talks: object) -> Path:
+    path.write_text("\n".join(json.dumps(talk) for talk in talks) + "\n\n")
+    return path
+
+
+def talk(*texts: str, first: int = 0) -> dict[str, object]:
+    roles = ("user", "assistant")
+    return {
+        "messages": [{"role": roles[place % 2], "content": each} for place, each in enumerate(texts, start=first)],
+        "id": 7,
+    }
+
+
+def test_shots_of_a_file_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    file = lines(tmp_path / "shots.jsonl", talk("find a", "Action:  b", "c"), talk("d", "e", "f", "g"))
+    assert read_shots(file) == [Shot(("find a",), ("Action:  b",)), Shot(("d", "f"), ("e", "g"))]
+    wanted = config(f"policy.shots={file}")
+    chat, _ = conversation(TOKENIZER, wanted.policy, "", None, shots(wanted))
+    prompt = TOKENIZER.decode(list(chat.prompt_ids((Message("user", "go"),))))
+    said = "".join(f"<|user|>{user}<|end|><|assistant|>{agent}<|end|>" for user, agent in [("find a", "Action:  b")])
+    said += "<|user|>d<|end|><|assistant|>e<|end|><|user|>f<|end|><|assistant|>g<|end|>"
+    assert prompt == f"{said}<|user|>go<|end|><|assistant|>"
+
+
+def test_a_text_of_a_file_may_hold_unicode_line_separators(tmp_path: Path) -> None:
+    file = tmp_path / "shots.jsonl"
+    written = json.dumps(talk("a\u2028b", "c\x85d"), ensure_ascii=False)
+    file.write_bytes(f"\ufeff{written}\r\n".encode())  # with the byte order mark and line end of Windows
+    assert read_shots(file) == [Shot(("a\u2028b",), ("c\x85d",))]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "holds no demonstration"),
+        ("\n\n", "holds no demonstration"),
+        ("{", "line 1 of .* is no demonstration"),
+        ('{"messages": "x"}', "line 1 of .* is no demonstration"),
+        ('{"messages": []}', "the messages in line 1"),
+        ('{"messages": [{"role": "tool", "content": "x"}]}', "is no demonstration"),
+        ('{"messages": [{"role": "user", "content": 7}]}', "is no demonstration"),
+        (json.dumps(talk("a", "b")) + "\n" + json.dumps(talk("a", "b", first=1)), "line 2 .* by assistant, user"),
+        (json.dumps(talk("a")), "the messages in line 1 .* are by user"),
+        (b"\xff\xfe", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_demonstrations_is_refused(tmp_path: Path, content: object, reason: str) -> None:
+    file = tmp_path / "shots.jsonl"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else str(content).encode())
+    with pytest.raises(UserError, match=reason):
+        read_shots(file)
+
+
+def test_a_file_of_a_downloaded_run_is_not_read_unasked(tmp_path: Path) -> None:
+    settings = tmp_path / "config.toml"
+    settings.write_text('[policy]\nshots = "/etc/passwd"\n')
+    assert list(reaching_out(settings)) == [("policy.shots", "/etc/passwd")]
+    settings.write_text("[policy]\nshots = 3\n")
+    assert list(reaching_out(settings)) == []
+
+
+def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base: Path, tmp_path: Path) -> None:
+    wanted = config("policy.shots=2", "policy.instructions=Be brief.")
+    search_batch(BatchJob(wanted, base, "collect", 0, [0, 1], tmp_path), lambda event: None)
+    trees = list(read_as(from_record, tmp_path, "collect"))
+    checkpoint = Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER)
+    chat = make_chat(checkpoint, wanted)
+    for tree in trees:
+        assert tree.root.context_ids == chat.prompt_ids(tree.root.state.messages)
+        assert tree.root.context_ids[: len(chat.shared_ids())] == chat.shared_ids()
+        assert "click[buy now]" in TOKENIZER.decode(list(tree.root.context_ids))
+        assert len(tree.root.state.messages) == 1  # shots are not part of the conversation
+
+    def job(config: RunConfig) -> TrainJob:
+        return TrainJob(config, base, "rft", tmp_path, ("collect",), tmp_path / "rft")
+
+    refuse_foreign(trees[0], chat, job(wanted))
+    for other in ({"shots": 1}, {"instructions": "auto"}, {"instructions": "Be  brief."}):
+        told = replace(wanted, policy=replace(wanted.policy, **other))
+        with pytest.raises(UserError, match=r"policy\.shots"):
+            refuse_foreign(trees[0], make_chat(checkpoint, told), job(told))
+
+
+def test_a_policy_reads_what_is_shared_once_a_batch(base: Path) -> None:
+    wanted = config("policy.shots=2")
+    actors, whole = load_actors(base, wanted)
+    assert isinstance(whole, LLMPolicy) and isinstance(whole.generator, LocalGenerator)
+    env = environment(wanted)
+    dynamics = EnvDynamics(env, max_steps=2)
+    states = [asyncio.run(dynamics.reset(task)) for task in env.tasks("test", 5)]
+    before = whole.generator.usage.encoded_tokens
+    asyncio.run(actors.greedy.propose(states, 1, range(5)))
+    prompts = [len(whole.chat.prompt_ids(state.messages)) for state in states]
+    shared = len(whole.chat.shared_ids())
+    read = whole.generator.usage.encoded_tokens - before
+    assert shared > 200 and sum(prompts) - 4 * shared <= read < sum(prompts) - 3 * shared
+
+
+def test_a_model_from_scratch_is_told_nothing_by_default(base: Path) -> None:
+    _, whole = load_actors(base, config())
+    assert isinstance(whole, LLMPolicy) and isinstance(whole.generator, LocalGenerator)
+    assert whole.generator.shared == () and text(whole, Message("user", "go")) == "<|user|>go<|end|><|assistant|>"
+
+
+def test_shots_that_leave_no_room_are_refused_in_numbers(base: Path, tmp_path: Path) -> None:
+    long = lines(tmp_path / "shots.jsonl", talk("find a lamp " * 300, "search[lamp]"))
+    with pytest.raises(UserError, match=r"1 demonstrations take [\d,]+ tokens .* may have 2,044 .*holds 2,048") as told:
+        load_actors(base, config(f"policy.shots={long}"))
+    assert "lower policy.shots" in str(told.value)
+    with pytest.raises(UserError, match="may have 300"):
+        load_actors(base, config("policy.shots=3", "policy.context=drop", "policy.context_tokens=300"))

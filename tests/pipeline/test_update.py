@@ -1,0 +1,397 @@
+"""An update from stored trees: which trees it refuses, and how many processes it uses."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from command import CONFIG, treeagent
+from fail_in_second import fail_in_second
+from hand_trees import hand_tree
+from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerBase
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
+from treeagent.contrib.people.marks import FILE, Mark, append_mark, new_mark, state_hash
+from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, launch
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.build import make_chat
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.index import append, write_trees
+from treeagent.pipeline.metrics import Event
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign, training_rows
+from treeagent.pipeline.update import run_update, train_policy, update
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
+from treeagent.views.values import ValueTargetConfig, value_rows
+
+SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
+TASK = Task("shop-train-0", "Buy a red kettle.")
+
+
+def tokenizer(text: str) -> PreTrainedTokenizerBase:
+    return train_tokenizer([text], SCRATCH)
+
+
+def checkpoint(tokenizer: PreTrainedTokenizerBase) -> Checkpoint:
+    return Checkpoint(random_model(tokenizer, SCRATCH, 0), tokenizer)
+
+
+def searched(tokenizer: PreTrainedTokenizerBase) -> Tree:
+    """A tree of one action, in the tokens of a policy with this tokenizer."""
+    chat, messages = ChatFormat(tokenizer), (Message("user", TASK.prompt),)
+    root = Node(State(TASK, messages), context_ids=chat.prompt_ids(messages))
+    root.edges = [Edge(Action("go", "go", token_ids=chat.encode_action("go")), prior=1.0)]
+    return Tree(TASK, 0, root)
+
+
+def job(config: RunConfig, folder: Path) -> TrainJob:
+    return TrainJob(config, folder / "base", "grpo", folder / "trees", ("collect",), folder / "grpo")
+
+
+def test_trees_of_the_same_tokenizer_and_template_are_taken(tmp_path: Path) -> None:
+    own = tokenizer("Buy a red kettle. " * 20)
+    refuse_foreign(searched(own), ChatFormat(own), job(RunConfig(), tmp_path))
+
+
+def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> None:
+    tree = searched(tokenizer("Buy a red kettle. " * 20))
+    with pytest.raises(UserError, match=r"writes task shop-train-0 in .*trees in other tokens"):
+        refuse_foreign(tree, ChatFormat(tokenizer("nothing of the kind")), job(RunConfig(), tmp_path))
+    other = tokenizer("Buy a red kettle. " * 20)
+    other.chat_template = str(other.chat_template).replace("<|assistant|>", "<|assistant|> ")
+    with pytest.raises(UserError, match="tokenizer or chat template of"):
+        refuse_foreign(tree, ChatFormat(other), job(RunConfig(), tmp_path))
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end: str) -> None:
+    own = tokenizer("Buy a red kettle. " * 20)
+    tree, chat = searched(own), ChatFormat(own)
+    [edge] = tree.root.edges
+    turn = Message("assistant", "go", edge.action.token_ids)
+    state = State(TASK, (*tree.root.state.messages, turn, Message("user", "It is late.")))
+    edge.visits, edge.child = 1, Node(state, terminated=end == "terminated", truncated=end == "truncated")
+    read_ends([tree, Tree(TASK, 0, Node(State(TASK, ()), truncated=True))], chat)  # the second was not reset
+    [row] = value_rows(tree, ValueTargetConfig())
+    assert row.token_ids == chat.prompt_ids(state.messages)
+    assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
+    assert row.value_targets == (0.0, 0.0)
+
+
+def store_two_ends(folder: Path, own: Checkpoint, config: RunConfig, weight: float) -> None:
+    """Store a tree of two ends with the outcomes 0.5 and 0, searched with this weight of the outcome."""
+    tree, chat = searched(own.tokenizer), make_chat(own, config)
+    tree.root.edges = []
+    for call, outcome in (("go", 0.5), ("stay", 0.0)):
+        action = Action(call, call, token_ids=(ids := chat.encode_action(call)), logprobs=(-1.0,) * len(ids))
+        turn = Message("assistant", call, ids)
+        end = Node(State(TASK, (*tree.root.state.messages, turn, Message("user", "done"))), terminated=True)
+        reward = weight * outcome
+        tree.root.edges.append(Edge(action, 0.5, 1, reward, reward, end, components={"outcome": outcome}))
+    (folder / "trees").mkdir()
+    append(folder / "trees", "collect", write_trees(folder / "trees", "collect", 0, [tree]))
+
+
+@pytest.mark.parametrize("normalise", ["none", "std"])
+def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, normalise: str) -> None:
+    """Two ends pay 0.5 and 0, with a standard deviation of 0.25. Only what the policy learns is divided by it: a search
+    pays 0.5 again, and V(s) is added to that."""
+    config = load_config(CONFIG, ["rewards.weights={outcome=1.0}", f"rewards.normalise={normalise}"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    store_two_ends(tmp_path, own, config, weight=1.0)
+    data = training_rows(job(config, tmp_path), own, (0.0, 1.0))
+    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
+    unit = {"none": 1.0, "std": 0.25}[normalise]
+    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
+
+
+def test_trees_of_another_stage_of_a_curriculum_are_paid_as_in_the_present_one(tmp_path: Path) -> None:
+    """The end of an earlier stage, which paid twice the outcome of 0.5, is worth 0.5 in a stage without weights."""
+    config = load_config(CONFIG, ['adapt.stages=[{name="a", weights={outcome=2.0}}, {name="b"}]'])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    store_two_ends(tmp_path, own, config, weight=2.0)
+    data = training_rows(job(config.at_stage(1), tmp_path), own, (0.0, 1.0))
+    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
+    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25, -0.25])
+
+
+SMALL = [
+    *("training.save_every=1", "update.rft.max_steps=3", "update.rft.batch_size=2"),
+    *("update.validation_tasks=1", "environment.max_steps=1", "policy.max_new_tokens=2"),
+]
+"""Settings of a short update."""
+
+
+def solved_trees(own: Checkpoint, config: RunConfig) -> list[Tree]:
+    """Trees of two tasks, each solved by one action."""
+    chat, trees = make_chat(own, config), list[Tree]()
+    for number in range(2):
+        task = Task(f"shop-train-{number}", f"Buy {number} kettles.")
+        messages = (Message("user", task.prompt),)
+        ids = chat.encode_action("go")
+        end = State(task, (*messages, Message("assistant", "go", ids), Message("user", "done")))
+        root = Node(State(task, messages), context_ids=chat.prompt_ids(messages))
+        action = Action("go", "go", token_ids=ids, logprobs=(-1.0,) * len(ids))
+        root.edges = [Edge(action, 1.0, 1, 1.0, 1.0, Node(end, terminated=True))]
+        trees.append(Tree(task, 0, root))
+    return trees
+
+
+def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:
+    """The update imitates one action of each of two tasks. One of them is vetoed after the interruption."""
+    config = load_config(CONFIG, SMALL)
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    trees = solved_trees(own, config)
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
+    veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
+
+    def train(out: str, marks: Sequence[Mark], interrupt_at: int = 0) -> tuple[int, dict[str, Any]]:
+        def emit(event: Event) -> None:
+            if interrupt_at and event.done == interrupt_at:
+                raise KeyboardInterrupt
+
+        begun = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / out, marks=marks)
+        facts = train_policy(begun, emit)
+        return facts.get("marks", 0), load_file(tmp_path / out / "model.safetensors")
+
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", (), interrupt_at=2)
+    marked, weights = train("cut", (veto,))
+    _, whole = train("whole", ())
+    assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
+    assert train("next", (veto,))[0] == 1
+
+
+def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sample(tmp_path: Path) -> None:
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    searched_by = load_config(CONFIG, [*SMALL, "policy.top_p=0.6"])
+    with Run.create(tmp_path / "run", searched_by, resume=False) as run:
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, searched_by)))
+    said = treeagent(
+        *("update", "grpo", tmp_path / "base", "--trees", run.path, "--out", tmp_path / "out", "policy.top_p=1")
+    )
+    assert said.returncode == 2 and "top_p is 0.6" in said.stderr
+
+
+def test_marks_given_after_an_update_are_told_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Noting(QuietProgress):
+        def warn(self, sentence: str) -> None:
+            told.append(sentence)
+
+    config = load_config(CONFIG, [*SMALL, "workers=1"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    trees = solved_trees(own, config)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        base = save_checkpoint(own, run.checkpoints / "base")
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, trees))
+        for _ in range(2):
+            update(config, run, Noting(), base, ["rft"])
+        assert told == []
+        hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
+        veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
+        append_mark(run.path / FILE, veto)
+        update(config, run, Noting(), base, ["rft"])
+    [sentence] = told
+    assert "1 of the 1" in sentence and "--trees" in sentence
+
+
+def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:
+    """As from imported transcripts without rewards: no outcome is known that a value head could learn."""
+    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
+    own = replace(checkpoint(tokenizer("Buy a red kettle. " * 20)), head=None)
+    save_checkpoint(own, tmp_path / "base")
+    trees = solved_trees(own, config)
+    for tree in trees:
+        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
+    facts = train_policy(job, lambda event: None)
+    assert facts["update"]["steps"] > 0 and "value" not in facts
+    assert load_checkpoint(tmp_path / "out").head is None
+
+
+def test_a_policy_learns_where_the_outcomes_of_a_single_task_are_known(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
+    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
+    save_checkpoint(own, tmp_path / "base")
+    first, *others = solved_trees(own, config)
+    for tree in others:
+        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
+    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, [first, *others]))
+    facts = train_policy(
+        TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out"), lambda event: None
+    )
+    assert facts["update"]["steps"] > 0 and "value" not in facts and "single task" in facts["alarms"][0]
+
+
+def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(CONFIG, [*SMALL, "workers=1"])
+    own, delete = checkpoint(tokenizer("Buy a red kettle. " * 20)), shutil.rmtree
+
+    def interrupted(folder: Path, *others: Any, **named: Any) -> None:
+        """Delete the weights of the newest checkpoint only."""
+        if Path(folder).name == ".rft":
+            (Path(folder) / "checkpoint-3" / "model.safetensors").unlink()
+            raise KeyboardInterrupt
+        delete(folder, *others, **named)
+
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        base = save_checkpoint(own, run.checkpoints / "base")
+        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, config)))
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                update(config, run, QuietProgress(), base, ["rft"])
+        [out] = update(config, run, QuietProgress(), base, ["rft"])
+        assert out.is_dir() and run.facts("rft")["update"]["steps"] == 3
+
+
+def accelerate(folder: Path, **settings: object) -> Path:
+    """A copy of configs/models/fsdp.yaml with some settings changed; those of FSDP are named without "fsdp_"."""
+    asked = yaml.safe_load((CONFIG.parent / "models" / "fsdp.yaml").read_text())
+    sharing = {f"fsdp_{name}": value for name, value in settings.items() if f"fsdp_{name}" in _FSDP}
+    asked |= {name: value for name, value in settings.items() if f"fsdp_{name}" not in _FSDP}
+    asked["fsdp_config"] |= sharing
+    file = folder / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    return file
+
+
+def refusal(file: Path, **policy: Any) -> str:
+    config = RunConfig(update=UpdateConfig(processes=2, accelerate_config=str(file)), policy=PolicyConfig(**policy))
+    with pytest.raises(UserError) as refused:
+        check_accelerate_config(config)
+    return str(refused.value)
+
+
+def test_multipliers_of_some_trees_do_not_steer_an_update_on_others(tmp_path: Path) -> None:
+    config = load_config(None, ["rewards.budgets={steps=0.25}", "rewards.multiplier_rate=1.0"])
+    lenders = [Run.create(tmp_path / name, config, resume=False) for name in ("one", "other")]
+    for run in lenders:
+        write_trees(run.trees, "collect", 0, [hand_tree()])
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        with pytest.raises(UserError, match="gone"):
+            update(config, run, QuietProgress(), tmp_path / "gone", ["rft"], lenders[0])
+        assert run.facts("constraints")["multipliers"]["steps"] > 0
+        with pytest.raises(
+            RunError, match=r"from trees of .*/run was begun with .*/one/trees, not with .*/other/trees"
+        ):
+            update(config, run, QuietProgress(), tmp_path / "gone", ["dpo"], lenders[1])
+    for run in lenders:
+        run.close()
+
+
+def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    assert "accelerate.yaml" in refusal(file)
+    for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
+        file.write_text(text)
+        assert str(file) in refusal(file) and "accelerate config" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "fix"),
+    [
+        ({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {}}, "MEGATRON_LM", "FSDP"),
+        ({"mixed_precision": "bf16"}, "mixed_precision: bf16", "'no'"),
+        ({"use_cpu": False}, "use_cpu: False", "true"),
+        ({"parallelism_config": {"parallelism_config_dp_replicate_size": 2}}, "parallelism_config: {", "leave it out"),
+        ({"version": 1}, "fsdp_version: 1", "2"),
+        ({"auto_wrap_policy": "NO_WRAP"}, "fsdp_auto_wrap_policy: NO_WRAP", "TRANSFORMER_BASED_WRAP"),
+        ({"state_dict_type": "FULL_STATE_DICT"}, "fsdp_state_dict_type: FULL_STATE_DICT", "SHARDED_STATE_DICT"),
+        ({"offload_params": True}, "fsdp_offload_params: True", "false"),
+        ({"activation_checkpointing": True}, "fsdp_activation_checkpointing: True", "false"),
+        ({"ignored_modules": ".*head"}, "fsdp_ignored_modules: .*head", "leave it out"),
+    ],
+)
+def test_what_cannot_train_an_update_is_refused_with_what_can(
+    tmp_path: Path, settings: dict[str, Any], named: str, fix: str
+) -> None:
+    told = refusal(accelerate(tmp_path, **{"use_cpu": True} | settings))
+    assert named in told and fix in told.partition("cannot train: ")[2]
+
+
+def test_the_device_of_the_file_is_that_of_the_policy(tmp_path: Path) -> None:
+    told = refusal(accelerate(tmp_path, use_cpu=True), device_map="cuda")
+    assert "use_cpu: True" in told and "false" in told.partition("cannot train: ")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
+def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
+    finished_run: Path, tmp_path: Path, shared: bool
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "trees").symlink_to(finished_run / "trees")
+    base = finished_run / "checkpoints" / "base"
+    settings = ["policy.lora.rank=4", "update.processes=2"]
+    if shared:
+        settings.append(f"update.accelerate_config={accelerate(tmp_path, use_cpu=True)}")
+    done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(out).facts("grpo")
+    assert facts["update"]["steps"] > 0 and facts["value"]["epochs"] > 0
+    rows = [row for row in Run.open(out).metrics() if row["stage"] == "grpo"]
+    assert {"loss", "validation"} <= {name for row in rows for name in row}
+    assert not list((out / "checkpoints").glob(".*"))
+    done = treeagent("merge", out / "checkpoints" / "grpo", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_path: Path) -> None:
+    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
+    nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
+    with pytest.raises(NothingToLearn, match="0 advantage rows"):
+        run_update(nothing, lambda event: None)
+
+
+@pytest.mark.slow
+def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process would wait half an hour for the second."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
+    with pytest.raises(UserError, match="no memory is left"):
+        launch(fail_in_second, "no memory is left", config, tmp_path / "log", lambda event: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_each_of_two_processes_makes_the_rows_of_its_share_and_holds_them_all(
+    finished_run: Path, tmp_path: Path, keep: float
+) -> None:
+    config = load_config(CONFIG, [f"update.keep_trees={keep}"])
+    run = Run.open(finished_run)
+    work = TrainJob(config, run.checkpoints / "base", "grpo", run.trees, run.collections(), tmp_path / "grpo")
+    (tmp_path / "job").write_bytes(pickle.dumps((work, (0.0, 1.0))))
+    launch = [*["-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]]
+    launch += ["--num_processes=2", "--num_machines=1", "--main_process_port=0"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for how, name in (([], "alone"), (launch, "both")):
+        program = [sys.executable, *how, str(Path(__file__).with_name("rows_program.py"))]
+        subprocess.run([*program, str(tmp_path / "job"), str(tmp_path / name)], env=environment, check=True)
+    alone, first, second = (pickle.loads((tmp_path / each).read_bytes()) for each in ("alone/0", "both/0", "both/1"))
+    assert first[:3] == second[:3] == alone[:3] and len(alone[0]) > 2
+    assert not alone[3] and first[3]["rows-0"] > 0 and second[3]["rows-1"] > 0

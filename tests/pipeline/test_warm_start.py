@@ -1,0 +1,277 @@
+"""Early experience in a warm start: its training rows, its cost, and weights that do not depend on interruptions."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from safetensors.torch import load_file
+from torch import equal
+from toy_doors import Doors, Opener
+
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.agent.value_head import LogprobHead, ValueHead
+from treeagent.config import load_config
+from treeagent.envs import EnvDynamics, StepResult
+from treeagent.envs.shop import ShopEnv
+from treeagent.generators.grammar import ReAct
+from treeagent.pipeline.build import make_chat
+from treeagent.pipeline.demonstrate import Alternatives, demonstrate, demonstration_path, tokenise
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.progress import Advance, QuietProgress
+from treeagent.pipeline.warm_start import _demonstration_rows, warm_start
+from treeagent.types import Task, ToolCall
+from treeagent.views.values import ValueTargetConfig, value_rows
+
+CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
+EARLY = "warm_start.early_experience."
+SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.training.max_steps=6"]
+BOTH = [
+    f"{EARLY}rows=both", f"{EARLY}share=0.34", "training.save_every=2",
+    "warm_start.max_tokens=400", "policy.max_new_tokens=80",
+]  # fmt: skip
+
+
+class Interrupting(QuietProgress):
+    """Raises KeyboardInterrupt, like Ctrl-C, at a step of the work ``name``."""
+
+    def __init__(self, name: str, step: int) -> None:
+        super().__init__()
+        self.name, self.step = name, step
+
+    @contextmanager
+    def track(self, name: str, total: int) -> Iterator[Advance]:
+        done = 0
+
+        def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
+            nonlocal done
+            done += count
+            if (name, done) == (self.name, self.step):
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def start(out: Path, overrides: Sequence[str], *interruptions: tuple[str, int]) -> tuple[Path, dict[str, Any]]:
+    """Make a warm start and resume it after each interruption. Returns the checkpoint and the facts of its stage."""
+    config = load_config(CONFIG, [*SMALL, *overrides])
+    for name, step in interruptions:
+        with Run.create(out, config, resume=True) as run, pytest.raises(KeyboardInterrupt):
+            warm_start(config, run, Interrupting(name, step))
+    with Run.create(out, config, resume=True) as run:
+        return warm_start(config, run, QuietProgress()), run.facts("warm_start")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_world_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("treeagent.pipeline.warm_start._WORLD_STEPS", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A warm start that was never interrupted."""
+    return start(tmp_path_factory.mktemp("whole") / "run", BOTH)
+
+
+def test_an_interrupted_warm_start_resumes_to_the_same_weights(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    checkpoint, facts = whole
+    cut, again = start(tmp_path / "run", BOTH, ("warm_start_world", 3), ("warm_start", 4))
+    assert same_weights(checkpoint, cut)
+    assert not list(checkpoint.parent.glob(".*")) and not list(cut.parent.glob(".*"))
+    assert facts | {"update": 0} == again | {"update": 0}
+    rows = Run.open(checkpoint.parent.parent).metrics()
+    assert {row["stage"] for row in rows} == {"warm_start_world", "warm_start"}
+
+
+def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_them(
+    whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, early = whole
+    _, plain = start(tmp_path / "run", ["warm_start.max_tokens=400"])
+    assert plain["world_rows"] == plain["reflections"] == 0
+    assert early["world_rows"] > 20 and early["reflections"] > 10
+    for same in ("demonstrations", "demonstration_success", "rows", "left_out"):
+        assert plain[same] == early[same]
+    assert plain["rows"] + plain["left_out"] == plain["demonstrations"]
+    assert early["environment_steps"] > 2 * plain["environment_steps"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            [*BOTH, "policy.max_new_tokens=10"],
+            r"leave .* and [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
+        ),
+        (
+            [*BOTH, "warm_start.max_tokens=30"],
+            r"leave 0 of [1-9]\d* rows and 0 world rows within warm_start.max_tokens \(30\) .* and 0 reflections",
+        ),
+        (["warm_start.max_tokens=30"], r"leave 0 of [1-9]\d* rows .* within warm_start.max_tokens \(30\)"),
+    ],
+)
+def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
+    config = load_config(CONFIG, [*SMALL, *settings])
+    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
+        warm_start(config, run, QuietProgress())
+
+
+class OneWay(ShopEnv):
+    snapshot_kind = "none"
+
+
+def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
+    config = load_config(CONFIG, [*SMALL, *BOTH, "environment.name=test_warm_start:OneWay", "environment.options={}"])
+    with (
+        Run.create(tmp_path / "run", config, resume=False) as run,
+        pytest.raises(RunError, match=r"rows is 'both', which tries .* cannot go back to a state: set it to 'none'"),
+    ):
+        warm_start(config, run, QuietProgress())
+
+
+class Stuck(Doors):
+    """Task 1 does not reset. In task 2 the demonstrator gives up after its first door, and in every task it gives up
+    after ``l``."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.seed = seed
+        if seed == 1:
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+    def snapshot(self) -> object:
+        return super().snapshot(), self.seed
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        place, self.seed = cast(tuple[object, int], snapshot)
+        super().restore(place)
+
+    def demonstrator(self, noise: float) -> "GivesUp":
+        return GivesUp(noise, self)
+
+
+@dataclass(frozen=True)
+class GivesUp(Opener):
+    env: Stuck
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        if self.env.taken == "l" or (self.env.seed == 2 and self.env.taken):
+            raise RuntimeError("I give up")
+        return super().act(rng)
+
+
+def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
+    env = Stuck()
+    player, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    dynamics = EnvDynamics(env, max_steps=3)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct()))
+    assert [tree.error for tree in trees] == [
+        "", "RuntimeError: the server is busy", "RuntimeError: I give up", "",
+    ]  # fmt: skip
+    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
+    assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
+    beside = Alternatives(player, erring, 1)
+    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct(), alternatives=beside))
+    assert [tree.error for tree in trees] == [
+        "RuntimeError: I give up", "RuntimeError: the server is busy",
+        "RuntimeError: I give up", "RuntimeError: I give up",
+    ]  # fmt: skip
+    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
+
+
+def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    config, warm = load_config(CONFIG, SMALL), load_checkpoint(whole[0])
+    expected = {"": 1.0, "rr": None, "r": None}
+    for breaks_at, outcome in expected.items():
+        env = Doors(breaks_at=breaks_at)
+        (tree,) = demonstrate(
+            EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
+        )
+        lessons = _demonstration_rows(config, warm, [tree])
+        assert lessons.outcomes == [outcome]
+        targets = [target for row in lessons.imitation for target in row.value_targets]
+        assert targets == ([1.0] * 3 if outcome else [])
+
+
+def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
+    """The second of two steps pays 1, with γ = 1/2. It is paid at once where that step is taken, as in trees."""
+    config, env = load_config(CONFIG, [*SMALL, "search.discount=0.5"]), Doors()
+    (tree,) = demonstrate(
+        EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
+    )
+    warm = load_checkpoint(whole[0])
+    (row,) = _demonstration_rows(config, warm, [tree]).imitation
+    assert row.value_targets == (0.5, 1.0, 1.0)
+    searched = replace(tokenise(tree, make_chat(warm, config)), discount=0.5)
+    assert [each.value_targets for each in value_rows(searched, ValueTargetConfig())] == [row.value_targets]
+
+
+class Busy(ShopEnv):
+    """Every other task does not reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        if cast(Task, (options or {})["task"]).id.endswith(("1", "3", "5", "7", "9")):
+            raise RuntimeError("the server is busy")
+        return super().reset(seed=seed, options=options)
+
+
+class Away(ShopEnv):
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        raise RuntimeError("the server is away")
+
+
+def test_a_warm_start_goes_on_without_the_demonstrations_that_fail(tmp_path: Path) -> None:
+    named = "environment.name=test_warm_start:{}"
+    _, facts = start(tmp_path / "busy", ["warm_start.max_tokens=400", named.format("Busy"), "environment.options={}"])
+    assert (facts["demonstrations"], facts["demonstrations_failed"]) == (24, 12)
+    config = load_config(CONFIG, [*SMALL, named.format("Away"), "environment.options={}"])
+    with (
+        Run.create(tmp_path / "away", config, resume=False) as run,
+        pytest.raises(RunError, match=r"none of the first 24 demonstrations .* .RuntimeError: the server is away"),
+    ):
+        warm_start(config, run, QuietProgress())
+
+
+class Refusing(Doors):
+    """Refuses every action."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "the doors are locked", 0.0, False, False, {"tool_error": "the doors are locked"}
+
+
+def test_a_warm_start_stops_where_no_demonstration_succeeds(tmp_path: Path) -> None:
+    settings = ["environment.name=test_warm_start:Refusing", "environment.options={}", "environment.max_steps=3"]
+    config = load_config(CONFIG, [*SMALL, *settings])
+    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError) as stop:
+        warm_start(config, run, QuietProgress())
+    for named in ("0 of 24", "0.0%", "72 of 72", "the doors are locked"):
+        assert named in str(stop.value)
+    assert not run.stages()
+
+
+def test_a_head_for_engines_is_fitted_behind_the_same_policy(tmp_path: Path) -> None:
+    """The policy learns together with a head on hidden states in any case."""
+    hidden, _ = start(tmp_path / "hidden", [])
+    told, _ = start(tmp_path / "logprobs", ["update.value_reads=logprobs"])
+    assert same_weights(hidden, told)
+    heads = [ValueHead.load(folder) for folder in (hidden, told)]
+    assert [head.reads for head in heads] == ["hidden", "logprobs"]
+    assert isinstance(heads[1], LogprobHead) and heads[1].chosen

@@ -1,0 +1,540 @@
+"""``treeagent world`` on the trees of a small run."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from command import CONFIG, PROGRAM, Ended, treeagent
+from interrupted import Interrupted
+from toy_doors import BothDoors, Doors, Teller, seen, served, teller_model
+
+from treeagent.config import RunConfig, dump_config, load_config
+from treeagent.envs import EnvDynamics, make_env
+from treeagent.pipeline import world
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.imagination import world_model
+from treeagent.pipeline.imagination_dynamics import Imagination
+from treeagent.pipeline.imagined_replay import verify_all
+from treeagent.pipeline.progress import QuietProgress
+from treeagent.pipeline.world import experiences, fit, split
+from treeagent.pipeline.world_audit import AUDIT_STEPS, audit_world, kinds
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.store import read_as, write_shard
+from treeagent.types import Message, Split, Task, UserError
+from treeagent.world_model.encoder import LexicalEncoder
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.transition import Experience
+from treeagent.world_model.wording import Answer
+
+KEYS = {
+    "observation_agreement",
+    "observation_exact",
+    "reward_accuracy",
+    "reward_error",
+    "transition_error",
+    "termination_accuracy",
+    "optimism",
+    "cr",
+    "lambda_cap",
+}
+WORLD = [
+    "world.scratch.width=64",
+    "world.scratch.layers=2",
+    "world.training.max_steps=200",
+    "world.training.batch_size=8",
+    "world.training.learning_rate=6e-3",
+    "world.hard_steps=10",
+    "world.max_new_tokens=120",
+    "world.examples=1",
+    "world.reasoning=false",  # needs fewer training steps
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def larger_share() -> Iterator[None]:
+    """Hold out more steps, because the runs are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "HELD_OUT", 0.3)
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(larger_share: None, finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished run, with a world model."""
+    copied = shutil.copytree(finished_run, tmp_path_factory.mktemp("world") / "run")
+    fitted = treeagent("world", "fit", copied, *WORLD)
+    assert fitted.returncode == 0, fitted.stderr
+    return copied
+
+
+def test_a_world_model_is_fitted_and_audited(finished_run: Path, run: Path) -> None:
+    before = treeagent("world", "eval", finished_run)
+    assert before.returncode == 2 and "has no world model: fit one with treeagent world fit" in before.stderr
+    facts = Run.open(run).facts("world")
+    assert facts["learnt"] >= facts["rows"] > 0 and facts["held_out"] > 0
+    assert (facts["update"]["steps"], facts["hard"]["steps"]) == (200, 10)
+    audited = treeagent("world", "eval", run, "--json")
+    assert audited.returncode == 0, audited.stderr
+    found = json.loads(audited.stdout)
+    assert set(found) >= KEYS
+    assert found == json.loads((run / "fidelity.json").read_text())
+    assert 0 <= found["lambda_cap"] <= 1
+    assert found["unreadable"] < 0.5  # so many steps at least teach the form of answers
+    assert found["openings"]["observation_exact"] > 0.5
+
+
+@pytest.mark.slow
+def test_an_audit_is_a_table(run: Path) -> None:
+    table = treeagent("world", "eval", run)
+    assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
+
+
+def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: Path) -> None:
+    """In counts and files it is kept apart from the real environment."""
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}", "workers=1"]
+    checkpoint = run / "checkpoints" / "warm"
+    played = treeagent(
+        "eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "played", *imagined, "evaluate.tasks=3",
+        'evaluate.modes=["greedy"]',
+    )  # fmt: skip
+    assert played.returncode == 0, played.stderr
+    (row,) = json.loads((tmp_path / "played" / "results.json").read_text())
+    assert (row["tasks"], row["environment_steps"]) == (3, 0)
+    collected = treeagent(
+        "collect", checkpoint, "--config", CONFIG, "--out", tmp_path / "trees", *imagined, "collect.tasks=3"
+    )
+    assert collected.returncode == 0, collected.stderr
+    facts = Run.open(tmp_path / "trees").facts("collect")
+    assert facts["environment_steps"] == 0 < facts["imagined_steps"]
+    trees = list(read_as(from_record, tmp_path / "trees" / "trees", "collect"))
+    assert {node.origin for tree in trees for node in tree.nodes()} == {"imagined"}
+    assert not [tree.error for tree in trees if tree.error]
+
+
+def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
+    """Every real step is an executed one, as in the greedy evaluation."""
+    checkpoint = run / "checkpoints" / "warm"
+    settings = ["workers=1", "evaluate.tasks=3", 'evaluate.modes=["greedy","mcts"]', "search.limits.simulations=4"]
+    command: list[str | Path] = ["eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "planned", *settings]
+    planned = treeagent(*command, f"evaluate.world={run}")
+    assert planned.returncode == 0, planned.stderr
+    rows = json.loads((tmp_path / "planned" / "results.json").read_text())
+    assert [(row["mode"], row["environment_steps"]) for row in rows] == [
+        (row["mode"], round(row["steps"] * 3)) for row in rows
+    ]
+    trees = list(read_as(from_record, tmp_path / "planned" / "trees"))
+    assert len(trees) == 3 and sum(tree.budget.imagined_steps for tree in trees) > 0
+    other = treeagent(
+        *command,
+        "environment.name=frozenlake",
+        "environment.options={size=4}",
+        f"evaluate.world={run}",
+        "--out",
+        tmp_path / "other",
+    )
+    assert other.returncode == 2
+    assert "is of environment 'shop' with options" in other.stderr.replace("\n", " ")
+
+
+def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="environment 'imagined' wants option run: Field required"):
+        make_env("imagined")
+    with pytest.raises(RunError, match="holds no run"):
+        make_env("imagined", {"run": str(tmp_path)})
+    (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    with pytest.raises(UserError, match="has no world model: fit one with treeagent world fit"):
+        make_env("imagined", {"run": str(tmp_path)})
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("trees"))
+    settings = tmp_path / "run" / "world.toml"
+    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}"]
+    settings.write_text(dump_config(load_config(settings, imagined)))
+    with pytest.raises(UserError, match="is imagined itself: give the run of a real one"):
+        make_env("imagined", {"run": str(tmp_path / "run")})
+    again = treeagent(
+        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", tmp_path / "again", "adapt.imagined=0.5",
+        *imagined,
+    )  # fmt: skip
+    assert again.returncode == 2
+    assert "is imagined itself: set it to 0" in again.stderr.replace("\n", " ")
+
+
+def test_a_config_gives_a_fit_its_world_settings_and_the_run_all_others(run: Path, tmp_path: Path) -> None:
+    config = tmp_path / "other.toml"
+    config.write_text('[environment]\nname = "frozenlake"\n[world]\nverify_steps = 7\n')
+    for name in ("copy", "another"):
+        shutil.copytree(run, tmp_path / name)
+        (tmp_path / name / "world.toml").unlink()
+    fitted = treeagent("world", "fit", tmp_path / "copy", "--config", config, *WORLD, "world.training.max_steps=1")
+    assert fitted.returncode == 0, fitted.stderr
+    kept, own = load_config(tmp_path / "copy" / "world.toml"), Run.open(run).config
+    assert (kept.environment, kept.warm_start, kept.seed) == (own.environment, own.warm_start, own.seed)
+    other = treeagent("world", "fit", tmp_path / "another", *WORLD, "environment.max_steps=3")
+    assert other.returncode == 2
+    assert "leave environment.* out" in other.stderr.replace("\n", " ")
+
+
+def test_another_fit_of_the_same_run_is_refused_by_the_setting_that_differs(run: Path) -> None:
+    again = treeagent("world", "fit", run, *WORLD, "world.reasoning=true")
+    assert again.returncode == 2
+    assert "world.reasoning changed" in again.stderr.replace("\n", " ")
+    assert treeagent("world", "fit", run, *WORLD).returncode == 0  # it is already done
+
+
+def test_held_out_tasks_are_apart_from_those_learnt_from(run: Path) -> None:
+    learnt, held_out = split(experiences(Run.open(run)))
+    assert not {one.task_id for one in learnt} & {one.task_id for one in held_out}
+    assert len({one.digest() for one in learnt}) == len(learnt)
+    assert learnt and held_out
+
+
+def test_a_step_that_tasks_of_both_sides_share_is_held_out() -> None:
+    """Small games with equal prompts start alike. An observation specific to one game is held out with that game
+    only."""
+    names = [f"game {number}" for number in range(20)]
+    same = [Experience(name, (Message("user", "win"),), "look", "a room") for name in names]
+    own = [Experience(name, (Message("user", "win"),), "wait", name) for name in names]
+    learnt, held_out = split(iter([*same, *own]))
+    assert [one.observation for one in held_out].count("a room") == 1
+    assert {one.observation for one in learnt} == set(names) - {one.observation for one in held_out}
+
+
+def test_a_step_that_was_learnt_before_stays_learnt_whoever_shares_it() -> None:
+    here, there = (Message("user", "win"),), (Message("user", "lose"),)
+    names = [f"game {number}" for number in range(20)]
+    begun = [Experience(name, here, "look", "a room") for name in names]
+    _, [one] = split(begun)  # held out, unless it was already learnt
+    [before] = split([each for each in begun if split([each])[0]])[0]
+    own = Experience(one.task_id, there, "look", "a hall")
+    assert split([one, own], [before]) == ([before], [own])
+
+
+class OneGame(Doors):
+    """All tasks have the same prompt, so they share every step."""
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return [replace(task, prompt="find the prize") for task in super().tasks(split, count, start)]
+
+
+def searched(env: Doors, places: Iterable[int]) -> list[Tree]:
+    tasks = [task for place in places for task in env.tasks("train", 1, place)]
+    search = Search(BothDoors(), EnvDynamics(env, max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
+    return asyncio.run(search.run(tasks, range(len(tasks))))
+
+
+DOORS = ["environment.name=toy_doors:Doors", "environment.options={}", "environment.max_steps=2"]
+
+
+def told(*settings: str) -> RunConfig:
+    """Settings of a world model on a server, for which fitting only fills the memory."""
+    server = ["world.generator=remote", "world.model=teller", "world.reasoning=false"]
+    return load_config(CONFIG, [*DOORS, *server, *settings])
+
+
+def test_a_memory_that_is_lost_is_told_before_a_tree_asks_it(tmp_path: Path) -> None:
+    with served(Teller()) as url:
+        config = told("world.examples=1", f"world.url={url}")
+        with pytest.raises(UserError, match=r"world.sqlite does not exist"), world_model(config, tmp_path / "world"):
+            pass
+        with world_model(replace(config, world=replace(config.world, examples=0)), tmp_path / "world"):
+            pass  # there are no further prompts
+
+
+def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tree has six steps. 20 steps allow three whole trees, not a fourth."""
+    monkeypatch.setattr(world, "HELD_OUT", 0.4)
+
+    @dataclass
+    class Listener(Teller):
+        heard: set[int] = field(default_factory=set[int])
+
+        def answer(self, prompt: str) -> Answer:
+            if not prompt.rstrip().endswith("Action: reset"):
+                self.heard.add(int(re.findall(r"prize (\d+)", prompt)[-1]))
+            return super().answer(prompt)
+
+    with served(listener := Listener()) as url:
+        config = told(f"world.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True)
+            empty.close()
+            for number in (2, 10):  # alphabetically, "10" comes before "2"
+                trees = searched(Doors(), range(20 * number, 20 * number + 20))
+                write_shard(run.trees, f"collect-{number}", 0, map(to_record, trees))
+                listener.heard.clear()
+                assert audit_world(config, run, run.checkpoints / "world", most=20).overall.steps == 18
+                assert len(listener.heard) == 3
+                assert all(20 * number <= place < 20 * number + 20 for place in listener.heard)
+
+
+def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the left door the model predicts wrong observations and rewards, which shows in half of the episodes.
+    Replays do not continue behind it, so the whole episodes among imagined trees are those that the model predicts
+    right."""
+    monkeypatch.setattr(world, "HELD_OUT", 0.4)
+    promised = {"ll": 1.0, "lr": 1.0, "rl": 0.0, "rr": 1.0}
+
+    def sight(taken: str) -> str:
+        return "a dragon" if taken == "l" else seen(taken)
+
+    with served(teller := Teller(prize=lambda taken: promised[taken], sight=sight)) as url:
+        config = told(f"world.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True).close()
+            write_shard(run.trees, "collect-0", 0, map(to_record, searched(Doors(), range(20))))
+            place = EnvDynamics(Doors(), max_steps=2)
+            model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
+            tasks = Doors().tasks("train", 20, 20)
+            imagined = asyncio.run(Search(BothDoors(), model, limits).run(tasks, range(20)))
+            asyncio.run(verify_all(imagined, place, 20, limits))
+            write_shard(run.trees, "collect-1-imagined", 0, map(to_record, imagined))
+            found = audit_world(config, run, run.checkpoints / "world")
+    assert found.wrong_episodes == 0.5 and found.optimism == pytest.approx((1.0 + 0.5) / 4)
+
+
+def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> None:
+    @dataclass
+    class Liar(Teller):
+        def answer(self, prompt: str) -> Answer:
+            return Answer("a dragon", 9.0, terminated=True)
+
+    with served(Liar()) as url:
+        config = told("environment.returns=[-1, 2]", f"world.url={url}")
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True)
+            empty.close()
+            write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(20))))
+            found = audit_world(config, run, run.checkpoints / "world")
+    assert (found.overall.unreadable, found.overall.reward_error) == (1.0, 3.0)
+    assert found.bound.transition == 4 * (1 / 2) * 3.0 * 2**2
+
+
+def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> None:
+    config, env = told(), OneGame()
+    places = {True: list[int](), False: list[int]()}
+    for place, task in enumerate(env.tasks("train", 20)):
+        alone = Experience(task.id, (Message("user", "win"),), "look", "a room")
+        places[bool(split([alone])[1])].append(place)
+    with Run.create(tmp_path / "run", config, resume=False) as run:
+        write_shard(run.trees, "collect-0", 0, map(to_record, searched(env, places[False][:2])))
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(9))))  # this round is redone
+        first = fit(config, run, QuietProgress(), run.checkpoints / "world-1")
+        assert run.facts("world-1")["learnt"] == 7  # six steps and the opening of the game
+        write_shard(run.trees, "collect-1", 0, map(to_record, searched(env, places[True][:2])))
+        second = fit(config, run, QuietProgress(), run.checkpoints / "world-2", first)
+        assert (run.facts("world-2")["learnt"], run.facts("world-2")["held_out"]) == (7, 0)
+        for made in (first, second):
+            with pytest.raises(RunError, match="is held out: collect more tasks"):
+                audit_world(config, run, made)
+
+
+@dataclass
+class Forgetful:
+    """A teacher that explains only ``says``, or everything."""
+
+    says: str = ""
+
+    def reply(self, system: str, user: str) -> str:
+        return "the door was open" if self.says in user else ""
+
+
+def test_a_step_that_a_teacher_left_out_stays_so_while_a_fit_is_resumed(tmp_path: Path) -> None:
+    with served(teacher := Forgetful(says="behind door l")) as url:
+        teaching = ["world.teacher.model=teller", f"world.teacher.url={url}", "remote.concurrency=4"]
+        small = ["world.scratch.width=32", "world.scratch.layers=1", "world.hard_steps=0", "world.demonstrations=0"]
+        short = ["world.training.max_steps=3", "world.training.batch_size=2", "training.save_every=1"]
+        config = load_config(CONFIG, [*DOORS, "world.reasoning=true", *teaching, *small, *short])
+        with Run.create(tmp_path / "run", config, resume=False) as run:
+            write_shard(run.trees, "collect", 0, map(to_record, searched(Doors(), range(4))))
+            with pytest.raises(KeyboardInterrupt):
+                fit(config, run, Interrupted("world"), run.checkpoints / "world")
+            teacher.says = ""
+            fit(config, run, QuietProgress(), run.checkpoints / "world")
+            facts = run.facts("world")
+            assert facts["explained"] > 0 < facts["unexplained"] and facts["update"]["steps"] == 3
+
+
+def test_a_common_call_is_a_kind_of_its_own() -> None:
+    def made(action: str) -> Experience:
+        return Experience("t", (Message("user", "x"),), action, "seen")
+
+    found = [made("click[buy now]")] * 100 + [made(f"click[{number}]") for number in range(100)]
+    kind = kinds([*found, made("click[red]")])  # one of 201 calls, so it is rare
+    assert kind(made("click[buy now]")) == "click[buy now]"
+    assert kind(made("click[7]")) == "click[#]"
+    assert kind(made("click[red]")) == "click"
+    searches = [*found, *[made("search[lamp]")] * 50]
+    assert kinds(searches)(searches[-1]) == "search[lamp]"
+    assert kinds(searches, free=["search"])(searches[-1]) == "search"
+    assert kinds([made("wait 1")])(made("wait 1")) == "wait"  # a call that occurs once is not common
+
+
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run without its world model."""
+    return shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+
+
+def refit(run: Path, *settings: str) -> list[Experience]:
+    """The experiences that a new world model remembers."""
+    fitted = treeagent("world", "fit", run, *WORLD, "world.training.max_steps=1", *settings)
+    assert fitted.returncode == 0, fitted.stderr
+    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
+    found = list(memory.experiences())
+    memory.close()
+    return found
+
+
+@pytest.mark.slow
+def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise steps that are held out now would be among its examples."""
+    refit(copied)
+    (copied / "world.toml").unlink()
+    shutil.rmtree(copied / "checkpoints" / "world")
+    monkeypatch.setattr(world, "HELD_OUT", 0.6)
+    assert len(refit(copied)) == Run.open(copied).facts("world")["learnt"]
+
+
+@pytest.mark.slow
+def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> None:
+    @dataclass
+    class Master:
+        asked: int = 0
+
+        def reply(self, system: str, user: str) -> str:
+            self.asked += 1
+            assert "You are shown one step" in system and "The environment answered.\nOutcome: " in user
+            return "" if "click[buy now]" in user else "because of this"
+
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+
+    def fitted(url: str) -> Ended:
+        teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.url={url}"]
+        few = ["remote.concurrency=4"]  # the server in this test is small
+        return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
+
+    lost = fitted("http://127.0.0.1:9/v1")
+    assert lost.returncode == 2 and "correct world.teacher.url" in " ".join(lost.stderr.split())
+    with served(master := Master()) as url:
+        done = fitted(url)
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(copy).facts("world")
+    assert facts["explained"] > 0 < facts["unexplained"]
+    assert facts["explained"] + facts["unexplained"] == master.asked < facts["learnt"]
+    said = " ".join(done.stderr.split())
+    assert f"left {facts['unexplained']} of {master.asked} steps unexplained, which are reasoned by rule" in said
+    with world_model(load_config(copy / "world.toml"), copy / "checkpoints" / "world") as model:
+        step = next(one for one in experiences(Run.open(copy)) if one.kind == "search")
+        (text,) = asyncio.run(model.writer.write([model.wording.prompt(step.history, step.action)]))
+    assert isinstance(text, str) and text.startswith("Why: because of this")
+
+
+@pytest.mark.slow
+def test_rows_that_are_too_long_are_counted_and_not_all(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    none = treeagent("world", "fit", copy, *WORLD, "world.max_tokens=20")
+    assert none.returncode == 2
+    assert "steps to learn from is a row within world.max_tokens (20): raise it" in " ".join(none.stderr.split())
+    settings = [*WORLD, "world.training.max_steps=1", "world.hard_steps=0", "world.end_rows=2"]
+    few = treeagent("world", "fit", copy, *settings, "world.max_tokens=120")  # nothing was learnt with the others
+    assert few.returncode == 0, few.stderr
+    facts = Run.open(copy).facts("world")
+    ends = sum(one.terminated for one in experiences(Run.open(copy)))
+    assert facts["left_out"] > 0 and facts["learnt"] < facts["rows"] + facts["left_out"] <= facts["learnt"] + ends
+    other = treeagent("world", "fit", copy, *settings, "world.max_tokens=130")
+    assert other.returncode == 2 and "other settings (world.max_tokens changed)" in " ".join(other.stderr.split())
+    shutil.rmtree(copy / "checkpoints" / "world")
+    (copy / "checkpoints" / ".world").mkdir()  # left by a fit that was cut off under other settings
+    (copy / "world.toml").unlink()
+    assert treeagent("world", "fit", copy, *settings, "world.max_tokens=130").returncode == 0
+    assert (copy / "checkpoints" / "world" / "model.safetensors").is_file()
+    assert not (copy / "checkpoints" / ".world").exists()
+    elsewhere = treeagent("world", "eval", copy, "environment.max_steps=3")
+    assert elsewhere.returncode == 2 and "leave environment.* out" in " ".join(elsewhere.stderr.split())
+
+
+@pytest.mark.slow
+def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    settings = [
+        *WORLD,
+        "world.training.max_steps=2",
+        "world.max_tokens=1000",
+        f"world.model={run / 'checkpoints' / 'warm'}",
+    ]
+    fitted = treeagent("world", "fit", copy, *settings, "world.lora.rank=4")
+    assert fitted.returncode == 0, fitted.stderr
+    assert (copy / "checkpoints" / "world" / "adapter_config.json").is_file()
+    assert not (copy / "checkpoints" / "world" / "model.safetensors").exists()
+    assert treeagent("world", "eval", copy).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
+    fitted = treeagent("world", "fit", copy, *WORLD, "world.training.max_steps=1", "world.encoder.kind=hidden-states")
+    assert fitted.returncode == 0, fitted.stderr
+    with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
+        (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
+    assert bytes_ == 2 * 2 * 64  # the widths of a state's and an action's vector, in half precision
+    other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
+    assert other.returncode == 2 and "another encoder" in " ".join(other.stderr.split())
+    (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
+    lost = treeagent("world", "eval", copy)
+    assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
+    assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_fit_that_is_killed_among_its_hard_rows_ends_the_same(run: Path, tmp_path: Path) -> None:
+    settings = ["world.training.max_steps=10", "world.hard_steps=60", "training.save_every=5"]
+    weights = []
+    for name in ("whole", "killed"):
+        copy = shutil.copytree(run, tmp_path / name)
+        shutil.rmtree(copy / "checkpoints" / "world", ignore_errors=True)  # another test may have fitted one
+        (copy / "world.toml").unlink(missing_ok=True)
+        begun = len(list(Run.open(copy).metrics()))
+        command: list[str | Path] = [PROGRAM, "world", "fit", copy, *WORLD, *settings]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        if name == "killed":
+            with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+                while not (copy / "checkpoints" / ".world-hard" / "checkpoint-10").exists():
+                    assert process.poll() is None
+                process.kill()
+            assert not (copy / "checkpoints" / "world").exists()
+        assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+        weights.append((copy / "checkpoints" / "world" / "model.safetensors").read_bytes())
+        rows = list(Run.open(copy).metrics())[begun:]
+        steps = [row["step"] for row in rows if row["stage"] == "world-hard"]
+        # It was resumed, not restarted. A kill just after a checkpoint may lose the row of its step.
+        assert steps.count(10) <= 1 and steps[-1] == 60
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_demonstrations_of_further_tasks_are_learnt_from_but_of_none_that_is_held_out(copied: Path) -> None:
+    known = {one.task_id for one in refit(copied, "world.demonstrations=60")}
+    learnt, held_out = split(experiences(Run.open(copied)))
+    assert known > {one.task_id for one in learnt}
+    assert not known & {one.task_id for one in held_out}
+    assert Run.open(copied).facts("world")["demonstrated_steps"] > 60
+
+
+@pytest.mark.slow
+def test_held_out_demonstrations_fill_up_a_small_audit(copied: Path) -> None:
+    refit(copied, "world.demonstrations=60")
+    own = [one for one in split(experiences(Run.open(copied)))[1] if not one.opens]
+    audited = json.loads(treeagent("world", "eval", copied, "--json").stdout)
+    assert len(own) < audited["steps"] <= AUDIT_STEPS

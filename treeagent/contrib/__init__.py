@@ -1,0 +1,1 @@
+"""Everything optional, one folder a thing. The core never imports it."""

@@ -1,0 +1,1 @@
+"""Rows from the agent's own first steps."""

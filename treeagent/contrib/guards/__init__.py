@@ -1,0 +1,1 @@
+"""Wrappers of environments: refuse, approve or disturb calls."""

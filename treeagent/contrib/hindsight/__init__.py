@@ -1,0 +1,1 @@
+"""How much a step's outcome changes the policy."""

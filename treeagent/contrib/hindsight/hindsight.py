@@ -1,0 +1,125 @@
+"""Hindsight divergence: how much the probability of a step changes once the policy knows how the episode ends.
+
+s_t = |log π(a_t | s_t, outcome) - log π(a_t | s_t)| in nats. A step whose probability hardly changes did not decide the
+outcome. One sentence before the task tells the policy the outcome. All sampled and observed text keeps the token ids of
+the search.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from treeagent.agent.policy import LLMPolicy
+from treeagent.config import RunConfig
+from treeagent.generators.base import Failure
+from treeagent.generators.chat import ChatFormat
+from treeagent.pipeline.build import load_actors
+from treeagent.pipeline.folder import Run
+from treeagent.search.node import Edge, Node, Tree, finished_paths, succeeds
+from treeagent.types import Message, UserError, as_read
+
+_NOTES = {
+    True: "Known in hindsight: in this episode the agent solves the task.",
+    False: "Known in hindsight: in this episode the agent fails at the task.",
+}
+
+
+def searching_policy(run: Run, option: str) -> Path:
+    """The checkpoint that searched the latest trees of a run. ``option`` is the option of the command line that names a
+    checkpoint.
+
+    Raises:
+        UserError: the run does not record it.
+    """
+    for name in reversed(run.collections()):
+        if (checkpoint := run.recorded_checkpoint(name)) is not None:
+            return checkpoint
+    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by {option}")
+
+
+def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
+    """A function that measures the divergence of every action on the finished paths of a tree. It raises as
+    ``measure_divergence``.
+
+    Raises:
+        UserError: the policy has no token ids (``policy.text_only``).
+    """
+    _, policy = load_actors(checkpoint, config)
+    if not isinstance(policy, LLMPolicy):
+        raise UserError("hindsight wants log-probabilities of token ids, which policy.text_only does not give")
+    return lambda tree: measure_divergence(tree, policy)
+
+
+def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
+    """Set ``divergence`` of every action on a finished path: the mean of |log π(a|s, outcome) - log π(a|s)| over the
+    finished paths through the action, each with its own outcome, at the policy's temperature. Forced tokens
+    (``Action.forced``) do not count. The divergence stays None where the prompt with the sentence is too long.
+
+    Raises:
+        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched the
+            tree, or the tree was collected without token ids.
+    """
+    if tree.text_only:
+        raise UserError(f"the tree of task {tree.task.id} holds actions without token ids: leave --hindsight out")
+    ends: dict[int, Counter[bool]] = {}
+    for path in finished_paths(tree):
+        for edge in path:
+            ends.setdefault(id(edge), Counter())[succeeds(path)] += 1
+    continuations: list[tuple[tuple[int, ...], list[Edge], bool | None]] = []
+    for path, node in tree.walk():
+        if edges := [edge for edge in node.edges if id(edge) in ends]:
+            *_, (start, _) = tree.segments(path)
+            prompt = tree.prompt_ids(path)
+            continuations.append((prompt, edges, None))
+            behind = prompt[len(start.context_ids) :]
+            for solved in _NOTES:
+                if with_outcome := [edge for edge in edges if ends[id(edge)][solved]]:
+                    continuations.append(
+                        (prompt_with_note(policy.chat, tree, start, _NOTES[solved]) + behind, with_outcome, solved)
+                    )
+    longest = [max(len(edge.action.token_ids) for edge in edges) for _, edges, _ in continuations]
+    refused = policy.generator.refusal
+    continuations = [
+        each for each, most in zip(continuations, longest, strict=True) if not refused((*each[0], *(0,) * most))
+    ]
+    prompts, candidates = (
+        [prompt for prompt, _, _ in continuations],
+        [[e.action.token_ids for e in each[1]] for each in continuations],
+    )
+    trees = [tree.task.id] * len(continuations)
+    scores = policy.generator.score(prompts, candidates, policy.temperature, trees) if continuations else ()
+    logprobs: dict[tuple[int, bool | None], float] = {}
+    for (_, edges, known), scored in zip(continuations, scores, strict=True):
+        if not isinstance(scored, Failure):
+            for edge, sample in zip(edges, scored, strict=True):
+                sampled = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
+                logprobs[id(edge), known] = sum(sampled)
+    for _, edges, known in continuations:
+        for edge in edges if known is None else ():
+            found, key = ends[id(edge)], id(edge)
+            if all((key, outcome) in logprobs for outcome in (None, *found)):
+                changes = [count * abs(logprobs[key, each] - logprobs[key, None]) for each, count in found.items()]
+                edge.divergence = sum(changes) / found.total()
+
+
+def prompt_with_note(chat: ChatFormat, tree: Tree, start: Node, note: str) -> tuple[int, ...]:
+    """The token ids of the prompt at ``start``, a node where a prompt begins, with a note before the task.
+
+    Raises:
+        UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched it.
+    """
+    messages = as_read(start.state.messages, start.left_out)
+    if chat.prompt_ids(messages) != start.context_ids:
+        raise UserError(
+            f"the tokenizer or chat template of the policy writes task {tree.task.id} in other tokens than the policy "
+            "that searched it: name that policy by --model, with its policy.instructions, policy.shots and "
+            "policy.format"
+        )
+    return chat.prompt_ids(_with_note(messages, note))
+
+
+def _with_note(messages: Sequence[Message], note: str) -> tuple[Message, ...]:
+    index = next((index for index, message in enumerate(messages) if message.role == "user"), 0)
+    first = messages[index]
+    return (*messages[:index], replace(first, content=f"{note}\n\n{first.content}"), *messages[index + 1 :])

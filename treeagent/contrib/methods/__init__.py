@@ -1,0 +1,1 @@
+"""Search methods beside the core's."""

@@ -1,0 +1,1 @@
+"""Reviewers: marks on trees and the page where people make them."""

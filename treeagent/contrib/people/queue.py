@@ -1,0 +1,184 @@
+"""The queue of items for reviewers: pairs of siblings and episodes, the most doubtful first."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from itertools import combinations
+from statistics import NormalDist
+from typing import Literal
+
+from treeagent.contrib.people.marks import state_hash
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.report.episodes import is_solved, steps
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record
+from treeagent.store import read_as, read_lines, shard_names, shard_place, shards
+from treeagent.types import derive_seed
+from treeagent.views.values import best_return, found_success
+
+Kind = Literal["pairs", "episodes", "both"]
+_MOST_PER_TREE = 3
+"""Most pairs of one tree in the queue, so that a large tree does not fill it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A pair of siblings or an episode, with the place of its tree on disk."""
+
+    id: str
+    """A hash of the conversation and the actions, so that equal items of different trees have equal ids."""
+    kind: Literal["pair", "episode"]
+    task_id: str
+    state: str
+    texts: tuple[str, ...]
+    """Texts of the two actions, or of all actions of the episode."""
+    doubt: float
+    rank: int
+    """Number of items of the same tree (of a pair) or task (of an episode) that come before this one."""
+    name: str
+    index: int
+    line: int
+    """Line of the tree in the shard ``index`` of ``name``."""
+    path: tuple[int, ...] = ()
+    """For a pair, the indices of the edges that lead from the root to its state."""
+    found_not_taken: bool = False
+
+
+def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
+    """The items of a run, sorted by rank, then by falling doubt: the first item of every tree and task comes before any
+    second item. Only one tree at a time is in memory."""
+    items: dict[str, Item] = {}
+    if kind != "episodes":
+        for name in run.collections():
+            for index, line, tree in _stored(run, name, "trees"):
+                for item in pair_items(tree, name, index, line, run.config.environment.returns):
+                    items.setdefault(item.id, item)
+    if kind != "pairs":
+        for item in _episode_items(run):
+            items.setdefault(item.id, item)
+    return sorted(items.values(), key=lambda item: (item.rank, -item.doubt, item.id))
+
+
+def load(run: Run, item: Item) -> Tree:
+    """Read the tree of an item from disk."""
+    folder = run.trees if item.kind == "pair" else run.episodes
+    (tree,) = read_lines(from_record, folder, item.name, item.index, [item.line])
+    return tree
+
+
+def node_at(tree: Tree, path: Sequence[int]) -> Node:
+    """The node that the edges with the indices ``path`` lead to from the root."""
+    node = tree.root
+    for index in path:
+        child = node.edges[index].child
+        assert child is not None
+        node = child
+    return node
+
+
+def _stored(run: Run, name: str, kind: Literal["trees", "episodes"]) -> Iterator[tuple[int, int, Tree]]:
+    folder = run.trees if kind == "trees" else run.episodes
+    for file in shards(folder, name):
+        _, index = shard_place(file)
+        for line, tree in enumerate(read_as(from_record, folder, name, index)):
+            yield index, line, tree
+
+
+def order_in_doubt(first: Edge, second: Edge, returns: tuple[float, float] = (0.0, 1.0)) -> float:
+    """The probability that Q has two tried siblings in the wrong order: Φ(-|ΔQ| / (σ √(1/N₁ + 1/N₂))).
+
+    Q over N visits is modelled as normal about the true value with standard deviation σ/√N. σ = (high - low) / 2 is the
+    greatest standard deviation of returns in the range ``returns``. The probability is 1/2 for equal Q, and falls as
+    the margin and the visits grow.
+    """
+    low, high = returns
+    spread = (high - low) / 2 * math.sqrt(1 / first.visits + 1 / second.visits)
+    return NormalDist().cdf(-abs(first.value - second.value) / spread)
+
+
+def pair_items(
+    tree: Tree, name: str, index: int, line: int, returns: tuple[float, float] = (0.0, 1.0)
+) -> Iterator[Item]:
+    """The most doubtful pairs of a tree: at most one per state, and ``_MOST_PER_TREE`` in all.
+
+    The doubt of a pair is ``order_in_doubt`` times the share of the simulations that passed its state. It is greater by
+    1 if one action leads to a success and search visited the other action most (found, but not taken). A pair is left
+    out if both subtrees are explored completely and have equal best returns.
+    """
+    total, won = max(tree.root.visits, 1), found_success(tree)
+    found: list[tuple[float, Item]] = []
+    stack: list[tuple[Node, tuple[int, ...]]] = [(tree.root, ())]
+    while stack:
+        node, path = stack.pop()
+        stack.extend((edge.child, (*path, at)) for at, edge in enumerate(node.edges) if edge.child is not None)
+        if pair := _most_doubtful(tree, node, returns, won):
+            doubt, first, second, missed = pair
+            doubt = doubt * node.visits / total + missed
+            state, texts = state_hash(tree.task.id, node.state.messages), (first.action.text, second.action.text)
+            known = _id("pair", state, texts)
+            item = Item(known, "pair", tree.task.id, state, texts, doubt, 0, name, index, line, path, missed)
+            found.append((doubt, item))
+    best = nlargest(_MOST_PER_TREE, found, key=lambda each: each[0])
+    for rank, (_, item) in enumerate(best):
+        yield replace(item, rank=rank)
+
+
+def _most_doubtful(
+    tree: Tree, node: Node, returns: tuple[float, float], won: Mapping[int, bool]
+) -> tuple[float, Edge, Edge, bool] | None:
+    tried = [edge for edge in node.edges if edge.visits]
+    if len(tried) < 2:
+        return None
+    most_visited = max(tried, key=lambda edge: edge.visits)
+    known = {id(edge): best_return(edge, tree.discount) for edge in tried}
+    pairs = []
+    for first, second in combinations(tried, 2):
+        settled = first.exhausted and second.exhausted and known[id(first)] == known[id(second)]
+        if first.action.text != second.action.text and not settled:
+            other = second if first is most_visited else first
+            missed = (
+                most_visited in (first, second)
+                and won.get(id(other.child), False)
+                and not won.get(id(most_visited.child))
+            )
+            pairs.append((order_in_doubt(first, second, returns), first, second, missed))
+    return max(pairs, key=lambda pair: (pair[3], pair[0]), default=None)
+
+
+def _episode_items(run: Run) -> Iterator[Item]:
+    """The episodes of a run as items. Failed episodes of a task rank before its solved ones.
+
+    The doubt of an episode is 2p(1 - p), the probability that two episodes of its task differ in success; p is the
+    share of the task's episodes that succeeded. Episodes that broke off are left out, because they have no outcome.
+    """
+    solved: dict[str, list[bool]] = {}
+    items: list[tuple[bool, Item]] = []
+    for name in shard_names(run.episodes):
+        for index, line, episode in _stored(run, name, "episodes"):
+            path = steps(episode)
+            end = path[-1].child if path else None
+            if end is None or episode.error or not end.ended:
+                continue
+            success, texts = is_solved(episode), tuple(edge.action.text for edge in path)
+            solved.setdefault(episode.task.id, []).append(success)
+            state = state_hash(episode.task.id, end.state.messages)
+            known = _id("episode", state, texts)
+            item = Item(known, "episode", episode.task.id, state, texts, 0.0, 0, name, index, line)
+            items.append((success, item))
+    ranks: dict[str, int] = {}
+    for _, item in sorted(items, key=lambda each: each[0]):
+        share = sum(solved[item.task_id]) / len(solved[item.task_id])
+        rank = ranks[item.task_id] = ranks.get(item.task_id, -1) + 1
+        yield replace(item, rank=rank, doubt=2 * share * (1 - share))
+
+
+def _id(kind: str, state: str, texts: Sequence[str]) -> str:
+    ordered = sorted(texts) if kind == "pair" else texts
+    return f"{derive_seed(kind, state, *ordered):016x}"
+
+
+def shown_order(who: str, item: Item) -> tuple[int, ...]:
+    """The order in which a reviewer sees the actions of an item. For pairs it is random, seeded by both arguments."""
+    indices = tuple(range(len(item.texts)))
+    return indices[::-1] if item.kind == "pair" and derive_seed("side", who, item.id) % 2 else indices

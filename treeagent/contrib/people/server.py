@@ -1,0 +1,339 @@
+"""The review page and its JSON interface, for browsers on this machine only.
+
+The server listens on 127.0.0.1. It answers a request only if its path begins with a secret token and its ``Host`` is
+the server's own address. It accepts marks only from pages of its own ``Origin``. A mark is on disk before it is
+acknowledged, and a mark that is sent twice is stored once. So a kill loses no mark: the page can send it again.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+import orjson
+
+from treeagent.contrib.guards.shield import format_call, format_named
+from treeagent.contrib.people.marks import (
+    FILE,
+    Mark,
+    Verdict,
+    agreement,
+    append_mark,
+    effective_marks,
+    new_mark,
+    read_marks,
+    state_hash,
+)
+from treeagent.contrib.people.queue import Item, load, node_at, shown_order
+from treeagent.contrib.viewer.page import html
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.report.describe import observation
+from treeagent.pipeline.report.episodes import steps
+from treeagent.search.node import Edge, Node
+from treeagent.store import StoreError
+from treeagent.types import Message, storable
+from treeagent.visible import visible
+
+_LONGEST = 1 << 20
+"""Most bytes of a request's body."""
+_RECENT = 20
+"""How many of the reviewer's own marks the page lists."""
+_ID = re.compile(r"[0-9a-f]{32}")
+_HEADERS = {
+    # This policy is sent with every response. The page itself also has a policy, which allows its script by a hash.
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class BadRequest(ValueError):
+    """A request that the interface cannot process. The message is one sentence for the reviewer."""
+
+
+class Review:
+    """The queue and the marks of one reviewer. Thread-safe."""
+
+    def __init__(self, run: Run, items: list[Item], who: str) -> None:
+        """
+        Args:
+            items: the queue, in its order.
+            who: the reviewer's name, which is stored with each mark.
+        """
+        self.run, self.who = run, who
+        self._items = {item.id: item for item in items}
+        self._path = run.path / FILE
+
+    def state(self, after: str = "") -> dict[str, Any]:
+        """The state of the page as JSON values: the next item that this reviewer has not judged, counts of items, the
+        reviewer's latest marks, and the agreement of all reviewers.
+
+        Args:
+            after: id of the item that the reviewer has just left; the search for the next item starts behind it. With
+                the prefix "at/" it starts at that item itself. Empty starts at the beginning of the queue.
+        """
+        stays, after = after.startswith("at/"), after.removeprefix("at/")
+        every = self._all_marks()
+        own = [mark for mark in effective_marks(every) if mark.who == self.who and mark.source == "human"]
+        judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
+        waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
+        indices = {known: index for index, known in enumerate(self._items)}
+        start = indices.get(after, -1)
+        later = [item for item in waiting if indices[item.id] > start - stays] if start >= 0 else waiting
+        chosen = next(iter(later or waiting), None)
+        return {
+            "who": visible(self.who),
+            "run": visible(self.run.path.resolve().name),
+            "waiting": len(waiting),
+            "judged": len(indices) - len(waiting),
+            "item": None if chosen is None else self.shown(chosen),
+            "marks": [_mark_json(mark) for mark in own[: -_RECENT - 1 : -1]],
+            "agreement": {kind: {"alpha": alpha, "items": count} for kind, (alpha, count) in agreement(every).items()},
+        }
+
+    def _all_marks(self) -> list[Mark]:
+        return read_marks(self._path)
+
+    def shown(self, item: Item) -> dict[str, Any]:
+        """An item as the page shows it: without values, visits, rewards or anyone's preferences."""
+        tree = load(self.run, item)
+        content: dict[str, Any] = {"id": item.id, "kind": item.kind, "task": visible(item.task_id)}
+        if item.kind == "pair":
+            node = node_at(tree, item.path)
+            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
+            talk = node.state.messages
+            may_edit = not (talk and talk[-1].partial)
+            return content | {
+                "talk": _messages_json(talk),
+                "actions": [_action(node, edge, may_edit=may_edit) for edge in edges],
+            }
+        parent, actions = tree.root, []
+        for edge in steps(tree):
+            partial = parent.state.messages and parent.state.messages[-1].partial
+            actions.append(_action(parent, edge, may_edit=not partial))
+            parent = edge.child or parent
+        return content | {"talk": _messages_json(tree.root.state.messages), "actions": actions}
+
+    def mark(self, request: Mapping[str, Any]) -> bool:
+        """Store a mark that the page sent.
+
+        Args:
+            request: ``id`` (32 hex digits), ``item`` (id of the item), ``verdict`` and, if they apply, ``choice``
+                (index of the action in the order shown, or of the step of an episode), ``text`` and ``note``.
+
+        Returns:
+            False if the mark was already stored.
+
+        Raises:
+            BadRequest: a value is invalid.
+            StoreError: the mark could not be written.
+        """
+        item = self._items.get(_text(request, "item"))
+        verdict = _text(request, "verdict")
+        if item is None:
+            raise BadRequest("this item is not in the queue: load the page again")
+        allowed = set(get_args(Verdict)) - {"withdraw"} - ({"solved", "failed"} if item.kind == "pair" else _OF_PAIRS)
+        if verdict not in allowed:
+            raise BadRequest(f"{verdict!r:.40} is no verdict on this: give {', '.join(sorted(allowed))}")
+        choice = request.get("choice")
+        if not (choice is None or (isinstance(choice, int) and not isinstance(choice, bool))):
+            raise BadRequest("choice is an index or null")
+        tree = load(self.run, item)
+        fields: dict[str, Any] = {"state": item.state, "choice": choice}
+        if item.kind == "pair":
+            node = node_at(tree, item.path)
+            edges = [_edge(node, item.texts[index]) for index in shown_order(self.who, item)]
+        else:
+            edges = steps(tree)
+            if choice is not None and 0 <= choice < len(edges):  # one step, marked at the state before it
+                before = tree.states(edges)[choice]
+                fields = {"state": state_hash(item.task_id, before.state.messages), "choice": 0}
+                edges = [edges[choice]]
+        try:
+            mark = new_mark(
+                self.who,
+                verdict,  # type: ignore[arg-type]
+                id=_identifier(request),
+                task_id=item.task_id,
+                seed=tree.seed,
+                shown=tuple(edge.action.text for edge in edges),
+                calls=tuple(format_named(edge.action.call) for edge in edges),
+                text=storable(_text(request, "text")) if verdict == "edit" else "",
+                note=storable(_text(request, "note")),
+                **fields,
+            )
+        except ValueError as error:
+            raise BadRequest(f"the mark is incomplete: {error}"[:300]) from None
+        return append_mark(self._path, mark)
+
+    def withdraw(self, request: Mapping[str, Any]) -> bool:
+        """Withdraw one of the reviewer's own marks.
+
+        Args:
+            request: ``id`` of the withdrawal (32 hex digits), and ``mark``, the id of the mark to withdraw.
+
+        Returns:
+            False if the withdrawal was already stored.
+
+        Raises:
+            BadRequest: the mark is not one of this reviewer's, or the id is invalid.
+            StoreError: the withdrawal could not be written.
+        """
+        known = {mark.id for mark in self._all_marks() if mark.who == self.who and mark.verdict != "withdraw"}
+        mark_id = _text(request, "mark")
+        if mark_id not in known:
+            raise BadRequest("that is no mark of yours: load the page again")
+        return append_mark(self._path, new_mark(self.who, "withdraw", id=_identifier(request), withdraws=mark_id))
+
+
+_OF_PAIRS = {"better", "tie"}
+
+
+def _mark_json(mark: Mark) -> dict[str, Any]:
+    return {"id": mark.id, "when": mark.when, "verdict": mark.verdict, "task": visible(mark.task_id), "note": mark.note}
+
+
+def _edge(node: Node, text: str) -> Edge:
+    return next(edge for edge in node.edges if edge.action.text == text)
+
+
+def _messages_json(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    return [{"role": each.role, "text": visible(each.content, lines=True)} for each in messages]
+
+
+def _action(node: Node, edge: Edge, *, may_edit: bool) -> dict[str, Any]:
+    action, child = edge.action, edge.child
+    return {
+        "thought": visible(action.thought, lines=True),
+        "call": visible(format_call(action.call), lines=True),
+        "error": visible(action.error),
+        "text": visible(action.text, lines=True),
+        "written": action.text if may_edit and not edge.thought else None,
+        "answer": "" if child is None else visible(observation(node, child), lines=True),
+    }
+
+
+def _text(request: Mapping[str, Any], key: str) -> str:
+    value = request.get(key, "")
+    if not isinstance(value, str):
+        raise BadRequest(f"{key} is a text")
+    return value
+
+
+def _identifier(request: Mapping[str, Any]) -> str:
+    if not _ID.fullmatch(identifier := _text(request, "id")):
+        raise BadRequest("id is 32 hex digits")
+    return identifier
+
+
+class ReviewServer(ThreadingHTTPServer):
+    """Serves one ``Review`` on 127.0.0.1, at the address ``url``, which contains a secret token."""
+
+    daemon_threads = True
+
+    def __init__(self, review: Review, port: int = 0) -> None:
+        """
+        Args:
+            port: 0 chooses a free port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.review, self.token = review, secrets.token_urlsafe(24)
+        self.page = html(
+            f"treeagent review: {review.run.path.resolve().name}", {}, script="review.js", connect=["'self'"]
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The accepted values of ``Host``. Other names that resolve to this address are refused (DNS rebinding)."""
+        return tuple(f"{name}:{self.server_address[1]}" for name in ("127.0.0.1", "localhost"))
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.hosts[0]}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReviewServer
+    timeout = 30
+    server_version, sys_version = "treeagent", ""
+
+    def do_GET(self) -> None:
+        if (path := self._authorised_path()) is None:
+            return
+        if path == "":
+            self._send(HTTPStatus.OK, self.server.page.encode(), "text/html; charset=utf-8")
+        elif path == "api/state" or path.startswith("api/state/"):
+            self._answer(lambda: self.server.review.state(path.removeprefix("api/state").strip("/")))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
+
+    def do_POST(self) -> None:
+        if (path := self._authorised_path()) is None:
+            return
+        origins = self.headers.get_all("Origin", [])
+        if origins != [f"http://{self.headers['Host']}"]:
+            self._refuse(HTTPStatus.FORBIDDEN, "another page may not send marks")
+            return
+        if self.headers.get_content_type() != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit() and int(length) <= _LONGEST):
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {_LONGEST} bytes, and their number")
+            return
+        body = self.rfile.read(int(length))
+        try:
+            request = orjson.loads(body)
+        except ValueError:
+            request = None
+        if not isinstance(request, dict):
+            self._refuse(HTTPStatus.BAD_REQUEST, "send a JSON object")
+        elif path == "api/mark":
+            self._answer(lambda: {"stored": self.server.review.mark(request)})
+        elif path == "api/withdraw":
+            self._answer(lambda: {"stored": self.server.review.withdraw(request)})
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
+
+    def _authorised_path(self) -> str | None:
+        """The path after the token; None if the request was refused."""
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server answers on its own machine only")
+            return None
+        token, slash, path = self.path.removeprefix("/").partition("/")
+        if not slash or not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "open the address that treeagent review printed")
+            return None
+        return path
+
+    def _answer(self, make: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self._send(HTTPStatus.OK, orjson.dumps(make()), "application/json")
+        except BadRequest as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except StoreError as error:
+            self._refuse(HTTPStatus.INSUFFICIENT_STORAGE, str(error))
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True  # the request's body was not read
+        self._send(status, orjson.dumps({"error": why}), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Print nothing: a logged address would reveal the token."""

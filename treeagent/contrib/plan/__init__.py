@@ -1,0 +1,1 @@
+"""The cost of a run, before it."""

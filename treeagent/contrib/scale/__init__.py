@@ -1,0 +1,1 @@
+"""Ray, several processes a training, sharded models."""

@@ -1,0 +1,295 @@
+"""Run jobs, and the processes of an update (``launch``), on a Ray cluster, wherever it has room.
+
+Each worker is a long-lived actor. It runs one job after another, so that the checkpoint and the environment of the last
+job stay loaded. If an actor is lost, with its process or its machine, its job is run again; this is safe, because a job
+writes its results to disk atomically. Jobs are not queued at actors but assigned to idle ones, so no job waits for an
+actor that cannot start.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from treeagent.config import RunConfig
+from treeagent.pipeline.metrics import Emit
+from treeagent.types import UserError, WorkerLost
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+except ImportError as error:
+    raise UserError(f"ray is missing ({error}): pip install 'treeagent[ray]'") from error
+
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+_TRIES = 3
+"""Attempts at a job before the run stops, since the job itself may be what kills its workers."""
+_POLL_SECONDS = 0.5
+"""Seconds between two checks for events."""
+_ROOM_SECONDS = 600
+"""Seconds to wait for room for the processes of an update."""
+_STORE_BYTES = 80 << 20
+"""Bytes of shared memory of a cluster that is started here. Little is needed: trees and weights are exchanged by disk,
+and jobs are small."""
+
+
+class RayWorkers:
+    """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
+
+    def __init__(self, count: int, config: RunConfig, besides: int = 0) -> None:
+        """Join the cluster, or start one that ends with this process; this takes seconds.
+
+        Args:
+            besides: number of other workers that stay on the cluster. There must be room for all.
+
+        Raises:
+            UserError: there is no such cluster, this machine lacks what a worker needs, or the cluster has no room.
+        """
+        self._count, self._stopped = count, False
+        _connect(config)
+        if besides:
+            _require_room(count + besides, config)
+        self._actor = ray.remote(
+            num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
+        )(_Worker)
+        self._workers: list[Any] = []
+        self._start()
+
+    def run(
+        self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
+    ) -> Iterator[tuple[Job, Result]]:
+        if not self._workers:
+            self._start()
+        waiting, idle = deque(range(len(jobs))), deque[int]()
+        # For each pending reference, the worker and the number of its job; None while the worker prepares.
+        held = dict[Any, tuple[int, int | None]]()
+
+        def prepare(worker: int) -> None:
+            held[self._workers[worker].prepare.remote(os.getcwd())] = worker, None
+
+        for worker in range(self._count):
+            prepare(worker)
+        losses: Counter[tuple[int | None, int | None]] = Counter()
+        finished: list[tuple[int, Any]] = []
+        try:
+            while True:
+                if self._stopped:
+                    raise WorkerLost("the worker was stopped: continue with --resume")
+                while waiting and idle:
+                    worker, number = idle.popleft(), waiting.popleft()
+                    held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
+                for event in self._events.get_nowait_batch(self._events.qsize()):
+                    on_event(event)
+                for number, result in finished:
+                    yield jobs[number], result
+                if not waiting and all(job is None for _, job in held.values()):
+                    return
+                finished = []
+                done, _ = ray.wait(list(held), num_returns=1, timeout=_POLL_SECONDS)
+                for reference in done:
+                    worker, job = held.pop(reference)
+                    result, lost = _outcome(reference)
+                    if lost is None:
+                        idle.append(worker)
+                        finished += [] if job is None else [(job, result)]
+                        continue
+                    loss = (worker, None) if job is None else (None, job)
+                    losses[loss] += 1
+                    if losses[loss] == _TRIES:
+                        raise WorkerLost(_loss_message(lost, job)) from lost
+                    waiting.extendleft([] if job is None else [job])
+                    ray.kill(self._workers[worker])  # it may still be running, but unreachable
+                    self._workers[worker] = self._actor.remote()
+                    prepare(worker)
+        except BaseException:  # also GeneratorExit, if the caller stops early
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the workers without waiting for running jobs."""
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+        self._events.shutdown(force=True)
+
+    close = kill
+
+    def stop(self) -> None:
+        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
+        self._stopped = True  # ``run`` checks it every half second
+
+    def _start(self) -> None:
+        # The queue runs on the machine of this process, whose loss would end the run in any case.
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._events = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": on_this_node})
+        self._workers = [self._actor.remote() for _ in range(self._count)]
+
+
+class _Worker:
+    """The actor class."""
+
+    def prepare(self, folder: str) -> None:
+        """Prepare for jobs: change to ``folder``, which relative paths refer to."""
+        torch.set_num_threads(1)  # whatever threads says: that is a number for the workers of one machine
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise UserError(
+                f"a worker on {ray.util.get_node_ip_address()} cannot enter {folder}, where the run was started "
+                f"({error.strerror}): all machines of the cluster want the same disk at the same place"
+            ) from None
+
+    def run(self, work: Callable[[Job, Emit], Result], job: Job, events: Queue) -> Result:
+        return work(job, events.put)
+
+
+@contextmanager
+def started_on_cluster(
+    command: Callable[[int, tuple[str, int]], list[str]], config: RunConfig, log: Path
+) -> Iterator[Callable[[], bool]]:
+    """Start the processes of an update, packed onto as few machines as have room. Yields a function that tells whether
+    they have ended. They are ended with the context.
+
+    Args:
+        command: maps the rank of a process, and host and port of the first one, to the arguments of Python.
+        log: file for the output of the first process. The others get one beside it.
+
+    Raises:
+        UserError: the cluster has no room.
+    """
+    _connect(config)
+    count = config.update.processes
+    needed = {"CPU": 1.0} | ({} if config.policy.on_cpu else {"GPU": 1.0})
+    found = ray.cluster_resources()
+    for kind in needed:
+        if found.get(kind, 0) < count:
+            raise UserError(
+                f"update.processes is {count}, but the cluster has {found.get(kind, 0):g} {kind}s: lower it"
+            )
+    group = placement_group([needed] * count, strategy="PACK")
+    try:
+        if not group.wait(_ROOM_SECONDS):
+            raise UserError(
+                f"update.processes is {count}, but other work keeps the cluster from having room for as many "
+                f"({' and '.join(needed)} each) for {_ROOM_SECONDS} s: lower it, or workers beside adapt.lag"
+            )
+        actor = ray.remote(num_cpus=1, num_gpus=needed.get("GPU", 0), max_restarts=0)(_Launcher)
+        launchers = [
+            actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
+            for rank in range(count)
+        ]
+        address = ray.get(launchers[0].address.remote())
+        log = log.resolve()
+        logs = [log, *(log.with_name(f"{log.stem}-{rank}{log.suffix}") for rank in range(1, count))]
+        running = [
+            launcher.run.remote(command(rank, address), os.getcwd(), file)
+            for rank, (launcher, file) in enumerate(zip(launchers, logs, strict=True))
+        ]
+
+        def have_ended() -> bool:
+            """Whether the first process has ended, or another one failed, which the first may not notice."""
+            done, _ = ray.wait(running, num_returns=count, timeout=0)
+            return running[0] in done or any(_outcome(each)[0] != 0 for each in done)
+
+        yield have_ended
+    finally:
+        remove_placement_group(group)  # this also ends the actors, whose processes then end
+
+
+class _Launcher:
+    """The actor that starts one process of an update."""
+
+    def address(self) -> tuple[str, int]:
+        """The address of this machine, and a free port."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    def run(self, arguments: list[str], folder: str, log: Path) -> int:
+        """Run Python in ``folder`` until it ends. Returns its exit status."""
+        command = [sys.executable, *arguments]
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=folder) as process,
+        ):
+            return process.wait()
+
+
+def _connect(config: RunConfig) -> None:
+    if ray.is_initialized():
+        return
+    address, gpus = config.ray.address, config.ray.gpus_per_worker
+    if address is not None:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            if port.isdigit():  # checked first, because Ray itself would retry for minutes without a server there
+                socket.create_connection((host, int(port)), timeout=10).close()
+            ray.init(address=address, logging_level=logging.WARNING)
+        except OSError:
+            raise UserError(
+                f"no Ray cluster answers at ray.address {address}: start one by ray start --head, or leave it out"
+            ) from None
+        return
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(config.workers, config.update.processes) + config.adapt.lag,
+            object_store_memory=_STORE_BYTES,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+        )
+    except Exception as error:  # Ray has no specific error for a part that does not start within its 30 seconds
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
+            "short path that can be written to, or run with engine=local"
+        ) from error
+    found = ray.cluster_resources().get("GPU", 0)
+    if found < gpus:
+        raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
+
+
+def _require_room(count: int, config: RunConfig) -> None:
+    """Check that the cluster has room for ``count`` workers. Ray would wait forever for one without room."""
+    found = ray.cluster_resources()
+    for kind, each in (("CPU", 1.0), ("GPU", config.ray.gpus_per_worker)):
+        if found.get(kind, 0) < count * each:
+            raise UserError(
+                f"adapt.lag=1 wants room for {count} workers, one more than workers={config.workers}, but the cluster "
+                f"has {found.get(kind, 0):g} {kind}s for {count * each:g}: lower workers"
+            )
+
+
+def _outcome(reference: Any) -> tuple[Any, RayError | None]:
+    """Return (the worker's result, None), or (None, an error that says how the worker was lost). An exception of the
+    job is raised, with its traceback as a note."""
+    try:
+        return ray.get(reference), None
+    except RayTaskError as error:
+        cause: Exception = error.cause
+        cause.add_note(str(error))
+        raise cause from None
+    except RayError as error:
+        return None, error
+
+
+def _loss_message(error: RayError, job: int | None) -> str:
+    reason = str(error).strip().splitlines()[-1].split(". ")[0]
+    when = "as it started" if job is None else "at the same job"
+    return (
+        f"a worker was lost {_TRIES} times {when}, the last time by this: {reason}; correct that, or take "
+        "fewer workers if memory is short, then continue with --resume"
+    )

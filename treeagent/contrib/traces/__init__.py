@@ -1,0 +1,1 @@
+"""Traces and transcripts of other agents."""

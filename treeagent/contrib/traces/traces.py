@@ -1,0 +1,380 @@
+"""Converts trees to traces for other tools: chat messages with tool calls, OpenTelemetry GenAI spans, verifiers traces.
+
+``chat`` has one line per path from the root to an end: messages in OpenAI's form, with the tools as TRL and others read
+them. ``otlp`` has one line per such path in OTLP's JSON, by the semantic conventions of generative AI: a span of the
+agent, and below it one span per turn and per tool call. ``verifiers`` has one line per tree, because its traces are
+graphs of messages, whose branches are the paths. The sampled messages carry tokens, log-probabilities and advantages.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import as_call, read_call
+from treeagent.generators.grammar import openai_tools
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.trees import marked_trees
+from treeagent.search.node import Edge, Node, Tree, path_origin
+from treeagent.store import replacing, shard_names, shards
+from treeagent.types import Message, ToolCall
+from treeagent.views.advantages import AdvantageConfig, advantages
+
+TraceFormat = Literal["chat", "otlp", "verifiers"]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """The facts in a trace that do not come from the tree."""
+
+    tools: Sequence[ToolSpec]
+    """The environment's tools. Actions that are texts are parsed as calls of these; if empty, they stay texts."""
+    model: str
+    stage: str
+    """Name of the tree's shards."""
+    began: int
+    """Time at which the first shard of this name was written, in nanoseconds since 1970."""
+    advantages: AdvantageConfig
+
+
+def write_traces(
+    run: Run, out: Path, format: TraceFormat, source: Literal["trees", "episodes"], tools: Sequence[ToolSpec]
+) -> int:
+    """Write the traces of a run's training trees or of its evaluation episodes as JSON lines.
+
+    The file is written completely or not at all. Marks of reviewers change the trees as they do for an update.
+
+    Returns:
+        the number of lines.
+
+    Raises:
+        RunError: the run holds none; the file is untouched.
+        StoreError: the file cannot be written.
+        CorruptShard: a shard is damaged.
+    """
+    make: Callable[[Tree, TraceFacts], Iterable[Json]] = {
+        "chat": chat_rows,
+        "otlp": otlp_rows,
+        "verifiers": verifiers_rows,
+    }[format]
+    folder = run.trees if source == "trees" else run.episodes
+    names = run.collections() if source == "trees" else shard_names(folder)
+    count = 0
+    with replacing(out) as file:
+        for name in names:
+            checkpoint = run.recorded_checkpoint(name)
+            began = shards(folder, name)[0].stat().st_mtime_ns
+            facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began, run.config.update.advantages)
+            for tree in marked_trees(folder, name, process_weight=run.config.search.process_weight):
+                for row in make(tree, facts):
+                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+                    count += 1
+        if not count:
+            other = "trees" if source == "episodes" else "episodes"
+            raise RunError(f"{run.path} holds no {source}: give --from {other}")
+    return count
+
+
+def ended_paths(tree: Tree) -> Iterator[tuple[Edge, ...]]:
+    """All paths from the root to a node without tried actions, including paths that broke off."""
+    for path, node in tree.walk():
+        if path and not any(edge.child is not None for edge in node.edges):
+            yield path
+
+
+def total_reward(path: Sequence[Edge]) -> float | None:
+    """The sum of the rewards of a path; None if the episode is not over at its end, or the last reward is unknown."""
+    last = path[-1].child
+    over = last is not None and last.final
+    return sum(edge.reward or 0.0 for edge in path) if over and path[-1].reward is not None else None
+
+
+def chat_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
+    """One row per ended path: ``messages`` and ``tools`` in OpenAI's form, with the path's task, reward and origin."""
+    tools = openai_tools(facts.tools)
+    for path in ended_paths(tree):
+        messages = [_plain(message) for message in tree.root.state.messages]
+        for turn in _turns(tree.root, path, facts):
+            messages += _openai(turn)
+        yield {
+            "task_id": tree.task.id,
+            "split": tree.task.split,
+            "seed": tree.seed,
+            "messages": messages,
+            "tools": tools,
+            "reward": total_reward(path),
+            "origin": path_origin(path),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A whole turn, which may consist of several actions, and the messages that answered it."""
+
+    thought: str
+    text: str
+    """The text of the turn; empty if it calls a tool."""
+    call: ToolCall | None
+    call_id: str
+    answers: tuple[Message, ...]
+    refused: bool
+    edges: tuple[Edge, ...]
+
+
+def _turns(root: Node, path: Sequence[Edge], facts: TraceFacts) -> Iterator[_Turn]:
+    thoughts, edges, parent, number = list[str](), list[Edge](), root, 0
+    for edge in path:
+        edges.append(edge)
+        if edge.thought:
+            thoughts.append(edge.action.thought)
+            parent = edge.child or parent
+            continue
+        action, child = edge.action, edge.child
+        call: str | ToolCall = action.call
+        if isinstance(call, str) and facts.tools and call:
+            call = read_call(as_call(call, facts.tools), facts.tools)
+        own = "" if action.error else action.thought  # the text of a malformed turn holds its thought
+        thought = "\n".join(filter(None, (*thoughts, own)))
+        tool_call = call if isinstance(call, ToolCall) else None
+        text = "" if tool_call else action.text if action.error or not isinstance(action.call, str) else action.call
+        answers = () if child is None else _added_messages(parent, child)
+        yield _Turn(thought, text, tool_call, f"call_{number}", answers, bool(child and child.invalid), tuple(edges))
+        thoughts, edges, parent, number = [], [], child or parent, number + 1
+
+
+def _added_messages(parent: Node, child: Node) -> tuple[Message, ...]:
+    """The messages that ``child`` adds to ``parent``'s conversation, without the assistant's."""
+    fresh = child.state.messages[len(parent.state.messages) :]
+    return tuple(message for message in fresh if message.role != "assistant")
+
+
+def _plain(message: Message) -> Json:
+    return {"role": message.role, "content": message.content}
+
+
+def _openai(turn: _Turn) -> list[Json]:
+    message: Json = {"role": "assistant", "content": turn.text}
+    if turn.thought:
+        message["reasoning_content"] = turn.thought  # the name that chat templates and servers of reasoning models use
+    if turn.call is None:
+        return [message, *map(_plain, turn.answers)]
+    function = {"name": turn.call.name, "arguments": _arguments(turn.call)}
+    message["tool_calls"] = [{"id": turn.call_id, "type": "function", "function": function}]
+    answers = [{"role": "tool", "tool_call_id": turn.call_id, "content": each.content} for each in turn.answers]
+    return [message, *answers]
+
+
+def _arguments(call: ToolCall) -> str:
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def otlp_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
+    """One line of TracesData per ended path.
+
+    Trees store no clock times. The times of the spans only express their order, and begin when the shard was stored.
+    """
+    for number, path in enumerate(ended_paths(tree)):
+        identity = [facts.stage, tree.task.id, tree.seed, number]
+        trace, clock, spans = _hex(16, *identity), 0, list[Json]()
+        agent = _hex(8, *identity, "agent")
+
+        def span(name: str, key: object, kind: int, attributes: Mapping[str, object], error: str = "") -> Json:
+            nonlocal clock
+            clock += 1
+            status = {"status": {"code": 2, "message": error}} if error else {}
+            return {
+                "traceId": trace,  # noqa: B023
+                "spanId": _hex(8, *identity, key),  # noqa: B023
+                "parentSpanId": agent,  # noqa: B023
+                "name": name,
+                "kind": kind,
+                "startTimeUnixNano": str(facts.began + clock * 1_000_000),
+                "endTimeUnixNano": str(facts.began + clock * 1_000_000 + 999_999),
+                "attributes": _attributes(attributes),
+                **status,
+            }
+
+        conversation = [_parts(_plain(message)) for message in tree.root.state.messages]
+        opening, last_answers = list(conversation), list[Json]()
+        for index, turn in enumerate(_turns(tree.root, path, facts)):
+            output = _output(turn)
+            usage = sum(len(edge.action.token_ids) for edge in turn.edges)
+            spans.append(
+                span(
+                    f"chat {facts.model}".strip(),
+                    f"turn-{index}",
+                    3,
+                    {
+                        "gen_ai.operation.name": "chat",
+                        "gen_ai.provider.name": "treeagent",
+                        "gen_ai.request.model": facts.model,
+                        "gen_ai.input.messages": _text(conversation),
+                        "gen_ai.output.messages": _text([output]),
+                        "gen_ai.usage.output_tokens": usage,
+                    },
+                )
+            )
+            conversation.append({"role": "assistant", "parts": output["parts"]})
+            answer = "\n".join(each.content for each in turn.answers)
+            last_answers = [] if turn.call is not None else [_parts(_plain(each)) for each in turn.answers]
+            if turn.call is not None:
+                spans.append(
+                    span(
+                        f"execute_tool {turn.call.name}",
+                        f"tool-{index}",
+                        1,
+                        {
+                            "gen_ai.operation.name": "execute_tool",
+                            "gen_ai.tool.name": turn.call.name,
+                            "gen_ai.tool.call.id": turn.call_id,
+                            "gen_ai.tool.call.arguments": _arguments(turn.call),
+                            "gen_ai.tool.call.result": answer,
+                        },
+                        answer if turn.refused else "",
+                    )
+                )
+                part = {"type": "tool_call_response", "id": turn.call_id, "response": answer}
+                conversation.append({"role": "tool", "parts": [part]})
+            else:
+                conversation += last_answers
+        reward = total_reward(path)
+        root = span(
+            "invoke_agent treeagent",
+            "agent",
+            1,
+            {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": "treeagent",
+                "gen_ai.conversation.id": tree.task.id,
+                "gen_ai.input.messages": _text(opening),
+                "gen_ai.tool.definitions": _text([_tool(tool) for tool in facts.tools]),
+                "treeagent.origin": path_origin(path),
+                "treeagent.stage": facts.stage,
+                **({} if reward is None else {"treeagent.reward": float(reward)}),
+                # No later span has the answer to the last turn, if that makes no call.
+                **({"treeagent.last_answers": _text(last_answers)} if last_answers else {}),
+            },
+            tree.error,
+        )
+        del root["parentSpanId"]
+        root |= {"startTimeUnixNano": str(facts.began)}
+        scope = {"name": "treeagent", "version": version("treeagent")}
+        resource = {"attributes": _attributes({"service.name": "treeagent"})}
+        yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": [root, *spans]}]}]}
+
+
+def _parts(message: Json) -> Json:
+    return {"role": message["role"], "parts": [{"type": "text", "content": message["content"]}]}
+
+
+def _output(turn: _Turn) -> Json:
+    parts: list[Json] = []
+    if turn.thought:
+        parts.append({"type": "reasoning", "content": turn.thought})
+    if turn.call is not None:
+        arguments = dict(turn.call.arguments)
+        parts.append({"type": "tool_call", "id": turn.call_id, "name": turn.call.name, "arguments": arguments})
+    elif turn.text:
+        parts.append({"type": "text", "content": turn.text})
+    return {"role": "assistant", "parts": parts, "finish_reason": "tool_call" if turn.call else "stop"}
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _tool(tool: ToolSpec) -> Json:
+    return {"type": "function", "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+
+
+def _hex(size: int, *parts: object) -> str:
+    return blake2b(orjson.dumps([str(part) for part in parts]), digest_size=size).hexdigest()
+
+
+def _attributes(values: Mapping[str, object]) -> list[Json]:
+    def typed(value: object) -> Json:
+        match value:
+            case bool():
+                return {"boolValue": value}
+            case int():
+                return {"intValue": str(value)}
+            case float():
+                return {"doubleValue": value}
+            case _:
+                return {"stringValue": str(value)}
+
+    return [{"key": name, "value": typed(value)} for name, value in values.items()]
+
+
+def verifiers_rows(tree: Tree, facts: TraceFacts) -> Iterator[Json]:
+    """The tree as one trace in version 1 of verifiers' format: a graph with one node per message.
+
+    The context tokens of a state are stored with the last message that it adds. They are dropped if it adds no message,
+    because then nothing was sampled after them, and if its prompt starts anew (``Node.left_out``).
+    """
+    scored = advantages([tree], facts.advantages)
+    nodes: list[Json] = []
+
+    def add(parent: int | None, message: Json, ids: Sequence[int] = (), edge: Edge | None = None) -> int:
+        row = {
+            "parent": parent,
+            "message": message,
+            "sampled": edge is not None,
+            "timestamp": facts.began / 1e9,
+            "token_ids": list(ids),
+            "mask": [edge is not None and index not in edge.action.forced for index in range(len(ids))],
+            "logprobs": list(edge.action.logprobs) if edge else [],
+        }
+        if edge is not None and (advantage := scored.get(id(edge))) is not None:
+            row["advantages"] = [advantage] * len(ids)
+        nodes.append(row)
+        return len(nodes) - 1
+
+    def add_all(parent: int | None, messages: Sequence[Json], ids: Sequence[int]) -> int | None:
+        for index, message in enumerate(messages, start=1):
+            parent = add(parent, message, ids if index == len(messages) else ())
+        return parent
+
+    start = add_all(None, [_plain(message) for message in tree.root.state.messages], tree.root.context_ids)
+    stack: list[tuple[Node, int | None, int]] = [(tree.root, start, 0)]
+    while stack:
+        node, parent, depth = stack.pop()
+        for edge in node.edges:
+            child = edge.child
+            if child is None:
+                continue
+            [turn] = _turns(node, [edge], facts) if not edge.thought else [None]
+            message: Json = {"role": "assistant", "content": edge.action.text}
+            answers = [_plain(each) for each in _added_messages(node, child)]
+            if turn is not None and turn.call is not None:
+                call_id = f"call_{depth}"
+                call = {"id": call_id, "name": turn.call.name, "arguments": _arguments(turn.call)}
+                message = {"role": "assistant", "content": None, "reasoning_content": turn.thought or None}
+                message["tool_calls"] = [call]
+                answers = [{"role": "tool", "tool_call_id": call_id, "content": each["content"]} for each in answers]
+            number = add(parent, message, edge.action.token_ids, edge)
+            stack.append((child, add_all(number, answers, () if child.left_out else child.context_ids), depth + 1))
+    returns = [total_reward(path) for path in ended_paths(tree)]
+    best = max((each for each in returns if each is not None), default=0.0)
+    yield {
+        "version": 1,
+        "id": _hex(16, facts.stage, tree.task.id, tree.seed),
+        "task": {
+            "type": "Task",
+            "data": {"idx": 0, "name": tree.task.id, "prompt": tree.task.prompt, "split": tree.task.split},
+        },
+        "agent": {"config": {}, "name": "treeagent"},
+        "tools": [_tool(tool) for tool in facts.tools],
+        "nodes": nodes,
+        "rewards": {"reward": {"score": best, "weight": 1.0}},
+        "metrics": {"simulations": float(tree.budget.simulations)},
+        "info": {"treeagent": {"stage": facts.stage, "seed": tree.seed, "error": tree.error}},
+        "errors": [{"type": "Error", "message": tree.error}] if tree.error else [],
+    }

@@ -1,0 +1,70 @@
+"""Writes the viewer's page: one file with script, style and data. Its security policy forbids it to load anything."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import orjson
+
+from treeagent.contrib.viewer.collect import Content, squeeze
+from treeagent.store import write_atomic
+
+
+def bundled(name: str) -> str:
+    """The content of a file that esbuild bundled from ``viewer/``."""
+    return files("treeagent.contrib.viewer").joinpath(name).read_text(encoding="utf-8")
+
+
+def write_page(path: Path, content: Content, *, follow: bool = False) -> None:
+    """Write the page.
+
+    Args:
+        follow: whether the page reloads itself every few seconds, because it is rewritten while its run goes on.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    index = content.index | {"follow": follow}
+    data = {"index": squeeze(orjson.dumps(index))} | {f"piece-{n}": each for n, each in enumerate(content.pieces)}
+    write_atomic(path, html("treeagent: " + ", ".join(run["name"] for run in index["runs"]), data).encode())
+
+
+def html(title: str, data: Mapping[str, str], *, script: str = "viewer.js", connect: Sequence[str] = ()) -> str:
+    """The page as text.
+
+    Its content security policy allows only this script and this style, by their hashes. So text of an agent or of an
+    environment cannot run anything, even if a browser parsed it as markup. The data are in script elements of a type
+    that no browser executes.
+
+    Args:
+        data: gzip in base64, by the ``id`` of the element in which the script finds it.
+        script: name of the script's bundle; the style has the same name with the suffix ".css".
+        connect: sources to which the script may send requests; none by default.
+    """
+    code, style = bundled(script), bundled(script.replace(".js", ".css"))
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {_hash(code)}",
+            f"style-src {_hash(style)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            *([f"connect-src {' '.join(connect)}"] if connect else []),
+        ]
+    )
+    held = "".join(f'<script type="application/gzip" id="{name}">{each}</script>\n' for name, each in data.items())
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title>\n<style>{style}</style></head>\n"
+        '<body><div id="app"><noscript>This page needs JavaScript; it loads nothing from elsewhere.</noscript></div>\n'
+        f"{held}<script>{code}</script></body></html>\n"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,1 @@
+"""Environments that are not part of the core."""

@@ -1,0 +1,268 @@
+"""An environment of the tools of a Model Context Protocol (MCP) server and of questions to answer with them."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from treeagent.contrib.worlds.adapters import required
+from treeagent.envs.base import Env, SnapshotKind, StepResult, ToolSpec, task_to_play
+from treeagent.envs.calls import read_call, text_tool
+from treeagent.envs.worker import EnvCrashed, EnvTimeout
+from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.visible import visible
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""Tool names that every policy format can write. The protocol recommends the same names."""
+_TOOLS = 500_000
+"""Most characters of the descriptions and schemas of all tools together; the agent reads them at every turn."""
+_PAGES = 100
+"""Most pages of a server's list of tools."""
+ANSWER = text_tool("answer", "Answer the question. Ends the visit.", "answer", answers=True)
+
+
+def exact_answer(task: Task, answer: str) -> float:
+    """Return 1 if the answer equals ``task.data["answer"]`` up to case and white space, otherwise 0."""
+    return float(_plain(answer) == _plain(str(task.data["answer"])))
+
+
+class McpEnv(Env):
+    """Questions to answer with the tools of an MCP server over stdio. The environment adds the tool ``answer``.
+
+    Episodes can be replayed if the annotations of every offered tool declare it read-only or idempotent, so that
+    calling it again changes nothing more. Otherwise ``snapshot_kind`` is "none" and search needs a world model. After a
+    call that may have changed something, the next reset starts a new server.
+
+    Args:
+        command: command that starts the server.
+        tasks: questions by split, with their answers in ``data``.
+        tools: names of the server's tools to offer; None offers all.
+        verify: (task, answer) → reward, 1 for a success.
+        seconds: time limit for starting the server and for each call.
+        characters: most characters of a result that the agent reads.
+
+    Raises:
+        UserError: the extra is not installed, the server does not start, or ``tools`` names tools that it does not
+            have. Also if an agent could not call or read the tools: a name has characters that the protocol does not
+            recommend, two names differ only in case, or the descriptions and schemas are too long.
+        EnvCrashed: from ``step``, the server has ended, or its output breaks the protocol or a limit of ``stdio``.
+        EnvTimeout: from ``step``, a call took longer than ``seconds``.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        tasks: Mapping[Split, Sequence[Task]],
+        tools: Sequence[str] | None = None,
+        verify: Callable[[Task, str], float] = exact_answer,
+        seconds: float = 30.0,
+        characters: int = 4000,
+    ) -> None:
+        required("mcp")
+        self._command, self._tasks, self._seconds, self._characters = list(command), tasks, seconds, characters
+        self._judge = verify
+        self._server: _Server | None = None
+        self._changed = False
+        """Whether a call may have changed the server's state."""
+        offered = self._running_server().tools
+        names = [each.name for each in offered]
+        requested = names if tools is None else tools
+        chosen = [each for each in offered if each.name in requested]
+        self._tools = (*map(_spec, chosen), ANSWER)
+        if ANSWER.name in requested or not set(requested) <= set(names):
+            listed, has = f"{list(requested)!r:.500}", f"{names!r:.500}"
+            fault = f"tools are {listed}: name tools of the server, which has {has}, but not 'answer'"
+        elif fault := _unfit_reason(self._tools):
+            fault = f"the MCP server {self._command} {fault}: name others of its tools in tools="
+        if fault:
+            self.close()
+            raise UserError(fault)
+        self.snapshot_kind: SnapshotKind = "replay" if all(map(_repeatable, chosen)) else "none"
+        self._task: Task | None = None
+        self._answer: str | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        task = task_to_play(self, seed, options)
+        if self._changed:
+            self.close()
+        self._task, self._answer = task, None
+        self._running_server()
+        return "ready", {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        task = self._current_task()
+        call = read_call(action, self._tools) if self._answer is None else "the question is answered already"
+        if isinstance(call, str):
+            return call, 0.0, self._answer is not None, False, {"tool_error": call}
+        if call.name == ANSWER.name:
+            self._answer = str(call.arguments["answer"])
+            return "answered", self._judge(task, self._answer), True, False, {}
+        self._changed |= not next(tool for tool in self._tools if tool.name == call.name).read_only
+        text, failed = self._call_tool(call)
+        if len(text) > self._characters:
+            text = f"{text[: self._characters]} and {len(text) - self._characters} more characters"
+        return text, 0.0, False, False, {"tool_error": text} if failed else {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._tools
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        held = self._tasks.get(split, ())
+        if start + count > len(held):
+            raise UserError(f"{split} tasks {start} to {start + count} are asked for, but there are {len(held)}")
+        return held[start : start + count]
+
+    def verify(self) -> float:
+        """Return the verdict of the argument ``verify`` on the answer; 0 before there is an answer."""
+        return 0.0 if self._answer is None else self._judge(self._current_task(), self._answer)
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _current_task(self) -> Task:
+        if self._task is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._task
+
+    def _running_server(self) -> "_Server":
+        if self._server is None:
+            self._server, self._changed = _Server(self._command, self._seconds), False
+        return self._server
+
+    def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
+        """Call a tool of the server. Returns the result as text, and whether it is an error."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        if self._server is None:
+            raise EnvCrashed(f"the MCP server {self._command} has ended, and with it the episode")
+        server = self._server
+        try:
+            answer = server.call(call, self._seconds)
+        except Exception as error:  # depending on the server's behaviour, the package may raise anything
+            if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                return error.message, True
+            self.close()
+            where = f"{call!r:.200} of the MCP server {self._command}"
+            if server.fault:
+                raise EnvCrashed(f"{where} failed: {server.fault}") from None
+            if not isinstance(error, MCPError):
+                raise EnvCrashed(f"{where} failed: {_sentence(error)}") from None
+            if error.code == CONNECTION_CLOSED:
+                raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}") from None
+            raise EnvTimeout(f"{where} took longer than {self._seconds:g} seconds") from None
+        return "\n".join(getattr(each, "text", f"[{each.type}]") for each in answer.content), bool(answer.is_error)
+
+
+from_mcp = McpEnv
+"""Alias, named like the functions of the other adapters."""
+
+
+class _Server:
+    """A running server and the session with it, in an event loop that has its own thread."""
+
+    def __init__(self, command: Sequence[str], seconds: float) -> None:
+        from anyio.from_thread import start_blocking_portal
+        from mcp import Client
+
+        from treeagent.contrib.worlds.adapters.stdio import Pipes
+
+        self._pipes = Pipes()
+        try:
+            with contextlib.ExitStack() as stack:
+                self._portal = stack.enter_context(start_blocking_portal())
+                client = Client(self._pipes.opened(command), mode="legacy", read_timeout_seconds=seconds)
+                self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
+                self.tools = self._listed_tools()
+                self._running = stack.pop_all()
+        except Exception as error:  # starting an unknown server may raise anything
+            why = self.fault or "; it last wrote: ".join(
+                filter(None, (_sentence(error), self._pipes.last_error_line()))
+            )
+            raise UserError(
+                f"the MCP server {command} does not start ({_plain_line(why)}): check its command"
+            ) from None
+
+    def _listed_tools(self) -> Sequence[Any]:
+        """Return the server's tools. A server may list them on several pages."""
+        found, cursor = list[Any](), None
+        for _ in range(_PAGES):
+            page = self._portal.call(partial(self._client.list_tools, cursor=cursor))
+            found, cursor = [*found, *page.tools], page.next_cursor
+            if cursor is None:
+                return found
+        raise UserError(f"it lists its tools on more than {_PAGES} pages")
+
+    @property
+    def fault(self) -> str:
+        """The limit that the server has exceeded; empty if there is none."""
+        return self._pipes.fault
+
+    def call(self, call: ToolCall, seconds: float) -> Any:
+        """Call a tool and return the server's result. It is not validated against the tool's output schema, because the
+        server chooses the regular expressions in it."""
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+        self._pipes.allow_requests()
+        request = CallToolRequest(params=CallToolRequestParams(name=call.name, arguments=dict(call.arguments)))
+        return self._portal.call(self._client.session.send_request, request, CallToolResult, seconds)
+
+    def close(self) -> None:
+        """End the session, which ends the server."""
+        with contextlib.suppress(Exception):  # a server that has failed may raise again
+            self._running.close()
+
+
+def _spec(offered: Any) -> ToolSpec:
+    read_only = bool(offered.annotations is not None and offered.annotations.read_only_hint)
+    return ToolSpec(offered.name, offered.description or "", offered.input_schema, read_only)
+
+
+def _repeatable(offered: Any) -> bool:
+    """Whether the tool's annotations say that a repeated call with the same arguments changes nothing more."""
+    hints = offered.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def _unfit_reason(tools: Sequence[ToolSpec]) -> str:
+    """Return why an agent could not call or read the tools; empty if it can."""
+    seen, size = set[str](), 0
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            return f"has a tool {tool.name!r:.200}, whose name is not 1 to 128 of the characters A-Z a-z 0-9 _ . -"
+        if tool.name.lower() in seen:
+            return f"has two tools {tool.name!r}, whatever the case"
+        seen.add(tool.name.lower())
+        size += len(tool.description) + len(json.dumps(tool.parameters))
+        if size > _TOOLS:
+            return f"describes its tools up to {tool.name!r} in {size} characters, of at most {_TOOLS}"
+    return ""
+
+
+def _sentence(error: BaseException) -> str:
+    """Return an error in one line. A session wraps its errors in groups; of a group, the first error is taken."""
+    if isinstance(error, BaseExceptionGroup):
+        return _sentence(error.exceptions[0])
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return _plain_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return _plain_line(str(error) or type(error).__name__)
+
+
+def _plain_line(text: str) -> str:
+    """Return the beginning of an untrusted text as one line of visible characters."""
+    return visible(" ".join(text[:2000].split()))[:500]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())

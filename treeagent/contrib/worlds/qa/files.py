@@ -1,0 +1,79 @@
+"""A corpus and questions from the user's own files."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from treeagent.contrib.worlds.qa.index import Passage
+from treeagent.contrib.worlds.qa.questions import Hop, Question, normalised
+from treeagent.types import Split, Task, UserError
+
+
+class _QuestionLine(BaseModel):
+    """The fields used from a line of the file of questions."""
+
+    question: Annotated[str, Field(min_length=1)]
+    answers: Annotated[list[str], Field(min_length=1)]
+
+
+_TENTHS: Mapping[int, Split] = {0: "test", 1: "validation"}
+_Line = TypeVar("_Line")
+
+
+class OwnFiles:
+    """The passages and questions of two JSONL files. A hash of the question assigns a tenth of them to validation and a
+    tenth to test. Duplicate questions are dropped.
+
+    Raises:
+        OSError: a file cannot be read.
+        UserError: a line of a file is not valid. ``passages`` is read lazily and raises this error, too.
+    """
+
+    def __init__(self, corpus: Path, questions: Path) -> None:
+        self.passages = _lines(corpus, Passage)
+        self._path = questions
+        self._tasks: dict[Split, list[Task]] = {"train": [], "validation": [], "test": []}
+        seen = set[str]()
+        for line in _lines(questions, _QuestionLine):
+            if not all(map(normalised, line.answers)):
+                raise UserError(
+                    f"{questions} answers {line.question!r} by {line.answers}: give answers that hold a word"
+                )
+            digest = hashlib.blake2b(normalised(line.question).encode(), digest_size=8)
+            if digest.hexdigest() not in seen:
+                seen.add(digest.hexdigest())
+                split = _TENTHS.get(digest.digest()[0] % 10, "train")
+                data = to_jsonable_python(Question(tuple(line.answers), (Hop(line.question),)))
+                self._tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data))
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        """Return questions ``start`` to ``start + count`` of a split.
+
+        Raises:
+            UserError: the split has fewer questions.
+        """
+        known = self._tasks[split]
+        if start + count > len(known):
+            raise UserError(
+                f"{split} questions {start} to {start + count} are asked for, but {self._path} has {len(known)} of "
+                "them: bring more"
+            )
+        return known[start : start + count]
+
+
+def _lines(path: Path, form: type[_Line]) -> Iterator[_Line]:
+    read: TypeAdapter[_Line] = TypeAdapter(form)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield read.validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = ".".join(map(str, first["loc"])) or "the line"
+                raise UserError(
+                    f"{path}:{number} has another form ({field}: {first['msg']}): mend that line"
+                ) from error

@@ -1,0 +1,203 @@
+"""Adapter from a Gymnasium environment with named actions to a text environment that search can rewind."""
+
+import pickle
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from treeagent.contrib.worlds.adapters import required, seeded_tasks
+from treeagent.envs.base import Env, StepResult, ToolSpec, task_to_play
+from treeagent.types import Split, Task, ToolCall, UserError
+
+Game: TypeAlias = Any
+"""A ``gymnasium.Env``. Its type is ``Any``, because a game may have members that the base class lacks."""
+
+_PROBES, _PROBE_STEPS = 3, 5
+"""Number of pickled copies that are compared with the original game, and number of steps of each comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The state of an episode. In a snapshot, ``game`` is the pickled game, including its random state."""
+
+    task: Task
+    game: Game
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class GymnasiumEnv(Env):
+    """A Gymnasium environment with named actions.
+
+    An action is one of the names, or a call of the only tool, ``act``. Tasks are seeds; each split has every third
+    seed. A snapshot is the pickled game. The constructor tests whether a pickled copy continues like the original; if
+    not, ``snapshot_kind`` is "replay".
+
+    Args:
+        game: a Gymnasium environment, the id of a registered one, or a function that takes a task and returns an
+            environment; it is reset with the task's seed.
+        prompt: the instruction of every task.
+        render: (game, observation) → the text that the agent reads.
+        actions: action values by name.
+        name: prefix of the task ids; required if ``game`` is a function, by default the name of the game.
+        success: (game, reward of the last step) → whether a terminated episode is a success. Only this counts, not the
+            game's own rewards. There is no default, because a game such as CartPole pays a reward also for the step
+            that fails.
+        key: game → a key as for ``Env.state_key``; None if there is none.
+        stochastic: whether the game draws random numbers from its ``np_random`` during an episode.
+
+    Raises:
+        UserError: the extra is not installed, no environment is registered under that id, or no action is given.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        *,
+        prompt: str,
+        render: Callable[[Game, Any], str],
+        actions: Mapping[str, object],
+        name: str = "",
+        success: Callable[[Game, float], bool],
+        key: Callable[[Game], str] | None = None,
+        stochastic: bool = False,
+    ) -> None:
+        if not actions:
+            raise UserError("actions is empty: name at least one action of the game")
+        gym = required("gymnasium")
+        if isinstance(game, str):
+            try:
+                game = gym.make(game, disable_env_checker=True)
+            except gym.error.Error as error:
+                raise UserError(f"Gymnasium cannot make {game!r} ({error}): give the id of a registered one") from error
+        self._make: Callable[[Task], Game] = game if callable(game) else lambda _: game
+        self._name = name or (game.spec.id if game.spec is not None else type(game.unwrapped).__name__)
+        self._render, self._success, self._key = render, success, key
+        self._prompt, self._actions, self.stochastic = prompt, dict(actions), stochastic
+        self._spelled = {each.lower(): each for each in actions}
+        """The names as they are listed, by their spelling in lower case, since a call may be in any case."""
+        self._at: _Place | None = None
+        self._is_random = False
+        self.snapshot_kind = "exact" if self._copies_play_on() else "replay"
+        if self._is_random and not stochastic:
+            raise UserError(
+                f"{self._name} depends on chance, but stochastic is False, so that search would foresee its outcomes: "
+                "pass stochastic=True, or make a game without chance"
+            )
+
+    @property
+    def game(self) -> Game:
+        """The game in its current state. For verifiers and demonstrators only."""
+        return self._place().game
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        task = task_to_play(self, seed, options)
+        game = self._make(task)
+        observation, _ = game.reset(seed=task.seed)
+        self._at = _Place(task, game)
+        return self._render(game, observation), {}
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        at, name, error = self._place(), _name(action), ""
+        name = name if name in self._actions else self._spelled.get(name.lower(), "")
+        if at.over:
+            error = "the episode is over"
+        elif name not in self._actions:
+            error = f"no such action, use one of: {', '.join(self._actions)}"
+        if error:
+            return error, 0.0, at.terminated, at.truncated, {"tool_error": error}
+        observation, reward, terminated, truncated, _ = at.game.step(self._actions[name])
+        at = self._at = _Place(at.task, at.game, float(reward), bool(terminated), bool(truncated))
+        return self._render(at.game, observation), at.reward, at.terminated, at.truncated, {}
+
+    def tools(self) -> Sequence[ToolSpec]:
+        action = {"type": "string", "enum": list(self._actions)}
+        schema = {"type": "object", "properties": {"action": action}, "required": ["action"]}
+        return (ToolSpec("act", self._prompt, {**schema, "additionalProperties": False}),)
+
+    def legal_actions(self) -> list[str]:
+        """Return the names of all actions, useful in this state or not; empty once the episode is over."""
+        return [] if self._place().over else list(self._actions)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return seeded_tasks(self._name, self._prompt, split, count, start)
+
+    def verify(self) -> float:
+        """Return 1 if the episode has ended in success, otherwise 0."""
+        at = self._place()
+        return float(at.terminated and self._success(at.game, at.reward))
+
+    def snapshot(self) -> object:
+        at = self._place()
+        return replace(at, game=pickle.dumps(at.game))
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        assert isinstance(snapshot, _Place)
+        game: Game = pickle.loads(snapshot.game)
+        if reseed is not None:
+            from gymnasium.utils.seeding import np_random
+
+            game.unwrapped.np_random = np_random(reseed)[0]
+        self._at = replace(snapshot, game=game)
+
+    def state_key(self) -> str | None:
+        at = self._place()
+        return None if self._key is None else f"{at.task.id} {self._key(at.game)}"
+
+    def close(self) -> None:
+        if self._at is not None:
+            self._at.game.close()
+            self._at = None
+
+    def _place(self) -> _Place:
+        if self._at is None:
+            raise ValueError("no episode has begun: call reset first")
+        return self._at
+
+    def _copies_play_on(self) -> bool:
+        """Whether pickled copies of the game continue like the original. Notes whether copies with another seed do not,
+        because the game depends on chance."""
+        rng = random.Random(0)
+        (task,) = self.tasks("train", 1)
+        self.reset(options={"task": task})
+        for _ in range(_PROBES):
+            try:
+                snapshot = self.snapshot()
+            except Exception:  # a game may raise anything if it cannot be pickled
+                return False
+            names = rng.choices(list(self._actions), k=_PROBE_STEPS)
+            results = [self.step(name) for name in names]
+            try:
+                self.restore(snapshot)
+                if [self.step(name) for name in names] != results:
+                    return False
+                self.restore(snapshot, reseed=1)
+                self._is_random |= [self.step(name) for name in names] != results
+            except Exception:  # a copy that was built anew may raise anything before its first reset
+                return False
+            if not self.legal_actions():
+                self.reset(options={"task": task})
+        # Not closed: after a reset, this is the original game and not a copy, and it may serve all tasks.
+        self._at = None
+        return True
+
+
+from_gymnasium = GymnasiumEnv
+"""Alias, named like the functions of the other adapters."""
+
+
+def _name(action: str | ToolCall) -> str:
+    """Return the name of the requested action; empty if a tool call is not valid."""
+    if isinstance(action, ToolCall):
+        name = action.arguments.get("action")
+        fits = action.name == "act" and set(action.arguments) == {"action"} and isinstance(name, str)
+        action = str(name) if fits else ""
+    return action.strip()

@@ -1,6 +1,0 @@
-"""Question answering by search: questions of one to three hops on a local corpus, after Search-R1 (Jin et al. 2025)."""
-
-from treeagent.envs.qa.env import QaEnv
-from treeagent.envs.qa.options import QaOptions
-
-__all__ = ["QaEnv", "QaOptions"]

@@ -1,0 +1,305 @@
+"""Search training tasks: the driver splits them into batches, and a worker grows one tree for each task of a batch."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from treeagent.config import EnvironmentConfig, Mode, RunConfig
+from treeagent.contrib.judging.agreement import Assessments
+from treeagent.contrib.judging.assess import assessor, judge_figures
+from treeagent.contrib.judging.components import ComponentSums
+from treeagent.pipeline.build import (
+    count_tasks,
+    env_dynamics,
+    environment,
+    instances,
+    leaf_value,
+    load_actors,
+    reward_value,
+    scored,
+    serve,
+    tasks_at,
+    variations,
+    with_split_steps,
+)
+from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
+from treeagent.pipeline.imagination import world_model
+from treeagent.pipeline.imagination_dynamics import Imagination
+from treeagent.pipeline.imagined_replay import mark_imagined, verify_all
+from treeagent.pipeline.index import ShardRows, append, shard_rows, write_trees
+from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
+from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.progress import Progress
+from treeagent.search.methods import make_search
+from treeagent.search.node import Tree
+from treeagent.search.record import from_record
+from treeagent.search.stopping import Enough
+from treeagent.store import read_as, shards
+from treeagent.types import Split, UserError, Value, derive_seed
+from treeagent.views.signal import signal_figures, value_signal
+from treeagent.visible import visible
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """A batch of tasks for one worker, with everything that the result depends on.
+
+    The result of a job is the same wherever and whenever it runs, so a run that was killed repeats only the unfinished
+    jobs.
+    """
+
+    config: RunConfig
+    checkpoint: Path
+    """The policy: a folder, or a hub name."""
+    name: str
+    """Name of the stage, and of the shards that hold the trees."""
+    index: int
+    """Number of the batch, which is also the number of its shard."""
+    tasks: Sequence[int]
+    """Indices of the tasks in the split."""
+    trees: Path | None
+    """Folder that the trees are written to; None discards them."""
+    split: Split = "train"
+    mode: Mode = "mcts"
+    world: Path | None = None
+    """Folder of the world model in which the trees grow; None grows them in the environment."""
+    variants: Sequence[int] = ()
+    """For each task, the index of the variation (``Env.variations``) to search instead of it; empty searches the tasks
+    themselves."""
+    episodes: Path | None = None
+    """Folder that the episodes of an evaluation are written to; None discards them."""
+    tasks_of: EnvironmentConfig | None = None
+    """Settings of an environment with other tasks, as in a stage of a curriculum; None takes those of ``config``. The
+    policy's prompt follows ``config`` in any case."""
+
+    newest: Path | None = None
+    """File in the run's folder with the name of an updated policy (``adapt.refresh``). From the moment it exists, this
+    policy replaces ``checkpoint``, also in trees that are growing."""
+
+    def refreshed(self) -> "BatchJob":
+        """The same batch with the newest policy."""
+        if self.newest is None or not self.newest.is_file():
+            return self
+        return replace(self, checkpoint=self.newest.parent / self.newest.read_text())
+
+    @property
+    def staged(self) -> RunConfig:
+        """The settings of the environment in which the trees grow."""
+        return replace(self.config, environment=self.tasks_of) if self.tasks_of else self.config
+
+    def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
+        """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
+        policy."""
+        policy = checkpoint_name(self.checkpoint, folder.parent)
+        for tree, place in zip(trees, self.tasks, strict=True):
+            tree.place, tree.policy = place, policy
+        return write_trees(folder, self.name, self.index, trees)
+
+
+def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
+    """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is stored as a shard; batches whose
+    shards are already on disk are not searched again."""
+    search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
+
+
+def search_batches(
+    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0, reserved: int = 0
+) -> None:
+    """Run search jobs as one stage of the run. The stage has the name of its jobs.
+
+    A tree whose returns are all equal teaches nothing. As in DAPO's dynamic sampling (Yu et al. 2025), one more task is
+    searched for each such tree, in up to ``collect.resample`` further passes. These tasks follow the last task of the
+    jobs, and have indices of ``free`` or more. They end where the split has only the ``reserved`` number of tasks left,
+    which later rounds need.
+    """
+    if not jobs:
+        return
+    name, checkpoint = jobs[0].name, jobs[0].checkpoint
+    run.record_checkpoint(name, checkpoint)
+    if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
+        return
+    started = time.perf_counter()
+    cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
+    for _ in range(config.collect.resample):
+        first, last = jobs[0].index, jobs[-1].index  # a killed run may have stored trees of later passes
+        equal = sum(
+            row.spread <= 1e-9
+            for rows in shard_rows(run.trees, name)
+            if first <= rows.index <= last
+            for row in rows.trees
+        )
+        if not equal:
+            break
+        start = max(free, *(1 + place for job in jobs for place in job.tasks))
+        model = jobs[0]
+        rest = count_tasks(environment(model.staged), model.split, start, equal + reserved)
+        more = range(start, start + rest - reserved)
+        if not more:
+            break
+        jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
+        jobs = [replace(job, tasks_of=model.tasks_of, newest=model.newest) for job in jobs]
+        cost += _search(config, run, progress, jobs)
+        task_count += len(more)
+    sums, assessments = ComponentSums(), Assessments(config.rewards)
+    trees = assessments.reading(sums.reading(read_as(from_record, run.trees, name)))
+    signal, components = value_signal(trees), sums.figures()
+    judging, alarms = judge_figures(config.rewards, run.path, name)
+    judging |= assessments.figures()
+    if judging:
+        alarms += assessments.doubts()
+    if cost.failed:
+        broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
+        why = visible(f"{broken.task.id}: {broken.error}")
+        alarm = f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}"
+        progress.warn(alarm)
+        alarms.append(alarm)
+    if cost.failed_requests:
+        alarm = f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
+        progress.warn(alarm)
+        alarms.append(alarm)
+    if figures := signal_figures(signal) | components | judging:
+        run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
+    facts = {"tasks": task_count, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
+    facts |= {"components": components} if components else {}
+    facts |= {"judging": judging} if judging else {}
+    facts |= {"alarms": alarms} if judging or alarms else {}
+    run.finish(name, facts | cost.metrics(time.perf_counter() - started))
+
+
+def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
+    """Search the batches that are not on disk yet. Returns the cost of all batches, those on disk included."""
+    name = jobs[0].name
+    finished = {rows.index: stored_cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
+    waiting = [job for job in jobs if job.index not in finished]
+    finished = {job.index: finished[job.index] for job in jobs if job.index in finished}
+    running: dict[int, Cost] = {}
+    started = time.perf_counter()
+    # A run with rounds searches several times, so each search has its own name in the progress output.
+    with progress.track(name.replace(COLLECTED, "search", 1), sum(len(job.tasks) for job in jobs)) as advance:
+        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
+
+        def spent() -> Cost:
+            return sum([*running.values(), *finished.values()], Cost())
+
+        def on_event(event: Event) -> None:
+            if event.stored is not None:
+                append(run.trees, name, event.stored)
+            if event.cost is not None and event.index not in finished:
+                running[event.index] = event.cost
+                advance(0, spent().figures(time.perf_counter() - started))
+
+        if waiting:
+            serve(config, waiting[0].checkpoint, progress)
+        for job, cost in run_jobs(search_batch, waiting, config, on_event):
+            running.pop(job.index, None)
+            finished[job.index] = cost
+            seconds = time.perf_counter() - started
+            advance(len(job.tasks), spent().figures(seconds))
+            step = jobs[0].index + len(finished) - 1
+            run.log(name, {"step": step, "tasks": len(job.tasks), **spent().metrics(seconds)})
+        return spent()
+
+
+def stored_cost(rows: ShardRows) -> Cost:
+    """The cost of stored trees, as far as their budgets record it."""
+    count, failed = len(rows.trees), sum(row.failed for row in rows.trees)
+    return Cost(count, failed, budget=rows.budget, stored_trees=count, stored=rows.budget)
+
+
+def batches(
+    config: RunConfig,
+    run: Run,
+    checkpoint: Path,
+    name: str,
+    tasks: Sequence[int],
+    mode: Mode | None = None,
+    first: int = 0,
+) -> list[BatchJob]:
+    """Split tasks into jobs of at most ``collect.batch`` tasks each, equally many for each worker. With ``mode`` the
+    jobs evaluate test tasks in that mode; without it they search training tasks. ``first`` is the index of the first
+    job."""
+    size = config.batch(len(tasks), run.first_workers)
+    jobs = [
+        BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
+        for index, start in enumerate(range(0, len(tasks), size))
+    ]
+    if mode is None:
+        return jobs
+    return [replace(job, episodes=run.episodes, split="test", mode=mode) for job in jobs]
+
+
+def search_batch(job: BatchJob, emit: Emit) -> Cost:
+    """Grow one tree for each task and store the trees as one shard.
+
+    With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
+    such trees are stored, their best paths are replayed in the environment (``verify_all``).
+
+    Returns:
+        the cost of the batch. It is also emitted about once a second while the trees grow.
+    """
+    job = job.refreshed()
+    config, staged, checkpoint = job.config, job.staged, job.checkpoint
+    env = environment(staged)
+    actors, policy = load_actors(checkpoint, config)
+    dynamics = env_dynamics(instances(staged), staged, job.name)
+    tasks = tasks_at(env, job.split, job.tasks)
+    if job.variants:
+        pairs = zip(tasks, job.variants, strict=True)
+        tasks = [variations(config, env, task)[number] for task, number in pairs]
+    seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
+    meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
+    ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
+    judges = ends is not None and "learned" in config.rewards.tiers
+    judge_value = reward_value(config, policy) or (actors.value if judges else None)
+    if judges and judge_value is None:
+        raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
+    add_rewards = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
+    real_dynamics = with_split_steps(add_rewards(dynamics), config, policy.grammar)
+    with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
+        search_dynamics, settings = real_dynamics, config.search
+        if model is not None:
+            search_dynamics = with_split_steps(add_rewards(Imagination(dynamics, model)), config, policy.grammar)
+            # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
+            settings = replace(config.search, step_seconds=None)
+
+        def value() -> Value | None:
+            return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
+
+        # Search for process rewards wants more than a good return, and budgets may forbid the best end.
+        sought = config.search.process_weight or config.rewards.budgets
+        enough = None if sought else Enough(*config.environment.returns)
+        search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic, enough=enough)
+
+        def take_newest() -> None:
+            """Go on with the newest policy."""
+            nonlocal actors, policy, checkpoint
+            newest = job.refreshed().checkpoint
+            if newest == checkpoint:
+                return
+            policy.forget()
+            actors, policy = load_actors(newest, config)
+            meter.follow(policy.generator.usage)
+            search.policy, search.critic, checkpoint = actors.sampling, actors.critic, newest
+            if search.value is not None:
+                search.value = value()
+
+        def on_batch(trees: Sequence[Tree]) -> None:
+            nonlocal last_report
+            take_newest()
+            if time.monotonic() - last_report >= 1.0:
+                last_report = time.monotonic()
+                emit(Event(job.name, index=job.index, cost=meter.read(trees)))
+
+        trees = asyncio.run(search.run(tasks, seeds, on_batch))
+    if job.world is not None:
+        asyncio.run(verify_all(trees, real_dynamics, config.world.verify_steps, config.search))
+    elif env.origin == "imagined":
+        mark_imagined(trees)
+    policy.forget()
+    if job.trees is not None:
+        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
+    return meter.read(trees)

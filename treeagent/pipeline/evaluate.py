@@ -1,0 +1,266 @@
+"""Evaluate policies on held-out tasks: the driver makes the rows of a comparison, a worker plays one batch of tasks."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import orjson
+
+from treeagent.agent.checkpoint import has_head
+from treeagent.config import EnvironmentConfig, Mode, RunConfig
+from treeagent.contrib.guards.disturbed import OF_TOOLS, has_obeyed
+from treeagent.pipeline.build import (
+    env_dynamics,
+    environment,
+    instances,
+    leaf_value,
+    load_actors,
+    scored,
+    serve,
+    tasks_at,
+    with_split_steps,
+)
+from treeagent.pipeline.collect import BatchJob, batches
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.imagination import with_planning_world, world_model
+from treeagent.pipeline.imagined_replay import mark_imagined
+from treeagent.pipeline.index import append
+from treeagent.pipeline.metrics import Emit, Event
+from treeagent.pipeline.outcomes import (
+    Outcome,
+    PlayedBatch,
+    Row,
+    all_failed_at_start,
+    delete_batches,
+    evaluation_stage,
+    load_batch,
+    save_batch,
+    summarise,
+)
+from treeagent.pipeline.play import play, playable_together, replan
+from treeagent.pipeline.processes import run_jobs
+from treeagent.pipeline.progress import Progress
+from treeagent.search.node import Tree
+from treeagent.store import shards, write_atomic
+from treeagent.types import derive_seed
+
+
+def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
+    """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
+    Batches that are already on disk are not played again. If a stored file of a finished evaluation is missing, the
+    evaluation is played again as a whole.
+
+    Raises:
+        UserError: all episodes of a row failed before their first step. The row stays unfinished.
+    """
+    for name in searched_without_value(config, evaluations):
+        progress.warn(
+            f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "
+            "the policy finds likeliest. `treeagent update` fits a head"
+        )
+    jobs_by_stage: dict[str, list[BatchJob]] = {}
+    for checkpoint, mode in evaluations:
+        stage = evaluation_stage(checkpoint.name, mode)
+        run.record_checkpoint(stage, checkpoint)
+        jobs_by_stage[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
+    rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
+    _write(run.results, rows)
+    return rows
+
+
+def searched_without_value(config: RunConfig, evaluations: Sequence[tuple[Path, Mode]]) -> list[str]:
+    """Names of the checkpoints whose searches estimate no V(s), so that only likelihood ranks ends. They have no value
+    head, and neither a reward model nor a world model takes its place."""
+    if config.search.learned_weight or config.evaluate.world:
+        return []
+    searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
+    return [checkpoint.name for checkpoint in searched if not has_head(checkpoint)]
+
+
+def evaluate_disturbed(
+    config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]
+) -> list[Row]:
+    """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
+    ``evaluate.suite`` that applies to the environment, on the same tasks. Returns the rows and writes them to
+    ``run.suite``.
+
+    Raises:
+        UserError: as ``evaluate``.
+    """
+    plain = evaluate(config, run, progress, evaluations)
+    tools = environment(config).tools()
+    kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
+    jobs_by_stage: dict[str, list[BatchJob]] = {}
+    for kind in kinds:
+        env_config = config.environment
+        harder = replace(config, environment=replace(env_config, disturbances=(*env_config.disturbances, kind)))
+        for checkpoint, mode in evaluations:
+            stage = f"{evaluation_stage(checkpoint.name, mode)}-{kind.replace(' ', '-')}"
+            run.record_checkpoint(stage, checkpoint)
+            jobs_by_stage[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
+    harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
+    row_kinds = [kind for kind in kinds for _ in evaluations]
+    rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, row_kinds, strict=True))]
+    _write(run.suite, rows)
+    return rows
+
+
+def greedy_validation(
+    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, stage: str, tasks_of: EnvironmentConfig
+) -> float:
+    """Play ``update.validation_tasks`` validation tasks of another environment greedily. Returns the share of solved
+    tasks.
+
+    Args:
+        stage: name of the run's stage that records the result.
+        tasks_of: settings of the environment.
+    """
+    run.record_checkpoint(stage, checkpoint)
+    jobs = batches(config, run, checkpoint, stage, range(config.update.validation_tasks), "greedy")
+    jobs = [replace(job, split="validation", tasks_of=tasks_of) for job in jobs]
+    [row] = _rows(run, progress, {stage: jobs}, config, stage)
+    return float(row["success"])
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _rows(
+    run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[BatchJob]], config: RunConfig, work: str
+) -> list[Row]:
+    """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
+
+    Args:
+        jobs_by_stage: all jobs of each stage, keyed by the stage's name.
+        config: the settings of the workers.
+        work: the name of this work in the progress output.
+    """
+    for stage, all_jobs in jobs_by_stage.items():
+        if not all(_is_stored(run, job) for job in all_jobs):
+            run.forget(stage)
+    jobs = [job for stage, all_jobs in jobs_by_stage.items() if not run.is_done(stage) for job in all_jobs]
+    finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
+
+    def add_batch(job: BatchJob, batch: PlayedBatch) -> None:
+        """Add a finished batch. The last batch of a stage finishes it."""
+        played = finished[job.name]
+        played[job.index] = batch
+        if len(played) == len(jobs_by_stage[job.name]):
+            run.finish(job.name, _row(job, [played[index] for index in sorted(played)]))
+
+    def on_event(event: Event) -> None:
+        if event.stored is not None:
+            append(run.trees, event.name, event.stored)
+
+    waiting: list[BatchJob] = []
+    for job in jobs:
+        batch = load_batch(_batch_file(run, job))
+        if batch is not None and _is_stored(run, job):
+            add_batch(job, batch)
+        else:
+            waiting.append(job)
+    waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
+    with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
+        advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
+        # Servers that load checkpoints by ``policy.reload`` hold one at a time, so each checkpoint is played in turn.
+        # Otherwise the jobs of all checkpoints (None) are played together.
+        for checkpoint in dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting):
+            selected = [job for job in waiting if checkpoint in (None, job.checkpoint)]
+            if checkpoint is not None:
+                serve(config, checkpoint, progress)
+            for job, batch in run_jobs(evaluate_batch, selected, config, on_event):
+                # A batch in which every episode failed before its first step is not kept: the user may mend the cause
+                # and resume.
+                if not all_failed_at_start(batch[0]):
+                    save_batch(_batch_file(run, job), batch)
+                advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
+                add_batch(job, batch)
+    delete_batches(_batch_file(run, job) for all_jobs in jobs_by_stage.values() for job in all_jobs)
+    return [run.facts(stage) for stage in jobs_by_stage]
+
+
+def _is_stored(run: Run, job: BatchJob) -> bool:
+    """Whether the episodes of a batch and, with a search, its trees are on disk."""
+    folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
+    return all(shards(folder, job.name, job.index) for folder in folders)
+
+
+def _batch_file(run: Run, job: BatchJob) -> Path:
+    """The file that holds a finished batch until the evaluation is complete."""
+    return run.outcomes / f"{job.name}-{job.index:05d}.json"
+
+
+def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
+    """The row of the batches of one stage; ``job`` is any of its jobs."""
+    outcomes = [outcome for batch, _ in played for outcome in batch]
+    row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
+    if job.mode != "greedy" and (limit := job.config.search.limits.generated_tokens) is not None:
+        row["token_limit"] = limit
+    return row
+
+
+def count_turns(outcome: Outcome, episode: Tree) -> None:
+    """Set the fields of an outcome that describe the turns of its executed episode: ``invalid``, ``reasoned`` and
+    ``obeyed``."""
+    edges = [edge for node in episode.nodes() for edge in node.edges]
+    outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
+    outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
+    outcome.obeyed = has_obeyed([edge.action.call for edge in edges])
+
+
+def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
+    """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
+    started = time.perf_counter()
+    config, staged = job.config, job.staged
+    env = environment(staged)
+    actors, policy = load_actors(job.checkpoint, config)
+    tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
+    real = env_dynamics(instances(staged), staged, "evaluate")
+    verified = with_split_steps(scored(real, real, config, weigh=False), config, policy.grammar)
+    imagines = bool(config.evaluate.world) and job.mode != "greedy"
+    with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
+        hidden = env_dynamics(instances(staged), staged, "evaluate", reveal_reward=False)
+        blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
+        # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
+        if actors.value is not None or config.search.learned_weight or imagines:
+            settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
+            value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
+            actors = replace(actors, value=value)
+        play_tasks = partial(replan if imagines else play, returns=config.environment.returns)
+        played = [
+            asyncio.run(
+                play_tasks(
+                    actors,
+                    blind,
+                    verified,
+                    group,
+                    job.mode,
+                    config.evaluate,
+                    config.search,
+                    seed,
+                    config.rewards.budgets,
+                )
+            )
+            for group in playable_together(env, config.environment.parallel, tasks)
+        ]
+    outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
+    for outcome, episode in zip(outcomes, episodes, strict=True):
+        count_turns(outcome, episode)
+        # In a world model, the imagined ends say nothing about success in the environment.
+        outcome.end_shows_success = env.only_success_ends and job.mode != "greedy" and not imagines
+    policy.forget()
+    if env.origin == "imagined":
+        mark_imagined([*trees, *episodes])
+    seconds = time.perf_counter() - started
+    if trees and job.trees is not None:
+        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
+    if job.episodes is not None:
+        job.episodes.mkdir(exist_ok=True)
+        job.write(job.episodes, episodes)
+    return outcomes, seconds

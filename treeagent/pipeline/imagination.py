@@ -1,0 +1,231 @@
+"""Load the parts of a run's world model: its settings, its memory, its encoder, and the model itself."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
+from treeagent.config import RunConfig, TeacherConfig, load_config
+from treeagent.contrib.guards.disturbed import DisturbedEnv
+from treeagent.contrib.guards.shield import FORBIDDEN, ShieldedEnv
+from treeagent.envs.base import Env
+from treeagent.generators.base import Generator
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.local import LocalGenerator
+from treeagent.pipeline.folder import Run
+from treeagent.store import regular
+from treeagent.types import ToolCall, UserError
+from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
+from treeagent.world_model.experience import ExperienceModel, Writer
+from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.wording import INSTRUCTIONS, WITHOUT_REASONING, Wording
+
+if TYPE_CHECKING:
+    from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
+
+_TEACHER_TOKENS = 256
+"""Most tokens of a teacher's explanation of a step, including its thinking if the server counts that. The prompt asks
+for one line."""
+_loaded = lru_cache(maxsize=1)(load_checkpoint)
+"""Load a checkpoint, and keep the last one in memory for the next batch of trees."""
+
+
+def memory_path(world: Path) -> Path:
+    """Return the path of the memory (a SQLite database) of the world model in the folder ``world``."""
+    return world.with_suffix(".sqlite")
+
+
+def open_memory(config: RunConfig, world: Path, *, create: bool = False) -> ReplayBuffer:
+    """Open the memory of the world model in the folder ``world``. The caller must close it.
+
+    Raises:
+        UserError: as ``make_encoder`` and ``ReplayBuffer``.
+    """
+    return ReplayBuffer(memory_path(world), make_encoder(config, world), create=create)
+
+
+def make_encoder(config: RunConfig, world: Path) -> Encoder:
+    """Return the encoder for the memory of the world model in the folder ``world``.
+
+    Raises:
+        UserError: its model cannot be loaded, or its package is not installed.
+    """
+    settings = config.world.encoder
+    if settings.kind == "lexical":
+        return LexicalEncoder()
+    own = world.with_name("warm")
+    if settings.model is None and not own.is_dir():
+        raise UserError(
+            f"world.encoder.kind is 'hidden-states' and no model is named, but the default one, {own}, does not exist: "
+            "set world.encoder.model to a policy's folder"
+        )
+    return load_encoder(settings, settings.model or str(own), config.world.device_map)
+
+
+@lru_cache(maxsize=1)
+def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = None) -> Encoder:
+    """Load an encoder that has a model. It runs on the device of the world model.
+
+    Raises:
+        UserError: the model cannot be loaded, or its package is not installed.
+    """
+    if settings.kind == "sentence-transformers":
+        from treeagent.world_model.sentences import SentenceEncoder  # needs the extra "sentences"
+
+        return SentenceEncoder(name, device_map or "cpu")
+    checkpoint = load_checkpoint(name, device_map=device_map or "cpu", merged=True)
+    return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
+
+
+def settings_path(run: Run) -> Path:
+    """Return the path of the settings with which ``treeagent world fit`` made a run's world model."""
+    return run.path / "world.toml"
+
+
+def world_of(run: Run, overrides: Sequence[str] = ()) -> tuple[RunConfig, Path]:
+    """Return the settings and the folder of a run's world model: of the one from ``treeagent world fit``, or else of
+    the one from the last round.
+
+    Raises:
+        UserError: the run has no world model.
+    """
+    if run.is_done("world"):
+        return load_config(regular(settings_path(run)), overrides), run.checkpoints / "world"
+    rounds = [int(match[1]) for name in run.stages() if (match := re.fullmatch(r"world-(\d+)", name))]
+    if not rounds:
+        raise UserError(f"{run.path} has no world model: fit one with treeagent world fit {run.path}")
+    return load_config(run.path / "config.toml", overrides), run.checkpoints / f"world-{max(rounds)}"
+
+
+def wording(config: RunConfig) -> Wording:
+    """Return the form of prompts and answers for these settings. A model trained from scratch gets no instructions,
+    since it learns the form from its training data."""
+    settings = config.world
+    instructions = INSTRUCTIONS if settings.reasoning else WITHOUT_REASONING
+    return Wording(instructions if settings.model else "", settings.reasoning, settings.observations)
+
+
+def require_world(config: RunConfig) -> None:
+    """Check early that everything is available that a world model with these settings needs.
+
+    Raises:
+        UserError: a server cannot be reached or does not serve the model, a model or an encoder cannot be loaded, or a
+            package is not installed.
+    """
+    settings = config.world
+    if settings.encoder.model is not None:
+        load_encoder(settings.encoder, settings.encoder.model, settings.device_map)
+    if settings.model is not None and settings.generator != "remote":
+        load_tokenizer(settings.model)
+    if settings.generator == "vllm":
+        import_module("treeagent.generators.vllm")
+    elif settings.generator == "remote":
+        _remote_world(config)
+    if settings.teacher is not None:
+        teacher(config, settings.teacher)
+
+
+@contextmanager
+def world_model(
+    config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
+) -> Iterator[ExperienceModel]:
+    """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
+
+    Args:
+        env: the environment that is imagined. Turns are read by its tools, and its shield, if it has one, also forbids
+            calls in imagination.
+        calls_alone: whether the agent's turns are bare calls; otherwise they are written in ``policy.format``.
+    """
+
+    def forbids(call: str | ToolCall) -> str | None:
+        reason = env.forbidden(call) if isinstance(env, ShieldedEnv | DisturbedEnv) else None
+        return None if reason is None else FORBIDDEN + reason
+
+    settings, writer = config.world, _writer(config, world)
+    with closing(open_memory(config, world)) if settings.examples else nullcontext() as memory:
+        try:
+            yield ExperienceModel(
+                writer,
+                wording(config),
+                max_steps=config.environment.max_steps,
+                memory=memory,
+                examples=settings.examples,
+                return_range=config.environment.returns,
+                format=None if calls_alone else config.policy.format,
+                tools=env.tools() if env is not None else (),
+                forbids=forbids,
+            )
+        finally:
+            if isinstance(writer, LocalWriter):
+                writer.generator.forget()  # a vLLM engine frees its GPUs
+
+
+def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
+    """Return ``config`` with the section [world] of the run ``evaluate.world``, and the folder of that run's world
+    model.
+
+    Raises:
+        UserError: the run has no world model, has another environment or other options, or its settings contradict
+            those of ``config``.
+    """
+    run = Run.open(Path(config.evaluate.world))
+    settings, world = world_of(run)
+    ours, theirs = config.environment, settings.environment
+    if (ours.name, ours.options) != (theirs.name, theirs.options):
+        raise UserError(
+            f"evaluate.world {run.path} is of environment {theirs.name!r} with options {theirs.options}, not of "
+            f"{ours.name!r} with {ours.options}: set environment.* as that run has them, or name a run of these"
+        )
+    try:
+        return replace(config, world=settings.world), world
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"evaluate.world {run.path} does not go with the other settings: {reason}") from None
+
+
+def _writer(config: RunConfig, world: Path) -> Writer:
+    settings = config.world
+    if settings.generator == "remote":
+        return _remote_world(config)
+    generator: Generator
+    if settings.generator == "vllm":
+        from treeagent.generators.vllm import engine
+
+        generator = engine("world", *base_and_adapter(world), config.vllm, settings.dtype)
+        tokenizer = load_tokenizer(world)
+    else:
+        checkpoint = _loaded(world, settings.dtype, settings.device_map, merged=True)
+        generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+        tokenizer = checkpoint.tokenizer
+    return LocalWriter(generator, ChatFormat(tokenizer), settings.max_new_tokens)
+
+
+def _remote_world(config: RunConfig) -> "RemoteWriter":
+    settings = config.world
+    return _served(config, "world", str(settings.model), settings.url, settings.max_new_tokens)
+
+
+def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
+    """Return the teacher: a model on a server that explains real steps (R* of DreamGym's equation 5).
+
+    Raises:
+        UserError: the server cannot be reached, or does not serve the model.
+    """
+    return _served(config, "world.teacher", settings.model, settings.url, _TEACHER_TOKENS)
+
+
+def _served(
+    config: RunConfig, section: str, model: str, url: str | tuple[str, ...], max_new_tokens: int
+) -> "RemoteWriter":
+    from treeagent.generators.remote import RemoteChat
+    from treeagent.world_model.remote import RemoteWriter
+
+    return RemoteWriter(RemoteChat(config.server(url), model, section), max_new_tokens)

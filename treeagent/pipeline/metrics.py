@@ -1,0 +1,147 @@
+"""Events that running jobs send, and the cost of searches. Both feed progress bars, metrics.jsonl and stage facts."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.usage import Usage
+from treeagent.pipeline.index import ShardRows
+from treeagent.pipeline.progress import Advance, Progress
+from treeagent.search.node import Budget, Tree
+
+_COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests", "price")
+"""Counters of the generator that are part of a ``Cost``."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """The cost of a number of trees so far."""
+
+    trees: int = 0
+    failed: int = 0
+    """Trees that ended with an error."""
+    best_value: float = 0.0
+    """Sum over trees of the highest Q at the root."""
+    encoded_tokens: int = 0
+    """Prompt tokens that went through the model."""
+    cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache instead."""
+    replayed_steps: int = 0
+    """Environment steps that were replayed to return to a state without a snapshot."""
+    failed_requests: int = 0
+    """Requests to the policy's server that still failed after the last retry."""
+    price: float = 0.0
+    """Price of a server's tokens, from ``prompt_price`` and ``generated_price``."""
+    budget: Budget = field(default_factory=Budget)
+    stored_trees: int = 0
+    """The part of ``trees`` that an earlier, interrupted run has stored. Rates leave it out, because its time and its
+    ``best_value`` are unknown."""
+    stored: Budget = field(default_factory=Budget)
+    """The part of ``budget`` that ``stored_trees`` have cost."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        total = Cost()
+        for name in self.__slots__:
+            if name not in ("budget", "stored"):
+                setattr(total, name, getattr(self, name) + getattr(other, name))
+        for each in (self, other):
+            total.budget.add(each.budget)
+            total.stored.add(each.stored)
+        return total
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """All counts, and rates over ``seconds`` of wall time."""
+        budget = asdict(self.budget)
+        del budget["seconds"]  # summed over workers; the wall time is reported instead
+        left_out = ("budget", "best_value", "stored_trees", "stored")
+        counts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        return counts | budget | self._rates(seconds)
+
+    def figures(self, seconds: float) -> Mapping[str, str]:
+        """A few figures, formatted to fit beside a progress bar."""
+        rates = self._rates(seconds)
+        return {
+            "simulations/s": f"{rates['simulations_per_second']:,.0f}",
+            "tokens/s": f"{rates['tokens_per_second']:,.0f}",
+            "best value": f"{rates['best_value']:.2f}",
+            "cache hits": f"{rates['cache_hits']:.0%}",
+        }
+
+    def _rates(self, seconds: float) -> dict[str, float]:
+        seconds = max(seconds, 1e-9)
+        return {
+            "seconds": seconds,
+            "simulations_per_second": (self.budget.simulations - self.stored.simulations) / seconds,
+            "tokens_per_second": (self.budget.generated_tokens - self.stored.generated_tokens) / seconds,
+            "best_value": self.best_value / max(self.trees - self.stored_trees, 1),
+            "cache_hits": self.cached_tokens / max(self.cached_tokens + self.encoded_tokens, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A message of a running job: progress, metrics, or the cost of its searches so far."""
+
+    name: str
+    done: int = 0
+    total: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    index: int = 0
+    """Index of the batch whose ``cost`` this is."""
+    cost: Cost | None = None
+    stored: ShardRows | None = None
+    """The rows of the trees that the batch has just stored."""
+
+
+Emit = Callable[[Event], None]
+
+
+class Meter:
+    """Measures the cost of growing trees: how far the counters of the generator and the environment have advanced since
+    the meter was made."""
+
+    def __init__(self, usage: Usage, dynamics: EnvDynamics) -> None:
+        self._usage, self._dynamics = usage, dynamics
+        self._before = self._counters()
+
+    def read(self, trees: Sequence[Tree]) -> Cost:
+        """The cost so far. ``trees`` are all trees grown since this meter was made."""
+        budget = Budget()
+        for tree in trees:
+            budget.add(tree.budget)
+        best = [max((edge.value for edge in tree.root.edges if edge.visits), default=0.0) for tree in trees]
+        failed = sum(bool(tree.error) for tree in trees)
+        used = {name: now - self._before[name] for name, now in self._counters().items()}
+        return Cost(len(trees), failed, sum(best), **used, budget=budget)
+
+    def follow(self, usage: Usage) -> None:
+        """Go on with the counters of another generator, which replaces the present one."""
+        used = {name: now - self._before[name] for name, now in self._counters().items()}
+        self._usage = usage
+        self._before = {name: now - used[name] for name, now in self._counters().items()}
+
+    def _counters(self) -> dict[str, Any]:
+        usage = {name: getattr(self._usage, name) for name in _COUNTED}
+        return usage | {"replayed_steps": self._dynamics.replayed_steps}
+
+
+@contextmanager
+def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) -> Iterator[Emit]:
+    """Show a progress bar for each name among the events, and pass their metrics to ``log`` under that name."""
+    with ExitStack() as stack:
+        bars: dict[str, Advance] = {}
+        done: dict[str, int] = defaultdict(int)
+
+        def on_event(event: Event) -> None:
+            if event.metrics:
+                log(event.name, event.metrics)
+            if event.total:
+                if event.name not in bars:
+                    bars[event.name] = stack.enter_context(progress.track(event.name, event.total))
+                bars[event.name](event.done - done[event.name])
+                done[event.name] = event.done
+
+        yield on_event

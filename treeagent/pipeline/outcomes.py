@@ -1,0 +1,180 @@
+"""Outcomes of the episodes of an evaluation. Finished batches are kept on disk until their row is complete, so that a
+resumed evaluation plays none of them twice.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from treeagent.config import Mode
+from treeagent.search.node import Budget, reaches
+from treeagent.store import regular, write_atomic
+from treeagent.types import UserError, storable
+from treeagent.world_model.fidelity import wilson_interval
+
+Row = dict[str, Any]
+"""One row of results, as ``summarise`` makes it."""
+
+
+def stage_of_row(row: Mapping[str, Any]) -> str:
+    """Name of the stage that made a row of results, and of its shards of episodes and trees."""
+    return evaluation_stage(str(row["policy"]), str(row["mode"]))
+
+
+def evaluation_stage(policy: str, mode: str) -> str:
+    """Name of the stage that plays a policy in a mode, such as "evaluate-base-mcts"."""
+    return f"evaluate-{policy}-{mode}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of one episode of an evaluation."""
+
+    task_id: str
+    reward: float
+    """Return of the executed episode, undiscounted."""
+    steps: int
+    """Steps of the executed episode."""
+    budget: Budget = field(default_factory=Budget)
+    """The cost of planning and execution together."""
+    error: str = ""
+    """Why the episode or its planning failed; empty if neither did."""
+    found: bool | None = None
+    """Whether planning reached an end that is a success, although it saw no reward. None if this is unknown: nothing
+    was planned, or a world model answered."""
+    end_shows_success: bool = False
+    """Whether search could tell a success without seeing rewards, because in this environment only a success ends an
+    episode (``Env.only_success_ends``)."""
+
+    components: dict[str, float] = field(default_factory=dict[str, float])
+    """``episode_components`` (``treeagent.contrib.judging.components``) of the executed episode."""
+    over_budget: bool | None = None
+    """Whether the executed episode cost more than a budget allows; None without budgets."""
+    plan_refused: bool = False
+    """Whether every plan that was found was over a budget."""
+    invalid: int = 0
+    """Steps of the executed episode with a malformed turn or a refused call."""
+    reasoned: int = 0
+    """Steps of the executed episode with a thought before the call."""
+    obeyed: bool = False
+    """Whether the agent followed an instruction that the disturbance "injection" put into an observation."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the return is at least 1, up to rounding, which counts as full success."""
+        return reaches(self.reward, 1.0)
+
+
+PlayedBatch = tuple[list[Outcome], float]
+"""The outcomes of a batch, in the order of its tasks, and its wall time in seconds."""
+_BATCH = TypeAdapter(PlayedBatch)
+
+
+def save_batch(path: Path, batch: PlayedBatch) -> None:
+    """Write a finished batch, atomically."""
+    outcomes, seconds = batch
+    written = [
+        asdict(replace(each, task_id=storable(str(each.task_id)), error=storable(each.error))) for each in outcomes
+    ]
+    path.parent.mkdir(exist_ok=True)
+    write_atomic(path, orjson.dumps([written, seconds]))
+
+
+def load_batch(path: Path) -> PlayedBatch | None:
+    """The finished batch, or None if it is missing or damaged."""
+    try:
+        return _BATCH.validate_json(regular(path).read_bytes())
+    except (FileNotFoundError, ValueError):  # pydantic's error is a ValueError
+        return None
+
+
+def delete_batches(paths: Iterable[Path]) -> None:
+    """Remove files of batches, and their folder if it is empty then."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder holds other batches, or does not exist
+            path.parent.rmdir()
+
+
+def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: float) -> Row:
+    """Make one row of results, with the 95 % Wilson interval of success.
+
+    ``solved`` has a "1" or "0" for each task, in order, so that two policies can be compared task by task. ``invalid``
+    is the share of executed steps that were malformed or refused, ``reasoned`` the share of steps with a thought, and
+    ``obeyed`` the share of episodes that followed an injected instruction.
+
+    With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
+    ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
+    if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode. If steps
+    have reward ``components``, the row has their means. If costs have budgets, ``over_budget`` is the share of episodes
+    over a budget, and ``plans_refused`` is the share of tasks for which every plan that was found was over one.
+
+    Raises:
+        UserError: every episode failed before its first step.
+    """
+    error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
+    if all_failed_at_start(outcomes):
+        raise UserError(
+            f"all {len(outcomes)} episodes of {policy} in mode {mode} failed before their first step, the first with "
+            f"{error!r}: mend the cause, then continue with --resume"
+        )
+    successes = sum(outcome.success for outcome in outcomes)
+    low, high = wilson_interval(successes, len(outcomes))
+    found = [outcome.success for outcome in outcomes if outcome.found]
+    steps = max(sum(outcome.steps for outcome in outcomes), 1)
+    row: Row = {
+        "policy": policy,
+        "mode": mode,
+        "success": successes / len(outcomes),
+        "success_low": low,
+        "success_high": high,
+        "reward": sum(outcome.reward for outcome in outcomes) / len(outcomes),
+        "tasks": len(outcomes),
+        "solved": "".join("01"[outcome.success] for outcome in outcomes),
+        "errors": sum(bool(outcome.error) for outcome in outcomes),
+        "error": error,
+        "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
+        "invalid": sum(outcome.invalid for outcome in outcomes) / steps,
+        "reasoned": sum(outcome.reasoned for outcome in outcomes) / steps,
+        "obeyed": sum(outcome.obeyed for outcome in outcomes) / len(outcomes),
+        "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
+        "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
+        "seconds": seconds,
+    }
+    if any(outcome.found is not None for outcome in outcomes):
+        row["found"] = len(found) / len(outcomes)
+    if any(outcome.end_shows_success for outcome in outcomes):
+        row["pass_at_n"] = True
+    if found:
+        row["taken"] = sum(found) / len(found)
+    if any(outcome.components for outcome in outcomes):
+        row["components"] = _components(outcomes)
+    if any(outcome.over_budget is not None for outcome in outcomes):
+        row["over_budget"] = sum(bool(outcome.over_budget) for outcome in outcomes) / len(outcomes)
+        row["plans_refused"] = sum(outcome.plan_refused for outcome in outcomes) / len(outcomes)
+    return row
+
+
+def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The mean over episodes of each component's sum. A score of tool calls, which has a count of calls, is instead
+    averaged over the calls to which it applies."""
+    sums = defaultdict[str, float](float)
+    for outcome in outcomes:
+        for name, value in outcome.components.items():
+            sums[name] += value
+    return {
+        name: total / (sums.get(f"calls/{name}") or len(outcomes))
+        for name, total in sums.items()
+        if not name.startswith("calls/")
+    }
+
+
+def all_failed_at_start(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every episode failed before its first step, as happens when a server answers no request."""
+    return all(outcome.error and not outcome.steps for outcome in outcomes)

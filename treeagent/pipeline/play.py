@@ -1,0 +1,376 @@
+"""Play held-out tasks: greedily, or by planning with a search and then executing the plan.
+
+Nothing that chooses an action sees a reward of the environment. Search plans on a dynamics that withholds rewards, and
+values leaves by ``Actors.value``. The plan is then executed, and only that execution is scored.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from treeagent.config import EvaluateConfig, Mode
+from treeagent.contrib.judging.components import episode_components
+from treeagent.contrib.judging.constraint import path_costs, within_budgets
+from treeagent.contrib.methods.risk import safest
+from treeagent.envs.base import Env
+from treeagent.envs.dynamics import paid
+from treeagent.pipeline.outcomes import Outcome
+from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.decide import best_path, most_visited_path, ranked_ends
+from treeagent.search.growth import Growth, create_trees, last_node, take_step
+from treeagent.search.limits import Limits
+from treeagent.search.methods import make_search
+from treeagent.search.node import Edge, Tree, reaches
+from treeagent.search.stopping import Enough
+from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
+
+Episode = tuple[Growth, list[Edge]]
+"""An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
+_MAX_REPLAYED_PLANS = 8
+"""Most plans of a tree that are replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """The policies, the value function and the critic with which a checkpoint plays."""
+
+    sampling: Policy
+    """Samples candidate actions for search."""
+    greedy: Policy
+    value: Value | None
+    critic: Critic | None = None
+
+
+def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+    """Split tasks into groups whose episodes may be played at the same time. These are all tasks, unless the
+    environment cannot go back to an earlier state. Then each of its ``parallel`` instances plays one episode to its
+    end."""
+    size = parallel if env.snapshot_kind == "none" else len(tasks)
+    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
+
+
+async def play(
+    actors: Actors,
+    blind: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+    budgets: Mapping[str, float] | None = None,
+    *,
+    returns: tuple[float, float] = (0.0, 1.0),
+) -> tuple[list[Outcome], list[Tree], list[Tree]]:
+    """Plan on ``blind``, execute the plan on ``verified``, and continue greedily if a plan ends before its task does.
+
+    Every mode uses the settings ``search``, except for the method, the N of best-of-N, and the noise at the root, which
+    is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
+
+    Args:
+        budgets: largest allowed sum of each cost component. A plan over a budget is not taken; the policy then acts
+            greedily.
+        returns: the lowest and the highest return of an episode. They decide which ends are good enough to stop at.
+
+    Returns:
+        outcomes, trees and episodes (see ``execute``), in the order of the tasks; no trees for greedy.
+    """
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    trees: list[Tree] = []
+    plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
+    refused = [False] * len(tasks)
+    if mode != "greedy":
+        settings = _settings(mode, config, search)
+        enough = _enough(mode, config, budgets, returns)
+        searcher = make_search(
+            actors.sampling, blind, settings, actors.value, actors.critic, noise=False, enough=enough
+        )
+        # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
+        size = max(len(tasks) * search.leaves // settings.leaves, 1)
+        for start in range(0, len(tasks), size):
+            trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
+        plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
+        if config.replays and mode != "lookahead":
+            candidates = [_plans_to_replay(tree, config, budgets) for tree in trees]
+            tried = await safest(
+                blind,
+                actors.value,
+                trees,
+                candidates,
+                config.replays,
+                config.cvar,
+                config.likelihood_weight,
+                search.step_seconds,
+            )
+            plans = [safe or plan for safe, plan in zip(tried, plans, strict=True)]
+        if budgets:
+            pairs = zip(trees, plans, strict=True)
+            refused = [not plan and bool(_plan(mode, tree, config, settings)) for tree, plan in pairs]
+    outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
+    for outcome, tree in zip(outcomes, trees, strict=False):
+        outcome.budget.add(tree.budget)
+        outcome.error = outcome.error or _planning_error(tree)
+        # This reads withheld rewards, but the episodes are over, so no action can change.
+        outcome.found = _found_success(tree)
+    if budgets:
+        for outcome, over in zip(outcomes, refused, strict=True):
+            outcome.over_budget, outcome.plan_refused = not within_budgets(outcome.components, budgets), over
+    return outcomes, trees, _with_errors(episodes, outcomes)
+
+
+def _enough(
+    mode: Mode, config: EvaluateConfig, budgets: Mapping[str, float] | None, returns: tuple[float, float]
+) -> Enough | None:
+    """When ends are good enough to stop at. Lookahead chooses no path to an end, budgets may forbid the best, and
+    replays compare several."""
+    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets and not config.replays
+    return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
+
+
+def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
+    """Write the error of each outcome to its episode. Returns the episodes."""
+    for episode, outcome in zip(episodes, outcomes, strict=True):
+        episode.error = outcome.error
+    return episodes
+
+
+def _found_success(tree: Tree) -> bool | None:
+    """Whether some path of a planned tree ends in a success, by the rewards that were withheld from planning. These are
+    written to the ends. In a stochastic environment the answer holds for the random outcomes drawn in planning, not for
+    those in execution."""
+    if paid(tree.root.state) is None:
+        return None
+    ends = [node for path, node in tree.walk() if path and node.final]
+    for node in ends:
+        node.paid = paid(node.state)
+    return any(node.paid is not None and reaches(node.paid, 1.0) for node in ends)
+
+
+def _planning_error(tree: Tree) -> str:
+    return f"planning failed: {tree.error}" if tree.error else ""
+
+
+def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
+    settings = replace(search, method=mode)
+    if mode != "best_of_n":
+        return settings
+    limits = replace(search.limits, simulations=config.best_of)
+    # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
+    # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
+    may_end_early = config.stop_at_gain or search.stop_at_return is not None
+    all_run = limits == Limits(simulations=config.best_of) and not may_end_early
+    return replace(settings, limits=limits, leaves=config.best_of if all_run else search.leaves)
+
+
+async def execute(
+    policy: Policy,
+    dynamics: Dynamics,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    plans: Sequence[Sequence[Edge]],
+    step_seconds: float | None = None,
+) -> tuple[list[Outcome], list[Tree]]:
+    """Take the actions of each plan, then those of the policy, until the task ends. An episode also ends, with an error
+    in its outcome, when a step fails, takes more than ``step_seconds``, or leads to a state that the policy cannot
+    read.
+
+    Returns:
+        outcomes and episodes in the order of the tasks. An episode is a tree with a single path. Its edges have rewards
+        but no search statistics.
+    """
+    growths = await create_trees(dynamics, tasks, seeds, SearchConfig(step_seconds=step_seconds))
+    planned = {id(growth): [edge.action for edge in plan] for growth, plan in zip(growths, plans, strict=True)}
+
+    async def choose(active: Sequence[Episode]) -> dict[int, Action]:
+        left = {id(growth): planned[id(growth)][len(path) :] for growth, path in active}
+        proposed = await _propose(policy, [one for one in active if not left[id(one[0])]])
+        return {growth: actions[0] for growth, actions in left.items() if actions} | proposed
+
+    return await _episodes(dynamics, growths, choose, step_seconds, [policy])
+
+
+async def replan(
+    actors: Actors,
+    model: Dynamics,
+    verified: Dynamics,
+    tasks: Sequence[Task],
+    mode: Mode,
+    config: EvaluateConfig,
+    search: SearchConfig,
+    seed: int,
+    budgets: Mapping[str, float] | None = None,
+    *,
+    returns: tuple[float, float] = (0.0, 1.0),
+) -> tuple[list[Outcome], list[Tree], list[Tree]]:
+    """Model predictive control: search in ``model`` from the episode's real state, take the first action of the best
+    path in the environment (``verified``), and search again from there, until the task ends. If search finds no action,
+    the policy acts greedily.
+
+    Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
+
+    Args:
+        budgets: as for ``play``; the costs of the episode so far count.
+        returns: as for ``play``.
+
+    Returns:
+        outcomes, the first tree of each task (its episode if the reset failed), and episodes (see ``execute``), in the
+        order of the tasks.
+    """
+    assert mode != "greedy"  # greedy does not plan
+    settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
+    first: dict[str, Tree] = {}
+    broken: dict[str, str] = {}
+    refused: set[str] = set()
+    predicted = defaultdict[str, float](float)
+    """The sum of the model's rewards for the actions taken so far. It replaces the rewards that the environment paid,
+    which V(s) must not know."""
+
+    async def choose(active: Sequence[Episode]) -> dict[int, Action]:
+        nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
+        states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
+        resumed = _Resumed(model, states)
+        enough = _enough(mode, config, budgets, returns)
+        searcher = make_search(
+            actors.sampling, resumed, settings, actors.value, actors.critic, noise=False, enough=enough
+        )
+        trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
+        chosen: dict[int, Action] = {}
+        for (growth, path), tree in zip(active, trees, strict=True):
+            growth.tree.budget.add(tree.budget)
+            first.setdefault(tree.task.id, tree)
+            if tree.error:
+                broken.setdefault(tree.task.id, _planning_error(tree))
+            if plan := _plan(mode, tree, config, settings, budgets, path_costs(path, budgets or {})):
+                chosen[id(growth)] = plan[0].action
+                predicted[tree.task.id] += plan[0].reward or 0.0
+            elif budgets and _plan(mode, tree, config, settings):
+                refused.add(tree.task.id)
+        return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
+
+    seeds = [derive_seed(seed, mode, task.id) for task in tasks]
+    growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
+    policies = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
+    outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, policies)
+    for outcome in outcomes:
+        outcome.error = outcome.error or broken.get(outcome.task_id, "")
+        if budgets:
+            outcome.over_budget = not within_budgets(outcome.components, budgets)
+            outcome.plan_refused = outcome.task_id in refused
+    episodes = _with_errors(episodes, outcomes)
+    return outcomes, [first.get(task.id, episode) for task, episode in zip(tasks, episodes, strict=True)], episodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """A dynamics in which the reset of a task returns the current state of its episode."""
+
+    model: Dynamics
+    states: Mapping[str, State]
+
+    async def reset(self, task: Task) -> State:
+        return self.states[task.id]
+
+    async def step(self, state: State, action: Action) -> Transition:
+        return await self.model.step(state, action)
+
+
+def _plan(
+    mode: SearchMethod,
+    tree: Tree,
+    config: EvaluateConfig,
+    settings: SearchConfig,
+    budgets: Mapping[str, float] | None = None,
+    before: Mapping[str, float] | None = None,
+) -> Sequence[Edge]:
+    """The edges of a finished tree to take, within the budgets. The costs ``before`` the root count."""
+
+    allowed = _within_budgets(budgets, before)
+    if mode == "lookahead":
+        return most_visited_path(tree, allowed)
+    return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
+
+
+def _plans_to_replay(
+    tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None
+) -> Sequence[Sequence[Edge]]:
+    """The plans to replay: the best paths to ends of the task, or to a limit if no path ended the task."""
+    ends = ranked_ends(tree, config.likelihood_weight, _within_budgets(budgets)) or []
+    return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_MAX_REPLAYED_PLANS]
+
+
+def _terminates(path: Sequence[Edge]) -> bool:
+    return path[-1].child is not None and path[-1].child.terminated
+
+
+def _within_budgets(
+    budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
+) -> Callable[[Sequence[Edge]], bool]:
+    """A function that tells whether a path keeps within the budgets, including the costs ``before`` it."""
+    return lambda path: not budgets or within_budgets(path_costs(path, budgets), budgets, before)
+
+
+async def _episodes(
+    dynamics: Dynamics,
+    growths: Sequence[Growth],
+    choose: Callable[[Sequence[Episode]], Awaitable[dict[int, Action]]],
+    step_seconds: float | None,
+    policies: Sequence[object],
+) -> tuple[list[Outcome], list[Tree]]:
+    """Play until each task ends or fails.
+
+    Args:
+        choose: returns the next action of each episode by the ``id`` of its growth; where it finds none, it writes the
+            reason to the tree's ``error``.
+        policies: the policies and values that ``choose`` asks. If all are ``types.Concurrent``, no episode waits for
+            the step of another.
+    """
+    runs: list[Episode] = [(growth, []) for growth in growths]
+
+    async def play_until_end(active: list[Episode]) -> None:
+        active = [run for run in active if not run[0].tree.error]
+        while active:
+            chosen = await choose(active)
+            active = [run for run in active if not run[0].tree.error]
+            for growth, path in active:
+                edge = Edge(chosen[id(growth)], prior=1.0)
+                last_node(growth, path).edges.append(edge)
+                path.append(edge)
+            await asyncio.gather(*(take_step(dynamics, growth, path, step_seconds) for growth, path in active))
+            active = [run for run in active if run[1][-1].child is not None and not run[1][-1].child.ended]
+
+    independent = all(map(is_concurrent, policies))
+    await asyncio.gather(*map(play_until_end, [[run] for run in runs] if independent else [runs]))
+    outcomes = [
+        Outcome(
+            growth.tree.task.id,
+            sum(edge.outcome or 0.0 for edge in path),
+            sum(not edge.thought for edge in path),
+            growth.tree.budget,
+            growth.tree.error or _unanswered_reason(path),
+            components=episode_components(path),
+        )
+        for growth, path in runs
+    ]
+    return outcomes, _with_errors([growth.tree for growth, _ in runs], outcomes)
+
+
+def _unanswered_reason(path: Sequence[Edge]) -> str:
+    last = path[-1].child if path else None
+    return f"the dynamics has no answer after step {len(path)}" if last is not None and last.unknown else ""
+
+
+async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:
+    if not active:
+        return {}
+    states = [last_node(growth, path).state for growth, path in active]
+    proposals = await policy.propose(states, 1, [growth.next_seed() for growth, _ in active])
+    actions: dict[int, Action] = {}
+    for (growth, _), proposal in zip(active, proposals, strict=True):
+        growth.tree.budget.proposals += 1
+        growth.tree.budget.generated_tokens += proposal.generated_tokens
+        if proposal.error:
+            growth.tree.error = proposal.error
+        else:
+            actions[id(growth)] = proposal.actions[0]
+    return actions

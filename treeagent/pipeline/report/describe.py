@@ -1,0 +1,231 @@
+"""Text for results, trees and episodes, shared by the terminal and the HTML pages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from treeagent.pipeline.folder import SEARCHED
+from treeagent.search.node import Edge, Node
+from treeagent.types import Action
+
+Row = Mapping[str, Any]
+"""The results of one policy in one mode. The keys are those of ``RESULT_COLUMNS``, ``success_low`` and ``success_high``
+(95 % interval), ``error`` (the text of the first error), and those that ``run.outcomes.summarise`` and
+``run.reviewed.reviewed_rows`` add."""
+RESULT_COLUMNS = {
+    "policy": "policy",
+    "mode": "mode",
+    "success": "success [95 %]",
+    "reward": "mean reward",
+    "tasks": "tasks",
+    "errors": "errors",
+    "environment_steps": "environment steps",
+    "generated_tokens": "generated tokens",
+    "seconds": "seconds",
+}
+"""Keys of a row, in the order in which they are shown, with their headings."""
+
+
+_AXES = ("when", "which", "how")
+"""Components of tool calls that are shown as shares: the mean over the calls to which each applies."""
+SIGNAL_COLUMNS = {
+    "depth": "steps",
+    "states": "states",
+    "found": "success found",
+    "auc": "AUC",
+    "separation": "d'",
+    "siblings": "siblings in order",
+    "pairs": "pairs",
+}
+"""Keys of a row of ``value_signal``, in the order in which they are shown, with their headings."""
+SIGNAL_NOTE = (
+    "Steps are counted from the root. At ends V judges an outcome, elsewhere it predicts one. AUC: the chance that V "
+    "is greater at a state from which a success was found than at another; 0.5 is no signal. d': how far the two means "
+    "of V are apart, in standard deviations. Siblings in order: of two siblings of which one led to a success, V is "
+    "greater at that one."
+)
+
+
+def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
+    """The name and the ``value_signal`` of the last stage of training tasks, searched in the environment, in which an
+    AUC is known.
+
+    An AUC needs both states from which a success was found and others. Without such a stage, the result is ("", ()).
+    """
+    for name in reversed(list(stages)):
+        rows = stages[name].get("value_signal", ())
+        if SEARCHED.fullmatch(name) and any(row["auc"] is not None for row in rows):
+            return name, rows
+    return "", ()
+
+
+def signal_cell(row: Row, key: str) -> str:
+    """The text of one value of a ``value_signal`` row; a dash if there is none."""
+    value = row.get(key)
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def result_columns(rows: Sequence[Row]) -> dict[str, str]:
+    """The columns to show for these rows; the column of errors only if an episode failed."""
+    failed = any(row.get("errors") for row in rows)
+    return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each row in which episodes failed."""
+    return [
+        f"{_label(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
+        for row in rows
+        if row.get("errors")
+    ]
+
+
+def components(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each row whose steps have reward components or whose costs have budgets.
+
+    It gives the axes of tool calls as shares, other components as means per episode, the share of episodes over a
+    budget, and the share of tasks whose plans were all refused for their costs.
+    """
+    sentences: list[str] = []
+    for row in rows:
+        axes = {name: value for name, value in row.get("components", {}).items() if name in _AXES}
+        others = {name: value for name, value in row.get("components", {}).items() if name not in _AXES}
+        parts = [f"{name} {value:.0%}" for name, value in axes.items()]
+        parts += [f"{name} {value:.3g}" for name, value in others.items() if value]
+        if "over_budget" in row:
+            parts += [f"over budget {row['over_budget']:.0%}", f"plans refused {row['plans_refused']:.0%}"]
+        if parts:
+            sentences.append(f"{_label(row)}, an episode: {', '.join(parts)}")
+    return sentences
+
+
+def judgement(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each search: for how many tasks it found a success, and for how many of these it took one."""
+    sentences = []
+    for row in rows:
+        if (found := row.get("found")) is not None:
+            clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
+            sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
+    return sentences
+
+
+def reviewed(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each row in which reviewers judged episodes."""
+    return [
+        f"{_label(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
+        f"environment agrees on {row['agreed']}."
+        for row in rows
+        if row.get("judged")
+    ]
+
+
+def pass_at_n_note(rows: Sequence[Row]) -> list[str]:
+    """A sentence that explains the star beside a mode; none if no row has a star."""
+    if not any(row.get("pass_at_n") for row in rows):
+        return []
+    return [
+        "* pass@N: only a success ends an episode here, so an end betrays a success to a search that sees no reward."
+    ]
+
+
+def budget(rows: Sequence[Row]) -> list[str]:
+    """A sentence on the token limit of the searches; none if they had no limit, or different limits."""
+    searches = [row for row in rows if row["mode"] != "greedy"]
+    limits = {row.get("token_limit") for row in searches}
+    if len(limits) != 1 or None in limits:
+        return []
+    modes = " and ".join(dict.fromkeys(str(row["mode"]) for row in searches))
+    return [f"A search by {modes} starts nothing new after {limits.pop():,} generated tokens for a task."]
+
+
+def cell(row: Row, key: str) -> str:
+    """The text of one value of a results row; a dash if there is none."""
+    value = row.get(key)
+    if value is None:
+        return "–"
+    if key == "mode" and row.get("pass_at_n"):
+        return f"{value} *"
+    if key == "success":
+        interval = f" [{_percent(row['success_low'])}, {_percent(row['success_high'])}]" if "success_low" in row else ""
+        return f"{_percent(value)} %{interval}"
+    if key in ("reward", "seconds"):
+        return f"{value:.3f}" if key == "reward" else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """A sentence that compares the most successful row with the starting point.
+
+    The starting point is the first policy, in the mode "greedy" if it was played so, else in its first mode. Of equally
+    successful rows, the one that generated fewest tokens is named.
+    """
+    if not rows:
+        return "Nothing has been evaluated yet."
+    first = [row for row in rows if row["policy"] == rows[0]["policy"]]
+    start = next((row for row in first if row["mode"] == "greedy"), first[0])
+    best = max(rows, key=lambda row: (row["success"], -row.get("generated_tokens", 0)))
+    solves = f"{_label(best)} solves {_percent(best['success'])} % of {best['tasks']} held-out tasks"
+    if best is start:
+        return f"{solves}; nothing else did better."
+    gain = 100 * (best["success"] - start["success"])
+    separate = start.get("success_high", 1) < best.get("success_low", 0)
+    certainty = "the 95 % intervals do not overlap" if separate else "the 95 % intervals overlap"
+    return f"{solves}, {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+
+
+def call_text(action: Action) -> str:
+    """The call of an action in one line; for a malformed action, the reason."""
+    if action.error:
+        return f"malformed: {action.error}"
+    if isinstance(action.call, str):
+        return action.call or "(thinks)"
+    arguments = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in action.call.arguments.items())
+    return f"{action.call.name}({arguments})"
+
+
+def statistics(edge: Edge) -> dict[str, str]:
+    """N, Q and P of an edge as texts; once it was tried, also V of its child and the reward r."""
+    figures = {"N": str(edge.visits), "Q": f"{edge.value:.3f}" if edge.visits else "–", "P": f"{edge.prior:.3f}"}
+    if edge.child is not None:
+        figures["V"] = f"{edge.child.value:.3f}"
+        figures["r"] = "withheld" if edge.reward is None else f"{edge.reward:.3f}"
+    return figures
+
+
+def marks(edge: Edge) -> list[str]:
+    """The flags that apply to a step: "imagined", "invalid", "repeat", "terminated", "truncated", or "untried"
+    alone."""
+    child = edge.child
+    if child is None:
+        return ["untried"]
+    found = ["imagined"] if child.origin == "imagined" else []
+    return found + [name for name in ("invalid", "repeat", "terminated", "truncated") if getattr(child, name)]
+
+
+def more_steps(node: Node) -> str:
+    """The number of steps below a node, for a place that does not show them."""
+    count, nodes = 0, [node]
+    while nodes:
+        edges = nodes.pop().edges
+        count += len(edges)
+        nodes += [edge.child for edge in edges if edge.child is not None]
+    return f"… {count:,} more step{'s' if count > 1 else ''}"
+
+
+def observation(parent: Node, child: Node) -> str:
+    """The text of the observation after the step from ``parent`` to ``child``."""
+    before = parent.state.messages
+    # + 1 skips the action, if it began a turn
+    start = len(before) + (not any(message.partial for message in before[-1:]))
+    messages = child.state.messages[start:]
+    return "\n".join(message.content for message in messages)
+
+
+def _label(row: Row) -> str:
+    return f"{row['policy']} with {row['mode']}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -1,0 +1,285 @@
+"""The rows that an update of a policy learns from, made from stored trees."""
+
+import math
+import random
+from array import array
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from treeagent.agent.checkpoint import Checkpoint
+from treeagent.config import Method, RunConfig
+from treeagent.contrib.judging.components import read_rules
+from treeagent.contrib.judging.constraint import cost_tree, penalised
+from treeagent.contrib.judging.reweigh import rescored
+from treeagent.contrib.people.marks import Mark
+from treeagent.contrib.scale.launch import in_shares
+from treeagent.generators.chat import ChatFormat
+from treeagent.pipeline.build import make_chat
+from treeagent.pipeline.trees import trees_by_task
+from treeagent.search.node import Tree, finished_paths, path_return, return_spread
+from treeagent.types import Share, UserError, derive_seed
+from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
+from treeagent.views.imitation import edited_rows, imitation_rows
+from treeagent.views.pairs import preference_pairs
+from treeagent.views.policy import policy_rows
+from treeagent.views.spilled import Joined, Picked, Spilled
+from treeagent.views.tokens import TokenRow
+from treeagent.views.values import is_read, value_rows
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """One update of a checkpoint from stored trees."""
+
+    config: RunConfig
+    checkpoint: Path
+    method: Method
+    trees: Path
+    names: Sequence[str]
+    """Names of the shards in ``trees`` to learn from."""
+    out: Path
+    """Folder of the updated checkpoint."""
+    multipliers: Mapping[str, float] = field(default_factory=dict[str, float])
+    """λ of each cost that has a budget."""
+    process_weight: float = 0.0
+    """``search.process_weight`` of the search that grew the trees."""
+    marks: Sequence[Mark] = ()
+    """The marks that reviewers have given these trees. An update that resumes ignores those that were given after it
+    began."""
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of the trainer's own checkpoints, from which an interrupted update resumes."""
+        return self.out.with_name(f".{self.out.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """The training rows that trees give a policy and its value head."""
+
+    rows: Sequence[Any]
+    """Rows of the method's view, kept on disk."""
+    values: list[TokenRow]
+    """The sampled rows with value targets."""
+    marks: int
+    """Number of reviewers' marks on the trees."""
+
+
+def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> TrainingRows:
+    """The rows that a job learns from. Only the trees of one task are in memory at a time, and the rows are kept on the
+    disk of the new checkpoint, so memory hardly grows with the number of trees.
+
+    Each of several processes that train together reads its share of the tasks, and all open the rows that the others
+    made. So they need a disk that all share.
+
+    Args:
+        returns: range of the value head.
+
+    Raises:
+        UserError: another model searched the trees, or a setting does not fit.
+    """
+    config, chat = job.config, make_chat(checkpoint, job.config)
+    selected = None
+    if config.update.keep_trees < 1:
+        spreads = dict(sorted(chain.from_iterable(in_shares(lambda share: list(_spreads(job, share))))))
+        selected = set(informative(list(spreads.values()), config.update.keep_trees))
+    parts = in_shares(lambda share: _rows_of_share(job, chat, returns, selected, share))
+    rows, values = _in_order([part.rows for part in parts]), _in_order([part.values for part in parts])
+    return TrainingRows(rows, sample_rows(values, config), sum(part.marks for part in parts))
+
+
+class _Placed(Generic[Row]):
+    """Rows on disk, each with the place at which it stands among all rows."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.rows, self.places = Spilled[Row](folder, name), array("q")
+
+    def add(self, place: int, rows: Iterable[Row]) -> None:
+        """Add rows at a place."""
+        for row in rows:
+            self.rows.append(row)
+            self.places.append(place)
+
+
+def _in_order(parts: Sequence[_Placed[Row]]) -> Sequence[Row]:
+    """The rows of all parts in order of their places; rows of one place in the order in which they were added."""
+    places = np.concatenate([np.frombuffer(part.places, dtype=np.int64) for part in parts])
+    order = np.argsort(places, kind="stable")
+    return Picked(Joined([part.rows for part in parts]), array("q", order.tobytes()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The rows that one process makes."""
+
+    rows: _Placed[Any]
+    values: _Placed[TokenRow]
+    marks: int
+
+
+def _rows_of_share(
+    job: TrainJob, chat: ChatFormat, returns: tuple[float, float], selected: Container[int] | None, share: Share
+) -> _Part:
+    """The rows of a share of the tasks.
+
+    Args:
+        selected: places of the trees to learn from; None means all.
+    """
+    names = [f"{kind}-{share.index}" if share.count > 1 else "" for kind in ("rows", "values")]
+    folder = job.scratch if share.count > 1 else job.out.parent
+    rows, values, marks = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1]), 0
+    for places, trees, paid in _rescored_groups(job, share):
+        kept = [each for each in zip(places, trees, paid, strict=True) if selected is None or each[0] in selected]
+        for place, tree, valued in kept:
+            refuse_foreign(tree, chat, job)
+            read_ends([tree, valued], chat)
+            marks += sum(len(node.marks) for node in tree.nodes())
+            values.add(place, clipped_value_rows(valued, job.config, returns))
+        for place, of_method in method_rows(job, [(place, tree) for place, tree, _ in kept], chat):
+            rows.add(place, of_method)
+    return _Part(rows, values, marks)
+
+
+def _spreads(job: TrainJob, share: Share) -> Iterator[tuple[int, float]]:
+    """The place and the ``return_spread`` of each tree of a share of the tasks."""
+    for places, trees, _ in _rescored_groups(job, share):
+        yield from zip(places, map(return_spread, trees), strict=True)
+
+
+def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
+    """The trees of each task of a share with their places: as the policy learns from them, and with the rewards that a
+    search pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
+    rewards = job.config.rewards
+    rules = read_rules(rewards) if rewards.active else {}
+    paying = replace(rewards, normalise="none")
+    # The trees of an earlier stage of a curriculum hold rewards by its weights.
+    changes = rewards.active or any(stage.weights for stage in job.config.adapt.stages)
+    for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight, share):
+        learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
+        same = not changes or rewards == paying
+        yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
+
+
+def method_rows(
+    job: TrainJob, trees: Sequence[tuple[int, Tree]], chat: ChatFormat
+) -> Iterator[tuple[int, Iterable[object]]]:
+    """Yield the rows of a job's method for all trees of one task, as pairs (place, rows).
+
+    Args:
+        trees: the trees of the task with their places, which order the rows of all tasks. A view that compares the
+            trees of a task with each other yields its rows at the place of the first tree.
+    """
+    config, settings = job.config, job.config.update
+    multipliers = {name: value for name, value in job.multipliers.items() if value}
+    steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
+    match job.method:
+        case "rft":
+            yield from ((place, imitation_rows(tree, settings.imitation)) for place, tree in steered)
+            # Turns that reviewers wrote come after all other rows.
+            yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
+        case "distil":
+            yield from ((place, policy_rows(tree, settings.targets, config.search)) for place, tree in steered)
+        case "dpo" if steered:
+            group = [tree for _, tree in steered]
+            yield trees[0][0], preference_pairs(group, settings.pairs, config.search.critic_weight)
+        case "grpo" if steered:
+            yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages, multipliers)
+        case _:
+            pass
+
+
+_LAST = 1 << 40
+"""Added to the place of a tree to order its rows after those of all trees."""
+
+
+def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
+    """Check that a tree has the token ids of the checkpoint that is trained.
+
+    Raises:
+        UserError: ``chat``, with the instructions and demonstrations of the settings, encodes the tree's task to other
+            ids than those stored in the tree.
+    """
+    if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
+        raise UserError(
+            f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "
+            "other tokens than the policy that searched it: update that policy, with its policy.instructions, "
+            "policy.shots and policy.format, or collect trees with this one"
+        )
+
+
+def read_ends(trees: Sequence[Tree], chat: ChatFormat) -> None:
+    """Add the token ids of final states that lack them. A search without a value head does not tokenise final states,
+    but fitting a head needs their ids."""
+    for tree in trees:
+        for node in tree.nodes():
+            if node.final and node.state.messages and not is_read(node):
+                reading = chat.read(node.state.messages)
+                node.context_ids, node.left_out = chat.added_ids(reading), reading.left_out
+
+
+def sample_value_rows(
+    trees: Iterable[Tree], config: RunConfig, returns: tuple[float, float], folder: Path | None = None
+) -> list[TokenRow]:
+    """At most ``update.value_rows`` of the ``clipped_value_rows`` of trees, drawn uniformly by the run's seed.
+
+    Args:
+        folder: all rows are kept on the disk of this folder while they are drawn; by default the system's temporary
+            folder.
+    """
+    rows = Spilled[TokenRow](folder)
+    for tree in trees:
+        for row in clipped_value_rows(tree, config, returns):
+            rows.append(row)
+    return sample_rows(rows, config)
+
+
+def sample_rows(rows: Sequence[TokenRow], config: RunConfig) -> list[TokenRow]:
+    """At most ``update.value_rows`` rows, drawn uniformly by the run's seed."""
+    indices = array("q", range(len(rows)))
+    random.Random(derive_seed(config.seed, "value_rows")).shuffle(indices)
+    return [rows[index] for index in indices[: config.update.value_rows]]
+
+
+def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, float]) -> Iterator[TokenRow]:
+    """The rows of a tree with value targets, clipped to the range ``returns`` of the value head.
+
+    With rewards along the way, r + V may leave the range, because V is an estimate: such targets are clipped. Outcomes
+    of finished paths are not clipped, so that ``fit_value`` raises if they leave the range. With ``rewards.weights``
+    they are clipped, too, because the head may be older than the weights.
+    """
+    weighed = bool(config.rewards.weights)
+    path_returns = [] if weighed else [path_return(path) for path in finished_paths(tree)]
+    low, high = min([returns[0], *path_returns]), max([returns[1], *path_returns])
+    for row in value_rows(tree, config.update.values):
+        clipped = tuple(min(max(target, low), high) for target in row.value_targets)
+        yield replace(row, value_targets=clipped)
+
+
+def scored_rows(
+    trees: Sequence[Tree], config: AdvantageConfig, multipliers: Mapping[str, float] | None = None
+) -> Iterator[AdvantageRow]:
+    """The rows of all trees of a task. Advantages are computed over these trees together, and penalised for the costs
+    that have ``multipliers`` (see ``advantages``)."""
+    costs = [(weight, [cost_tree(tree, name) for tree in trees]) for name, weight in (multipliers or {}).items()]
+    scored = advantages(trees, config, costs)
+    for tree in trees:
+        yield from advantage_rows(tree, scored)
+
+
+def informative(spreads: Sequence[float], share: float) -> list[int]:
+    """The indices of the ``share`` of trees with the widest spread of returns, in ascending order (StarPO-S, Wang et
+    al. 2025).
+
+    Args:
+        spreads: ``return_spread`` of every tree.
+    """
+    count = math.ceil(share * len(spreads))
+    ranked = sorted(range(len(spreads)), key=lambda index: -spreads[index])
+    return sorted(ranked[:count])

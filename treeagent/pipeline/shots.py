@@ -1,0 +1,141 @@
+"""Few-shot demonstrations, which a prompt shows as earlier turns: played by the environment's demonstrator, or read
+from a file."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from treeagent.envs.answers import contained
+from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.dynamics import EnvDynamics
+from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.grammar import Grammar
+from treeagent.pipeline.formats import player_action
+from treeagent.search.node import reaches
+from treeagent.store import regular
+from treeagent.types import Message, Role, Task, UserError, derive_seed
+
+MOST_TRIES = 10
+"""Training tasks that the demonstrator tries at most for each demonstration that is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A demonstration: the agent's turns, and the text that it reads before each of them."""
+
+    prompts: tuple[str, ...]
+    turns: tuple[str | tuple[str, str], ...]
+    """The turns: each the text of a whole turn, or a pair of thought and call."""
+
+    def messages(self, grammar: Grammar, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
+        """The demonstration as a conversation. Pairs of thought and call are written in the format of ``grammar``."""
+        turns = (turn if isinstance(turn, str) else player_action(turn, grammar, tools).text for turn in self.turns)
+        pairs = zip(self.prompts, turns, strict=True)
+        return tuple(each for prompt, turn in pairs for each in (Message("user", prompt), Message("assistant", turn)))
+
+
+def played_shots(
+    env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: Format, seed: int
+) -> list[Shot]:
+    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise.
+
+    Raises:
+        UserError: there is no demonstrator, or it solves fewer than ``count`` of the tasks.
+    """
+    dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
+    grammar, shots = make_grammar(format), list[Shot]()
+    player = env.demonstrator(0.0)
+    if player is None:
+        raise UserError(
+            f"policy.shots is {count}, but the environment has no demonstrator to show: name a file of demonstrations "
+            "instead, or set it to 0"
+        )
+    for task in tasks:
+        if len(shots) < count:
+            rng = random.Random(derive_seed(seed, "shots", task.id))
+            shot, total = asyncio.run(_episode(dynamics, player, task, grammar, rng))
+            shots += [shot] if reaches(total, 1.0) else []
+    if len(shots) < count:
+        raise UserError(
+            f"policy.shots is {count}, but the environment's demonstrator solves only {len(shots)} of {len(tasks)} "
+            f"training tasks within {max_steps} steps: lower it, raise environment.max_steps, or name a file of "
+            "demonstrations"
+        )
+    return shots
+
+
+async def _episode(
+    dynamics: EnvDynamics, player: Demonstrator, task: Task, grammar: Grammar, rng: random.Random
+) -> tuple[Shot, float]:
+    """Play an episode. Returns it with the sum of its rewards."""
+    state, tools, total = await dynamics.reset(task), dynamics.env.tools(), 0.0
+    prompts, turns = list[str](), list[tuple[str, str]]()
+    while True:
+        with contained():
+            turn = player.act(rng)
+        prompts.append(state.messages[-1].content)
+        turns.append(turn)
+        transition = await dynamics.step(state, player_action(turn, grammar, tools))
+        state, total = transition.state, total + (transition.reward or 0.0)
+        if transition.terminated or transition.truncated:
+            return Shot(tuple(prompts), tuple(turns)), total
+
+
+@checked(frozen=True)
+class _ShotMessage:
+    role: Role
+    content: str
+
+
+@checked(frozen=True)
+class _ShotConversation:
+    messages: tuple[_ShotMessage, ...]
+
+
+_CONVERSATION = TypeAdapter(_ShotConversation)
+
+
+def read_shots(path: Path) -> list[Shot]:
+    """The demonstrations of a file: JSON lines ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant",
+    "content": ...}, ...]}``. The turns of the assistant are shown as they are written. Messages after its last turn
+    are left out.
+
+    Raises:
+        UserError: the file cannot be read, or a line of it has another form.
+    """
+    try:
+        lines = regular(path).read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other line breaks
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"policy.shots names {path}, which cannot be read ({error}): give a number, or a file of JSON lines"
+        ) from error
+    shots = [_shot(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not shots:
+        raise UserError(f"policy.shots names {path}, which holds no demonstration: write one a line, or set it to 0")
+    return shots
+
+
+def _shot(path: Path, number: int, line: str) -> Shot:
+    try:
+        messages = _CONVERSATION.validate_json(line).messages
+    except ValidationError as error:
+        reason = error.errors()[0]
+        where = ".".join(map(str, reason["loc"]))
+        raise UserError(
+            f"policy.shots: line {number} of {path} is no demonstration ({where or 'line'}: {reason['msg']}): write "
+            '{"messages": [{"role": "user", "content": TEXT}, {"role": "assistant", "content": TEXT}]}'
+        ) from None
+    pairs = len(messages) // 2 * 2
+    fitting = all(each.role == role for each, role in zip(messages, cycle(("user", "assistant")), strict=False))
+    if not pairs or not fitting:
+        raise UserError(
+            f"policy.shots: the messages in line {number} of {path} are by {', '.join(each.role for each in messages)}"
+            ": write them by user and assistant in turn"
+        )
+    return Shot(tuple(each.content for each in messages[:pairs:2]), tuple(each.content for each in messages[1:pairs:2]))

@@ -1,0 +1,61 @@
+"""Send a run's metrics to TensorBoard, trackio or wandb, besides metrics.jsonl, through accelerate's wrappers."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from treeagent.config import RunConfig, Tracker, flat_settings
+from treeagent.pipeline.folder import Run, RunError
+
+
+@contextmanager
+def tracked(run: Run) -> Iterator[None]:
+    """A context in which the run's metrics also go to every tracker in ``config.trackers``."""
+    opened = {name: _open(name, run) for name in run.config.trackers}
+
+    def tell(stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        prefixed = {f"{stage}/{key}": float(value) for key, value in metrics.items()}
+        for name, tracker in opened.items():
+            if name == "tensorboard":
+                tracker.log(prefixed, step=step)
+            else:  # these trackers count steps over a whole run, but stages that run in parallel share no step
+                tracker.log(prefixed | {f"{stage}/step": step})
+
+    run.on_log = tell
+    try:
+        yield
+    finally:
+        run.on_log = None
+        for tracker in opened.values():
+            tracker.finish()
+
+
+def require_trackers(config: RunConfig) -> None:
+    """Check that the packages of all trackers are installed.
+
+    Raises:
+        RunError: a package is not installed.
+    """
+    for name in config.trackers:
+        # wandb creates a folder named "wandb", which Python takes for a package without an origin.
+        if getattr(find_spec(name), "origin", None) is None:
+            raise RunError(
+                f"trackers names {name!r}, which is not installed: pip install 'treeagent[{name}]', or leave it out"
+            )
+
+
+def _open(name: Tracker, run: Run) -> Any:
+    from accelerate import tracking  # imported here because it imports torch
+
+    makers = {
+        "tensorboard": lambda: tracking.TensorBoardTracker("tensorboard", logging_dir=run.path),
+        "trackio": lambda: tracking.TrackioTracker("treeagent", name=run.path.name),
+        "wandb": lambda: tracking.WandBTracker("treeagent", name=run.path.name, dir=run.path, resume="allow"),
+    }
+    tracker = makers[name]()
+    tracker.start()
+    if name != "tensorboard":  # TensorBoard would open a second run for the settings, and RUN/config.toml has them
+        flat = flat_settings(run.config).items()
+        tracker.store_init_configuration({key: value for key, value in flat if isinstance(value, str | int | float)})
+    return tracker

@@ -1,0 +1,370 @@
+"""Update a policy from stored trees: the driver runs several updates side by side, a worker runs one."""
+
+import asyncio
+import gc
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.config import COMPARING, Method, RunConfig
+from treeagent.contrib.judging.components import read_rules
+from treeagent.contrib.judging.constraint import mean_costs, next_multiplier
+from treeagent.contrib.judging.reweigh import rescored
+from treeagent.contrib.people.first_marks import first_marks, record_marks
+from treeagent.contrib.people.marks import FILE
+from treeagent.contrib.scale.launch import launch
+from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
+from treeagent.generators.config import VllmConfig
+from treeagent.generators.formats import make_grammar
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
+from treeagent.learners.distil import train_distil
+from treeagent.learners.dpo import train_dpo
+from treeagent.learners.grpo import train_grpo
+from treeagent.learners.lora import with_adapter
+from treeagent.learners.sft import train_sft
+from treeagent.learners.value import check_value_rows, fit_value
+from treeagent.pipeline.alarms import first_cause, short_of_memory, value_alarms
+from treeagent.pipeline.build import (
+    env_dynamics,
+    environment,
+    greedy,
+    instances,
+    load_actors,
+    make_policy,
+    value_head,
+    with_split_steps,
+)
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.hooks import training_hooks
+from treeagent.pipeline.machine import training_threads
+from treeagent.pipeline.metrics import Emit, Event, logged
+from treeagent.pipeline.play import execute, playable_together
+from treeagent.pipeline.processes import Workers, own_worker, run_jobs
+from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
+from treeagent.pipeline.trees import read_trees, run_marks, trees_by_task
+from treeagent.store import shards
+from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
+
+
+def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
+    """Fit the value head of the warm-started policy to the run's trees. The result is the base policy, from which
+    updates start."""
+    out = run.checkpoints / "base"
+    if run.is_done("base"):
+        return out
+    checkpoint = load_checkpoint(warm, device_map=config.policy.device_map)
+    head = value_head(checkpoint, config)
+    with logged(run.log, progress) as on_event:
+        fitted = fit_value(
+            checkpoint.model,
+            head,
+            sample_value_rows(read_trees(run.trees), config, head.reward_range, run.checkpoints),
+            ValueConfig(seed=config.seed),
+            # The epoch is the step, so that a repeated fit overwrites its own rows of metrics.
+            on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
+            on_progress=lambda done, total: on_event(Event("value", done=done, total=total)),
+        )
+    save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer, head), out)
+    run.finish("base", {"value": asdict(fitted), "alarms": value_alarms([fitted.explained_variance])})
+    return out
+
+
+def update(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    checkpoint: Path,
+    methods: Sequence[Method],
+    trees: Run | None = None,
+) -> list[Path]:
+    """Update ``checkpoint`` once by each method, all from the same trees.
+
+    Args:
+        trees: the run whose trees to learn from; by default this run.
+
+    Returns:
+        the folders of the updated checkpoints, in the order of ``methods``.
+
+    Raises:
+        UserError: the trees were sampled at another temperature, and a method compares the policy with the
+            log-probabilities of their actions.
+        RunError: an update was begun with other trees.
+    """
+    source = trees or run
+    sampled, temperature = source.config.policy.temperature, config.policy.temperature
+    if sampled != temperature and (comparing := [method for method in methods if method in COMPARING]):
+        raise UserError(
+            f"policy.temperature is {temperature:g}, but the trees of {source.path} were sampled at {sampled:g}, with "
+            f"whose log-probabilities {comparing[0]} compares the policy: set policy.temperature={sampled:g}"
+        )
+    for part in (*methods, *(["constraint"] if config.rewards.budgets else [])):
+        run.record_trees(part, source)
+    updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
+    given = len(run_marks(source.trees))
+    for _, _, out in updates:
+        read = run.facts(out.name).get("given_marks") if run.is_done(out.name) else None
+        if read is not None and given > read:
+            progress.warn(
+                f"{out} was made before {given - read} of the {given} lines of {source.path / FILE} were written and "
+                f"stays as it is: to learn from them, give another --out and --trees {source.path}"
+            )
+    names, process_weight = source.collections(), source.config.search.process_weight
+    multipliers = constrain(config, run, "constraints", source.trees, names, {})
+    return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
+
+
+def constrain(
+    config: RunConfig,
+    run: Run,
+    stage: str,
+    trees: Path,
+    names: Sequence[str],
+    before: Mapping[str, float],
+) -> dict[str, float]:
+    """Take one step of dual ascent on the Lagrange multipliers ``before`` of the budgets d:
+    λ <- max(0, λ + η (mean cost - d)), with the mean over the finished paths of the trees. Returns the new multipliers
+    and records them as facts of ``stage``; empty without budgets."""
+    rewards = config.rewards
+    if not rewards.budgets:
+        return {}
+    if not run.is_done(stage):
+        rules = read_rules(rewards)
+        rescored_trees = chain.from_iterable(
+            rescored(of_task, rewards, rules) for _, of_task in trees_by_task(trees, names)
+        )
+        costs = mean_costs(rescored_trees, list(rewards.budgets))
+        # A round with imagined trees only has no costs of its own, so it leaves the multipliers as they are.
+        rate = rewards.multiplier_rate if any(shards(trees, name) for name in names) else 0.0
+        stepped = {
+            name: next_multiplier(before.get(name, 0.0), rate, costs[name], budget)
+            for name, budget in rewards.budgets.items()
+        }
+        figures = {f"cost/{name}": cost for name, cost in costs.items()}
+        figures |= {f"multiplier/{name}": value for name, value in stepped.items()}
+        step = sum(each.startswith("constraints") for each in run.stages())
+        run.log("constraints", {"step": step, **figures})
+        run.finish(stage, {"costs": costs, "multipliers": stepped})
+    multipliers: dict[str, float] = run.facts(stage)["multipliers"]
+    return multipliers
+
+
+def learn(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    updates: Sequence[tuple[Path, Method, Path]],
+    names: Sequence[str],
+    trees: Path | None = None,
+    multipliers: Mapping[str, float] | None = None,
+    process_weight: float = 0.0,
+    worker: Workers | None = None,
+) -> list[Path]:
+    """Run updates side by side.
+
+    Args:
+        updates: for each update the checkpoint to start from, the method, and the folder of the new checkpoint.
+        names: names of the shards to learn from.
+        trees: the folder of these shards; by default the run's.
+        multipliers: λ of each cost that has a budget.
+        process_weight: ``search.process_weight`` of the search that grew the trees.
+        worker: a worker that runs the updates one after the other; by default the settings choose the workers.
+    """
+    for checkpoint, _, out in updates:
+        run.record_checkpoint(out.name, checkpoint)
+    marks = run_marks(trees or run.trees)
+    jobs = [
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight, marks)
+        for checkpoint, method, out in updates
+        if not run.is_done(out.name)
+    ]
+    settings = _worker_settings(config)
+    if len(jobs) == 1:
+        settings = replace(settings, threads=training_threads(settings, jobs[0].checkpoint))
+    with logged(run.log, progress) as on_event:
+        try:
+            for job, facts in run_jobs(run_update, jobs, settings, on_event, worker):
+                run.finish(job.out.name, facts)
+                shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
+        except NothingToLearn as symptom:
+            cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
+            raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
+    return [out for _, _, out in updates]
+
+
+def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
+    """A worker for updates only. ``learn`` can use it in one thread while another thread searches."""
+    return own_worker(_worker_settings(config))
+
+
+def _worker_settings(config: RunConfig) -> RunConfig:
+    """The settings by which updates are given to workers. An update with several processes is started from here, and
+    only one runs at a time, because it uses the whole machine or cluster."""
+    return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
+
+
+def run_update(job: TrainJob, emit: Emit) -> dict[str, Any]:
+    """Run ``train_policy`` in ``update.processes`` processes. Returns its facts; raises as ``train_policy`` and
+    ``launch``."""
+    if job.config.update.processes == 1:
+        return train_policy(job, emit)
+    job.scratch.mkdir(parents=True, exist_ok=True)
+    return launch(train_policy, job, job.config, job.scratch / "processes.log", emit)
+
+
+def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
+    """Update the policy, refit the value head to the changed hidden states, and save both. If outcomes of fewer than
+    two tasks are known, as in transcripts without rewards, the head stays as it was.
+
+    Args:
+        leads: whether this is the leading one of the processes that train together. Only that one validates, fits the
+            head and saves.
+
+    Returns:
+        the facts that the stage records; empty in a process that does not lead.
+
+    Raises:
+        NothingToLearn: the trees give the method no rows.
+        UserError: another model searched the trees, or a setting does not fit.
+        TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
+    """
+    job = replace(job, marks=first_marks(job.scratch, job.marks))
+    config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
+    loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
+    head = value_head(loaded, config)
+    adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
+    checkpoint = replace(loaded, model=adapted)
+    data = training_rows(job, checkpoint, head.reward_range)
+    rows = data.rows
+    values = data.values if len({row.task_id for row in data.values}) > 1 else []  # of one task, none could be held out
+    if values:
+        check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
+    if leads:
+        record_marks(job.scratch, job.marks)
+    validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
+    hooks = training_hooks(emit, job.out.name, job.scratch, validate)
+    model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
+    trained = None if isinstance(model, PeftModel) else model.num_parameters()
+    match job.method:
+        case "rft":
+            result = train_sft(
+                model, tokenizer, rows, config.learner(SFTConfig, settings.rft.at_rate(trained)), **hooks
+            )
+        case "distil":
+            distil = config.learner(DistilConfig, settings.distil.at_rate(trained))
+            result = train_distil(model, tokenizer, rows, distil, temperature=temperature, **hooks)
+        case "dpo":
+            dpo = config.learner(DPOConfig, settings.dpo.at_rate(trained))
+            result = train_dpo(model, tokenizer, rows, dpo, temperature=temperature, **hooks)
+        case "grpo":
+            grpo = config.learner(GRPOConfig, settings.grpo.at_rate(trained))
+            result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
+    fitted = None
+    if values:
+        fitted = run_on_leader(model, lambda: fit_value(model, head, values, fitting), leads=leads)
+    weights = whole_weights(model)
+    if not leads:
+        return {}
+    save_checkpoint(Checkpoint(model, tokenizer, head if values else loaded.head), job.out, weights)
+    alarms: list[str] = []
+    if data.values and not values:
+        alarms.append(
+            f"{job.out.name} keeps the value head as it was: outcomes of a single task are known, and fitting a head "
+            "needs two tasks or more"
+        )
+    if result.best_step == 0:
+        alarms.append(
+            f"{job.out.name} acts as the policy that it was to improve: no later validation solved more of the "
+            f"{settings.validation_tasks} tasks than the {result.best_validation:.0%} before the first step; learn "
+            "from more trees, validate on more tasks (update.validation_tasks), or change "
+            f"update.{job.method}.learning_rate"
+        )
+    recomputes = result.recomputes and not config.training.gradient_checkpointing
+    if result.parts > 1 or recomputes:
+        alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
+    marks = {"given_marks": len(job.marks)} | ({"marks": data.marks} if data.marks else {})
+    value = {"value": asdict(fitted)} if fitted is not None else {}
+    return {"update": asdict(result), **value, "alarms": alarms, **marks}
+
+
+def _device_map(config: RunConfig) -> str | None:
+    """The device on which the weights of an update are loaded. Processes that train together have one GPU each. With
+    FSDP the weights are first loaded off the GPU, since one GPU may not hold them."""
+    device_map = config.policy.device_map
+    if config.policy.on_cpu or config.update.processes == 1:
+        return device_map
+    return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
+
+
+def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Callable[[], float]:
+    """A function that plays the validation tasks greedily with the model's current weights and returns the share of
+    solved tasks.
+
+    Args:
+        scratch: as for ``_current_player``.
+    """
+    env = environment(config)
+    tasks = env.tasks("validation", config.update.validation_tasks)
+    grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
+    dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
+
+    def measure() -> float:
+        training = checkpoint.model.training
+        checkpoint.model.eval()
+        with _current_player(checkpoint, config, scratch) as player:
+            outcomes = [
+                outcome
+                for group in playable_together(env, config.environment.parallel, tasks)
+                for outcome in asyncio.run(
+                    execute(player, dynamics, group, [0] * len(group), [()] * len(group), config.search.step_seconds)
+                )[0]
+            ]
+        checkpoint.model.train(training)
+        return sum(outcome.success for outcome in outcomes) / len(outcomes)
+
+    return measure
+
+
+@contextmanager
+def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Iterator[Policy]:
+    """The greedy policy with the model's current weights. An adapter is saved, and loaded as search loads it: merged
+    with the base model in ``policy.dtype`` on a CPU, or by the vLLM engine, if the GPU has room for it beside the
+    training. In all other cases the model that is trained samples.
+
+    Args:
+        scratch: a folder in which the adapter is saved.
+    """
+    policy = config.policy
+    on_cpu = policy.generator == "local" and policy.on_cpu
+    by_engine = policy.generator == "vllm" and _has_room(config.vllm)
+    alone = config.update.processes == 1 and isinstance(checkpoint.model, PeftModel)
+    if not alone or not (on_cpu or by_engine):
+        yield greedy(make_policy(checkpoint, config), config)
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    # A folder of its own each time, since a loaded adapter is known by its folder.
+    with tempfile.TemporaryDirectory(prefix="validation-", dir=scratch) as folder:
+        adapter = save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer), Path(folder) / "policy")
+        actors, loaded = load_actors(adapter, config)
+        yield actors.greedy
+        loaded.forget()
+
+
+def _has_room(config: VllmConfig) -> bool:
+    """Whether the first GPU has as much free memory as the engine takes. An engine that is asleep takes hardly any."""
+    if not torch.cuda.is_available():
+        return True
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(0)
+    return free >= config.gpu_memory_utilization * total

@@ -1,0 +1,279 @@
+"""Fit a world model of a run's environment to the steps of its trees; ``stages/audit.py`` tests it on held-out
+tasks."""
+
+import hashlib
+import random
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
+from treeagent.config import RunConfig, dump_config, load_config
+from treeagent.generators.chat import ChatFormat
+from treeagent.learners.checkpoints import is_begun
+from treeagent.learners.config import SFTConfig
+from treeagent.learners.likelihood import hard_rows
+from treeagent.learners.sft import train_sft
+from treeagent.pipeline.build import first_checkpoint
+from treeagent.pipeline.demonstrate import demonstrations
+from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
+from treeagent.pipeline.hooks import training_hooks
+from treeagent.pipeline.imagination import (
+    make_encoder,
+    memory_path,
+    open_memory,
+    require_world,
+    settings_path,
+    teacher,
+    wording,
+)
+from treeagent.pipeline.metrics import logged
+from treeagent.pipeline.progress import Progress
+from treeagent.search.record import from_record
+from treeagent.store import read_as, write_atomic
+from treeagent.types import derive_seed
+from treeagent.views.tokens import TokenRow
+from treeagent.views.transitions import opening, transitions
+from treeagent.world_model.fit import answer_rows
+from treeagent.world_model.replay import ReplayBuffer
+from treeagent.world_model.teacher import explain
+from treeagent.world_model.transition import Experience
+
+HELD_OUT = 0.1
+"""Share of the tasks that are held out: the world model is audited on them and never learns from them. 10 of 100 tasks
+give enough steps for an audit; a larger share would take away much of the training data."""
+
+
+def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
+    """Fit the world model of ``treeagent world fit`` and return its folder. RUN/world.toml keeps the settings, which
+    every later use of the model reads.
+
+    Raises:
+        RunError: the trees hold no step to learn from, they come from another environment than that of ``config``, or
+            a world model was begun with other settings.
+        UserError: as ``require_world``.
+    """
+    require_environment(config, run)
+    out, settings_file = run.checkpoints / "world", settings_path(run)
+    if not settings_file.is_file() or not (run.is_done("world") or any(path.exists() for path in _scratch(out))):
+        run.forget("world")  # the files that are left belong to a fit whose settings are lost
+        for folder in _scratch(out):
+            shutil.rmtree(folder, ignore_errors=True)
+    elif changed := changed_settings(load_config(settings_file), config):
+        raise RunError(
+            f"a world model of {run.path} was begun with other settings ({', '.join(changed)} changed): restore "
+            f"them, or remove {settings_file} to fit it anew"
+        )
+    if not run.is_done("world"):
+        require_device("world.device_map", config.world.device_map)
+        require_world(config)
+        make_encoder(config, out)
+        write_atomic(settings_file, dump_config(config).encode())
+    return fit(config, run, progress, out)
+
+
+def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path | None = None) -> Path:
+    """Train a world model on the real steps of a run's trees and of demonstrations, without those of held-out tasks,
+    and store these steps in its memory. A world model on a server is not trained; it only gets the memory.
+
+    Args:
+        out: the folder of the model; the database of its memory is written next to it.
+        last: the folder of an earlier model to continue from; None starts from ``world.model`` or from scratch.
+
+    Raises:
+        RunError: there is no step to learn from, or the settings ask for demonstrations and the environment has no
+            demonstrator.
+    """
+    if run.is_done(out.name):
+        return out
+    if last is None:
+        trees, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
+    else:  # the memory of the last model already holds the demonstrations
+        trees, known = [], list(remembered_steps(config, last))
+    others = chain.from_iterable(transitions(tree, config.policy.format) for tree in trees)
+    # When a round is repeated, trees of later rounds may already be on disk.
+    own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
+    learnt, held_out = split(chain(experiences(run, own), others), known)
+    if not learnt:
+        raise RunError(f"the trees of {run.path} hold no step to learn from: collect more tasks")
+    path = memory_path(out)
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()  # an earlier fit may hold tasks that are held out now
+    demonstrated = sum(tree.budget.environment_steps for tree in trees)
+    facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
+    with closing(open_memory(config, out, create=True)) as memory:
+        memory.add(learnt)
+        if config.world.generator != "remote":
+            facts |= _train(config, run, progress, out, last, learnt, memory)
+    run.finish(out.name, facts)
+    for folder in _scratch(out):
+        shutil.rmtree(folder, ignore_errors=True)
+    return out
+
+
+def require_environment(config: RunConfig, run: Run) -> None:
+    if config.environment != run.config.environment:
+        raise RunError(
+            f"the trees of {run.path} are of another environment or other options of it: leave environment.* out, "
+            "which are the run's"
+        )
+
+
+def remembered_steps(config: RunConfig, world: Path) -> Iterator[Experience]:
+    with closing(open_memory(config, world)) as memory:
+        yield from memory.experiences()
+
+
+def _train(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    out: Path,
+    last: Path | None,
+    learnt: Sequence[Experience],
+    memory: ReplayBuffer,
+) -> dict[str, Any]:
+    """Train and write the weights. Returns facts for RUN/stages.json."""
+    settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
+    plain, harder = _scratch(out)
+    # A training that resumes needs the rows that it began with, so the teacher is not asked again.
+    reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=not is_begun(plain))
+    if last is None:
+        checkpoint = _initial_checkpoint(config, learnt, reasons)
+    else:
+        checkpoint = load_checkpoint(last, device_map=settings.device_map)
+    chat = ChatFormat(checkpoint.tokenizer)
+
+    def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
+        answers = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
+        return [TokenRow(*row) for row in answers if len(row.token_ids) <= settings.max_tokens]
+
+    def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
+        name = folder.name.removeprefix(".")
+        sft = replace(fitting, max_steps=steps, learning_rate=rate)
+        hooks = training_hooks(on_event, name, folder)
+        return asdict(train_sft(checkpoint.model, checkpoint.tokenizer, rows, sft, **hooks))
+
+    rows = rows_of(learnt, settings.end_rows)
+    if not rows:
+        raise RunError(
+            f"none of the {len(learnt)} steps to learn from is a row within world.max_tokens ({settings.max_tokens}): "
+            "raise it"
+        )
+    total = sum(settings.end_rows if one.terminated else 1 for one in learnt)
+    with logged(run.log, progress) as on_event:
+        steps, rate = fitting.max_steps if last is None else settings.refit_steps, fitting.learning_rate
+        facts: dict[str, Any] = {"update": learn(rows, steps, plain, rate)}
+        if settings.hard_steps and (ends := rows_of([one for one in learnt if one.terminated])):
+            count = settings.hard_steps * fitting.batch_size * fitting.accumulation // 2
+            seed = derive_seed(config.seed, f"{out.name}-hard")
+            hard = hard_rows(checkpoint.model, ends, count, seed)
+            mixed = [*hard, *random.Random(seed).choices(rows, k=count)]
+            facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
+    save_checkpoint(checkpoint, out)
+    return {"rows": len(rows), "left_out": total - len(rows), **facts, **taught}
+
+
+def _scratch(out: Path) -> tuple[Path, Path]:
+    """Folders of the unfinished trainings: the one on all rows, and the one on hard rows."""
+    return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
+
+
+def _teacher_reasons(
+    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience], *, asks: bool
+) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Ask the teacher to explain each step (``asks``), or only read what it explained before. Returns its reasoning,
+    keyed by the digest of a step, and facts for RUN/stages.json; both are empty without a teacher. RUN/teacher.sqlite
+    keeps every explanation for later fits."""
+    settings = config.world.teacher
+    if settings is None:
+        return {}, {}
+    writer, path = teacher(config, settings), run.path / "teacher.sqlite"
+    with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
+        explanations = explain(learnt, writer, wording(config), path, settings.model, advance, asks=asks)
+    total = len(explanations.reasons) + explanations.unexplained
+    if total and not explanations.reasons:
+        raise RunError(
+            f"world.teacher explained none of {total} steps, the first for this reason: {explanations.error}"
+        )
+    if explanations.unexplained:
+        progress.warn(
+            f"world.teacher left {explanations.unexplained} of {total} steps unexplained, which are reasoned by rule, "
+            f"the first for this reason: {explanations.error}"
+        )
+    used = writer.chat.usage
+    return explanations.reasons, {
+        "explained": len(explanations.reasons),
+        "unexplained": explanations.unexplained,
+        "teacher_tokens": used.generated_tokens,
+        "teacher_price": used.price,
+    }
+
+
+def imagined_trees(number: int) -> str:
+    """The name of a round's imagined trees, and of the stage that grows them."""
+    return f"{COLLECTED}-{number}-imagined"
+
+
+def claims_kept(run: Run, number: int) -> float | None:
+    """CR of a round's imagined trees (Word2World): among the imagined successes that were replayed in the environment,
+    the share that succeeded there too. None if none was replayed."""
+    facts = run.stages().get(imagined_trees(number), {})
+    return facts["claims_kept"] / facts["claims"] if facts.get("claims") else None
+
+
+def experiences(run: Run, names: Iterable[str] | None = None) -> Iterator[Experience]:
+    """Yield the opening of the task of each tree of the run, and every step that the trees took in the environment.
+
+    The steps of a harder variation get the id of the task that it varies, so that both are held out together.
+
+    Args:
+        names: names of stored trees; None reads all searched trees.
+    """
+    for name in run.collections() if names is None else names:
+        bases = run.stages().get(name, {}).get("bases", ())
+        for tree, base in zip_longest(read_as(from_record, run.trees, name), bases):
+            began = [opening(tree)] if tree.root.state.messages else []
+            found = chain(began, transitions(tree, run.config.policy.format))
+            yield from (replace(one, task_id=base or one.task_id) for one in found if one.origin == "real")
+
+
+def round_of(name: str) -> int:
+    """The number in the name of stored trees or of a world model; 0 if the name has none."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else 0
+
+
+def split(found: Iterable[Experience], known: Iterable[Experience] = ()) -> tuple[list[Experience], list[Experience]]:
+    """Split steps into (learnt, held out). A task is held out with all its steps or not at all; a hash of its id
+    decides.
+
+    Equal steps count once. A step that occurs in tasks of both sides is held out, unless it is in ``known``: then an
+    earlier fit has learnt it already.
+    """
+    before = {one.digest(): one for one in known}
+    learnt: dict[str, Experience] = {}
+    held_out: dict[str, Experience] = {}
+    for one in found:
+        if (digest := one.digest()) not in before:
+            (held_out if is_held_out(one.task_id) else learnt).setdefault(digest, one)
+    learnt |= before
+    return [one for digest, one in learnt.items() if digest not in held_out], list(held_out.values())
+
+
+def is_held_out(task_id: str) -> bool:
+    share = int.from_bytes(hashlib.blake2b(task_id.encode(), digest_size=4).digest()) / 2**32
+    return share < HELD_OUT
+
+
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
+    words = wording(config)
+    prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
+    answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
+    weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
+    return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)

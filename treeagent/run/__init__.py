@@ -1,1 +1,0 @@
-"""A run's folder: settings, finished stages, metrics, progress, alarms, trackers."""
