@@ -28,7 +28,7 @@ def test_each_room_of_the_contract_is_a_folder_or_file_and_no_other_exists() -> 
     folders = {path.parent.name for path in (HOME / "treeagent").glob("*/__init__.py")}
     files = {path.name for path in (HOME / "treeagent").glob("*.py")}
     assert files == ROOT_FILES
-    assert named == folders | {Path(name).stem for name in files} - {"__init__", "contrib"}
+    assert named == (folders | {Path(name).stem for name in files}) - {"__init__", "contrib"}
 
 
 def test_the_links_at_the_root_lead_to_their_rooms() -> None:

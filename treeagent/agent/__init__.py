@@ -4,14 +4,12 @@ from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, load_tokeniz
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.contrib.methods.critic import LMCritic
 
 __all__ = [
     "ChatPolicy",
     "Checkpoint",
     "HeadValue",
     "LLMPolicy",
-    "LMCritic",
     "SplitDynamics",
     "SplitPolicy",
     "ValueHead",

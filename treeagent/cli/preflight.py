@@ -11,10 +11,11 @@ from typing import Literal, get_args
 
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
+from treeagent.contrib.guards.shield import ShieldedEnv
 from treeagent.contrib.judging.audit import require_cap
 from treeagent.contrib.judging.components import read_rules, require_names
 from treeagent.contrib.scale.launch import check_accelerate_config
-from treeagent.envs import ShieldedEnv, make_env
+from treeagent.envs import make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env, SnapshotKind
 from treeagent.envs.worker import kind_in_worker

@@ -19,8 +19,6 @@ environment, and ``treeagent envs check module:Class`` checks yours.
   ``EnvCrashed``). ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and limits the bytes of observations.
 """
 
-from treeagent.contrib.guards.approval import Approve
-from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.envs.asynchronous import AsyncEnv, WaitingEnv
 from treeagent.envs.base import (
     Demonstrator,
@@ -45,7 +43,6 @@ from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 __all__ = [
     "BUILT_IN",
     "EXTRAS",
-    "Approve",
     "AsyncEnv",
     "CallRefused",
     "CheckReport",
@@ -59,8 +56,6 @@ __all__ = [
     "Forkable",
     "Mark",
     "ReplayDivergence",
-    "Shield",
-    "ShieldedEnv",
     "SnapshotKind",
     "SnapshotLost",
     "StepResult",

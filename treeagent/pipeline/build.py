@@ -32,13 +32,15 @@ from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
+from treeagent.contrib.guards.approval import Approve
 from treeagent.contrib.guards.disturbed import DisturbedEnv
+from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.contrib.judging.audit import require_cap
 from treeagent.contrib.judging.cascade import Assessor
 from treeagent.contrib.judging.components import read_rules
 from treeagent.contrib.judging.dynamics import ScoredDynamics
 from treeagent.contrib.methods.critic import LMCritic
-from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv, WorkerEnv, make_env
+from treeagent.envs import EnvDynamics, WorkerEnv, make_env
 from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.pool import EnvPool

@@ -11,8 +11,6 @@
 Importing this package does not load torch.
 """
 
-from treeagent.contrib.early_experience.rows import Reflection, reflection_rows, reflections, world_rows
-from treeagent.contrib.hindsight.criticality import criticality
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.figures import tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
@@ -33,22 +31,17 @@ __all__ = [
     "PolicyRow",
     "PolicyTargetConfig",
     "PreferencePair",
-    "Reflection",
     "TokenRow",
     "ValueSignal",
     "ValueTargetConfig",
     "advantage_rows",
     "advantages",
-    "criticality",
     "imitation_rows",
     "path_rows",
     "policy_rows",
     "preference_pairs",
-    "reflection_rows",
-    "reflections",
     "transitions",
     "tree_figures",
     "value_rows",
     "value_signal",
-    "world_rows",
 ]

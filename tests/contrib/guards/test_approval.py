@@ -14,10 +14,10 @@ from command import treeagent
 from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
 
 from treeagent.config import load_config
-from treeagent.contrib.guards.approval import Answer, Request, answer, ask, waiting
-from treeagent.contrib.guards.shield import FORBIDDEN, format_named
+from treeagent.contrib.guards.approval import Answer, Approve, Request, answer, ask, waiting
+from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv, format_named
 from treeagent.contrib.people.marks import FILE, append_mark, new_mark
-from treeagent.envs import Approve, EnvDynamics, Shield, ShieldedEnv
+from treeagent.envs import EnvDynamics
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
 from treeagent.search.config import SearchConfig

@@ -8,9 +8,9 @@ import pytest
 from faulty_envs import Stairs, stairs_task
 
 from treeagent.contrib.guards.disturbed import CANARY, OF_TOOLS, Disturbance, DisturbedEnv, has_obeyed
-from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
 from treeagent.contrib.worlds.sokoban import SokobanEnv
-from treeagent.envs import Env, Forkable, Shield, ShieldedEnv, check_env
+from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.types import Task, ToolCall

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.config import ConfigError, load_config
-from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
 from treeagent.contrib.worlds.python import PythonEnv
 from treeagent.contrib.worlds.sokoban import SokobanEnv
-from treeagent.envs import Env, EnvDynamics, Forkable, Shield, ShieldedEnv, WorkerEnv, check_env
+from treeagent.envs import Env, EnvDynamics, Forkable, WorkerEnv, check_env
 from treeagent.envs.base import EnvBroken
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv

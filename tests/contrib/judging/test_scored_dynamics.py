@@ -9,10 +9,11 @@ import pytest
 
 from treeagent.agent.think_act import SplitDynamics
 from treeagent.config import load_config
+from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.contrib.judging.components import Step
 from treeagent.contrib.judging.config import RewardsConfig
 from treeagent.contrib.judging.reweigh import rescored
-from treeagent.envs import Env, EnvDynamics, EnvPool, Shield, ShieldedEnv, StepResult, make_env, task_to_play
+from treeagent.envs import Env, EnvDynamics, EnvPool, StepResult, make_env, task_to_play
 from treeagent.generators.grammar import ReAct
 from treeagent.pipeline.build import scored
 from treeagent.pipeline.play import Actors, play
