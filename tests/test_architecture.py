@@ -6,7 +6,8 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 ROOT_FILES = {
-    "__init__.py", "__main__.py", "config.py", "loop.py", "store.py", "threads.py", "types.py", "visible.py",
+    "__init__.py", "__main__.py", "config.py", "loop.py", "seams.py", "store.py", "threads.py", "types.py",
+    "visible.py",
 }  # fmt: skip
 
 

@@ -1,1 +1,16 @@
-"""Everything optional, one folder a thing. The core never imports it."""
+"""Everything optional, one folder a thing. ``treeagent.seams`` reads the two tables below; the core imports no more."""
+
+from collections.abc import Mapping
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "environment.name": {},
+    "environment.wrappers": {},
+    "policy.generator": {},
+    "search.method": {},
+    "update.advantages.kind": {},
+    "rewards.function": {},
+}
+"""For each seam, short names and what they stand for: ``"module:Name"``."""
+
+COMMANDS: Mapping[str, tuple[str, str]] = {}
+"""Commands of the command line: the module whose ``app`` holds each, and its line of help."""

@@ -1,0 +1,89 @@
+"""The six seams where something is plugged into the core, each by a short name or ``"module:Name"``.
+
+The core brings its own names for a seam. ``treeagent.contrib``, if it is installed, adds more: ``NAMES`` there maps
+each seam to short names, ``COMMANDS`` the commands of the command line to the modules that define them.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from treeagent.types import UserError
+
+Seam = Literal[
+    "environment.name",
+    "environment.wrappers",
+    "policy.generator",
+    "search.method",
+    "update.advantages.kind",
+    "rewards.function",
+]
+
+
+def names(seam: Seam, own: Mapping[str, str]) -> dict[str, str]:
+    """The short names of a seam: the core's own, and those that ``treeagent.contrib`` adds."""
+    added: Mapping[str, Mapping[str, str]] = getattr(_contrib(), "NAMES", {})
+    return {**added.get(seam, {}), **own}
+
+
+def commands() -> Mapping[str, tuple[str, str]]:
+    """The commands that ``treeagent.contrib`` adds: name to (module with ``app``, one line of help)."""
+    found: Mapping[str, tuple[str, str]] = getattr(_contrib(), "COMMANDS", {})
+    return found
+
+
+def resolve(seam: Seam, name: str, own: Mapping[str, str]) -> Any:
+    """Import what ``name`` stands for at a seam. The module may lie in the current folder.
+
+    Args:
+        own: the core's short names of this seam, each with its ``"module:Name"``.
+
+    Raises:
+        UserError: there is no such name or module.
+    """
+    known = names(seam, own)
+    if name not in known and ":" not in name:
+        raise UserError(f'{seam} is {name!r}: use one of {sorted(known)} or your own "module:Name"')
+    module, _, attribute = known.get(name, name).partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a console script, unlike python -m, does not search it
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{seam} {name!r} cannot be imported ({error}): give module:Name, in the folder that holds the module"
+        ) from error
+
+
+def checked(options_type: type[Any], options: Mapping[str, object], where: str) -> Any:
+    """A value of the dataclass ``options_type`` made from a table of options.
+
+    Args:
+        where: what the options belong to, for the error message, such as "environment 'shop'".
+
+    Raises:
+        UserError: an option is unknown, missing or out of range. The message names it.
+    """
+    try:
+        return options_type(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        known = f"; it knows {sorted(options_type.__dataclass_fields__)}"
+        if first["type"] == "missing":
+            raise UserError(f"{where} wants option {name}{known}") from error
+        what = f"option {name}={first['input']!r}" if name else f"options {dict(options)!r}"
+        raise UserError(f"{where} refuses {what}: {message}{known}") from error
+
+
+def _contrib() -> object:
+    """The package of what is optional, or None where it was taken out. The core knows no more of it than this."""
+    try:
+        return importlib.import_module("treeagent.contrib")
+    except ModuleNotFoundError:
+        return None
