@@ -10,8 +10,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from treeagent.types import UserError
 
 Seam = Literal[
@@ -68,6 +66,8 @@ def checked(options_type: type[Any], options: Mapping[str, object], where: str) 
     Raises:
         UserError: an option is unknown, missing or out of range. The message names it.
     """
+    from pydantic import ValidationError  # imported here so that --help, which reads ``commands``, stays fast
+
     try:
         return options_type(**options)
     except ValidationError as error:

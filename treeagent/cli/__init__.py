@@ -9,19 +9,15 @@ from contextlib import suppress
 
 from treeagent.cli import data, envs, look, runs, world
 from treeagent.cli.app import app, print_error
-from treeagent.contrib.judging import cli as reward
-from treeagent.contrib.plan import cli as plan
 from treeagent.pipeline.terminal import close_unwritable, guard_streams
 
 __all__ = ["main"]
 
 app.add_typer(runs.app)
-app.add_typer(plan.app)
 app.add_typer(look.app)
 app.add_typer(data.app)
 app.add_typer(envs.app, name="envs")
 app.add_typer(world.app, name="world")
-app.add_typer(reward.app, name="reward")
 
 
 def main() -> None:

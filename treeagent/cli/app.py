@@ -1,11 +1,14 @@
 """The application that all commands belong to, and its reports of errors."""
 
+import importlib
 from typing import Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from treeagent import seams
 from treeagent.pipeline.terminal import Terminal
 from treeagent.visible import visible
 
@@ -13,16 +16,36 @@ _UsageError: Any = typer.BadParameter.__base__
 """Base class of Typer's usage errors. It has no public name that is the same in all versions of Typer."""
 
 
+class AddedCommand(TyperCommand):
+    """A command or group of commands of ``treeagent.contrib``. Its module is imported when it is used."""
+
+    def __init__(self, name: str, module: str, help: str) -> None:
+        super().__init__(name, callback=None, help=help)
+        self._module = module
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        command = get_command(importlib.import_module(self._module).app)
+        return command.make_context(*arguments, **options)
+
+
 class Commands(TyperGroup):
-    """Print user errors, and exits by the user's code, as one sentence. Other errors keep their traceback."""
+    """The core's commands, and after them those of ``treeagent.contrib``.
+
+    User errors, and exits by the user's code, are printed as one sentence. Other errors keep their traceback.
+    """
+
+    def list_commands(self, context: Any) -> list[str]:
+        return list(dict.fromkeys((*super().list_commands(context), *seams.commands())))
+
+    def get_command(self, context: Any, name: str) -> Any:
+        added = seams.commands().get(name)
+        return AddedCommand(name, *added) if added else super().get_command(context, name)
 
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            command = self.get_command(context, context.invoked_subcommand or "")
-            resumes = command is not None and any(each.name == "resume" for each in command.params)
-            print_error(f"interrupted; {'continue with --resume' if resumes else 'give the same command to go on'}")
+            print_error("interrupted; give the same command to go on, with --resume if it has that option")
             raise typer.Exit(130) from None
         except _UsageError as error:
             error.message = visible(error.message)  # it quotes what was typed or pasted
