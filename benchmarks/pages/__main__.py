@@ -1,96 +1,96 @@
-"""Write docs/results.md, docs/results/ and README's block of results from the result files: ``make results-docs``."""
+"""Write the pages of results from the result files: ``make results-docs``.
+
+Three layers: answers (``docs/results.md`` and README's block), data (``results/*.json``, with the index
+``results/README.md``), and the notebook (``docs/notebook.md``).
+"""
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks import estimates
-from benchmarks.pages import lengths, sweeps, tables
-from benchmarks.pages.figures import curves, dots
+from benchmarks.pages import sweeps, tables
+from benchmarks.pages.figures import curves
 from benchmarks.record import RESULTS, ROOT, Result, read
 from treeagent.store import write_atomic
 
 TEMPLATES = Path(__file__).parent
-PAGES = ("search", "learning", "imagination", "engine")
-"""One page per question, in the order of the index."""
-_BEGIN, _END = "<!-- results:begin -->\n", "<!-- results:end -->"
+SWEEP = {"tree search": "mcts", "best-of-N": "best_of_n", "greedy": "greedy"}
+BEGIN, END = "<!-- results:begin -->\n", "<!-- results:end -->"
 
 
 def made(results: Path = RESULTS) -> dict[str, bytes]:
-    """All files of the pages, by their paths below docs/."""
-    files: dict[str, bytes] = {}
-    titles: dict[str, tuple[str, str]] = {}
-    for name in PAGES:
-        text = _render(f"{name}.md.j2", results, files)
-        files[f"results/{name}.md"] = text.encode()
-        title, answer, *_ = text.split("\n\n")
-        titles[name] = title.removeprefix("# "), answer.strip()
-    files["results.md"] = _render("index.md.j2", results, files, pages=titles).encode()
-    return files
+    """All files that are made from the results, by their paths below the repository's root."""
+    readme = (ROOT / "README.md").read_text()
+    before, begin, rest = readme.partition(BEGIN)
+    after = rest.partition(END)[2]
+    swept = _result(results, "sweep")
+    return {
+        "docs/results.md": _render("answers.md.j2", results).encode(),
+        "docs/notebook.md": _render("notebook.md.j2", results).encode(),
+        "docs/results/horizon.svg": curves("success, %", "decisions", sweeps.curves_of(swept, SWEEP)),
+        "results/README.md": index(results).encode(),
+        "README.md": f"{before}{begin}{_render('readme.md.j2', results)}{END}{after}".encode(),
+    }
 
 
-def with_block(readme: str, results: Path = RESULTS) -> str:
-    """README with its block of results regenerated; unchanged if no quickstart was measured."""
-    if read(results / "quickstart.json") is None:
-        return readme
-    before, begin, rest = readme.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    return f"{before}{begin}{_render('readme.md.j2', results, {})}{end}{after}"
+def index(results: Path) -> str:
+    """The index of the result files, a row a file."""
+    lines = []
+    for path in sorted(results.glob("*.json")):
+        found = read(path)
+        if found is None:
+            continue
+        command = tables.commands(found.sessions)[0]
+        module = re.findall(r"python -m (\S+)", command)[0]
+        if found.name in tables.BY_SUM:
+            state = "stale: an earlier rule ranked ends"
+        elif find_spec(module) is None:
+            state = "stale: its program was removed"
+        else:
+            state = "current"
+        commit = found.sessions[-1].commit[:7]
+        arms = f"{len(found.arms)} arms, {len(found.seeds)} seeds"
+        lines.append([f"[{found.name}]({path.name})", found.question, arms, f"`{command}`", commit, state])
+    table = tables.markdown(["file", "question", "arms", "command", "commit", "state"], lines)
+    return f"# Result files\n\nMade by `make results-docs`. `python -m benchmarks.table NAME` prints one.\n\n{table}\n"
 
 
-def _render(template: str, results: Path, files: dict[str, bytes], **values: object) -> str:
-    page = template.partition(".")[0]
+def _result(results: Path, name: str) -> Result:
+    found = read(results / f"{name}.json")
+    if found is None:
+        raise FileNotFoundError(results / f"{name}.json")
+    return found
 
-    def result(name: str) -> Result | None:
-        return read(results / f"{name}.json")
 
-    def figure(
-        found: Result, axis: str, of: str = "", arms: Sequence[str] = (), mark: float | None = None, log: bool = False
-    ) -> str:
-        """Draw a figure next to the page. Returns the link to it."""
-        path = re.sub(r"\W+", "-", f"{page} {found.name} {of}".strip()) + ".svg"
-        files[f"results/{path}"] = dots(axis, tables.figure_estimates(found, of, arms), mark, log)
-        return f"![{found.question} {axis}]({path})"
-
-    def curve_figure(found: Result, across: str, grid: tables.Grid) -> str:
-        """Draw success as curves, with one panel per entry of ``grid``. Returns the link to the figure."""
-        path = re.sub(r"\W+", "-", f"{page} {found.name}") + ".svg"
-        files[f"results/{path}"] = curves("success, %", across, grid)
-        return f"![{found.question}]({path})"
-
+def _render(template: str, results: Path) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    for module in (tables, sweeps, lengths):
+    for module in (tables, sweeps):
         environment.globals |= {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
-    environment.globals |= {
-        "result": result, "figure": figure, "curve_figure": curve_figure, "of": estimates.figure,
-    }  # fmt: skip
-    text = environment.get_template(template).render(values)
-    text = re.sub("\n(#+ )", r"\n\n\1", text)  # an empty line before each heading, even after a Jinja tag
-    lines = [line.rstrip() for line in text.splitlines()]
-    kept_lines = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
-    return "\n".join(kept_lines).strip() + "\n"
+    environment.globals |= {"result": lambda name: _result(results, name), "mean": estimates.mean}
+    environment.globals |= {"figure": estimates.figure, "difference": estimates.difference}
+    text = environment.get_template(template).render()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in text.splitlines())).strip() + "\n"
 
 
-def write(files: Mapping[str, bytes], docs: Path) -> None:
-    """Write the pages, and remove figures that are no longer used."""
-    (docs / "results").mkdir(exist_ok=True)
-    for path in (docs / "results").iterdir():
-        if f"results/{path.name}" not in files:
+def write(files: Mapping[str, bytes], root: Path = ROOT) -> None:
+    """Write the files, and remove figures that are no longer used."""
+    for path in (root / "docs" / "results").glob("*"):
+        if f"docs/results/{path.name}" not in files:
             path.unlink()
     for name, content in files.items():
-        write_atomic(docs / name, content)
+        write_atomic(root / name, content)
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    write(made(), ROOT / "docs")
-    readme = ROOT / "README.md"
-    write_atomic(readme, with_block(readme.read_text()).encode())
+    write(made())
 
 
 if __name__ == "__main__":

@@ -1,22 +1,38 @@
-"""Numbers of a result file as Markdown and words."""
+"""Numbers of a result file as words and as Markdown tables."""
 
-import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.estimates import Estimate, Figure, difference, estimate, figure, mean, paired, percent
-from benchmarks.record import Result, Row, Session
+from benchmarks.estimates import Estimate, difference, estimate, mean, paired, percent
+from benchmarks.record import Result, Session
 
-NO_FAULT = ("no better", "nothing learnt", "plateau")
-"""Alarms that say that little is learned. All others name a fault."""
-FITTING: Mapping[str, Sequence[str]] = {
-    "reward hack": ["reward hacking"],
-    "echo": ["echo trap", "repetition"],
-    "collapse": ["collapse", "clipping", "distance", "gradient"],
-    "dead value head": ["value head"],
-}
-"""The alarms that fit each planted fault of ``benchmarks.alarms``."""
+BY_SUM = frozenset(("imagined_plans", "quickstart_llm", "tireworld_llm"))
+"""Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
+
+
+def whole(result: Result, arm: str) -> str:
+    """An arm's mean success in whole per cent."""
+    return f"{mean(result, arm).mean:.0f}"
+
+
+def day(result: Result) -> str:
+    """The date of a measurement, and its commit."""
+    return f"{result.sessions[-1].date[:10]}, {result.sessions[-1].commit[:7]}"
+
+
+def brief(result: Result, arms: Mapping[str, str], *, steps: bool = True) -> str:
+    """A small table in whole numbers: success in % and environment steps a task.
+
+    Args:
+        arms: the name of each row, and the arm that it shows.
+        steps: whether to show the environment steps.
+    """
+    lines = []
+    for name, arm in arms.items():
+        taken = statistics.fmean(row.environment_steps / row.tasks for row in result.of(arm).values())
+        lines.append([name, whole(result, arm), *([f"{taken:.0f}"] if steps else [])])
+    return markdown(["", "success, %", *(["steps a task"] if steps else [])], lines)
 
 
 def decimal(value: float, digits: int = 1) -> str:
@@ -89,170 +105,6 @@ def success_table(
     return markdown(head, lines)
 
 
-Grid = Mapping[str, Mapping[str, Mapping[float, Estimate]]]
-"""Success in %: panel of a figure -> search method -> position on the horizontal axis -> estimate."""
-
-
-_BY_HAND = "mcts, "
-"""Prefix of the search methods of ``benchmarks.horizon`` whose constants are set by hand."""
-
-
-def horizons(result: Result, *, by_hand: bool = True) -> Grid:
-    """The rows of ``benchmarks.horizon``: success in % by noise, search method and number of decisions.
-
-    Args:
-        by_hand: whether to keep the methods with constants set by hand.
-    """
-    grid: dict[str, dict[str, dict[float, Estimate]]] = {}
-    for arm in result.arms:
-        rows = list(result.of(arm).values())
-        kind = rows[0].figures
-        panel = grid.setdefault(f"noise {kind['noise']:g} in V{' and with thoughts' if kind['thoughts'] else ''}", {})
-        way, _, _ = arm.partition(", H =")
-        if way.startswith(_BY_HAND) and not by_hand:
-            continue
-        panel.setdefault(way, {})[rows[0].figures["height"]] = estimate([percent(row) for row in rows])
-    return grid
-
-
-def horizon_table(result: Result, panel: Mapping[str, Mapping[float, Estimate]]) -> str:
-    """A table with a line per search method and a column per number of decisions. The last line is what independent
-    samples would solve with a perfect judge."""
-    heights = sorted({height for points in panel.values() for height in points})
-    lines = [[way, *(spread(points[height], digits=0) for height in heights)] for way, points in panel.items()]
-    lines.append(["independent samples, computed", *(decimal(sampled(result, height), 0) for height in heights)])
-    return markdown(["success, %", *(f"{height:g} decisions" for height in heights)], lines)
-
-
-def by_hand_words(panel: Mapping[str, Mapping[float, Estimate]]) -> str:
-    """A sentence that compares tree search with its defaults and the best constants set by hand at each height. Empty
-    if none were measured."""
-    by_hand = [points for way, points in panel.items() if way.startswith(_BY_HAND)]
-    if not by_hand:
-        return ""
-    behind = {}
-    for height, default in panel["mcts"].items():
-        best = max((points[height] for points in by_hand), key=lambda found: found.mean)
-        behind[height] = estimate([a - b for a, b in zip(best.values, default.values, strict=True)])
-    height, most = max(behind.items(), key=lambda item: item[1].mean)
-    if most.mean <= 0:
-        return "No constants set by hand solve more at any H."
-    where = f"H = {height:g}, 95 % interval {decimal(most.low)} to {decimal(most.high)}"
-    return f"The best constants set by hand for an H solve at most {decimal(most.mean)} points more ({where})."
-
-
-def rounds_table(result: Result) -> str:
-    """A table with a line per recipe: the points of success that each round adds to the round before, paired by seed.
-    The first round is compared with the start."""
-    recipes = [arm for arm in played_arms(result) if arm != "before"]
-    last = max(_rounds(row)[-1][0] for arm in recipes for row in result.of(arm).values())
-    lines = []
-    for arm in recipes:
-        line = [arm]
-        for number in range(1, last + 1):
-            points = []
-            for seed, row in result.of(arm).items():
-                after = dict(_rounds(row)) | {0: percent(result.of("before")[seed])}
-                if number in after:
-                    points.append(after[number] - after[number - 1])
-            line.append(spread(estimate(points), "+") if points else "")
-        lines.append(line)
-    return markdown(["points added by", *(f"round {number}" for number in range(1, last + 1))], lines)
-
-
-def _rounds(row: Row) -> list[tuple[int, float]]:
-    """(round, success in % after it) of a row whose figures are named "round 1" and so on."""
-    round_figures = ((name.split(), figure) for name, figure in row.figures.items() if name.startswith("round "))
-    return sorted((int(words[1]), 100 * figure) for words, figure in round_figures)
-
-
-def speed_table(result: Result, arms: Sequence[str], control: str) -> str:
-    """A table with a line per seed: the best success of a control on validation tasks, the step at which the control
-    first reaches it, and the first step at which each arm does. Rows hold the figures "validation at step N"."""
-    lines = []
-    for seed, row in sorted(result.of(control).items()):
-        if all(seed in result.of(arm) for arm in arms):
-            curves = [_validations(each) for each in (row, *(result.of(arm)[seed] for arm in arms))]
-            best = max(curves[0].values())
-            reached = [next((step for step, value in curve.items() if value >= best), None) for curve in curves]
-            lines.append([str(seed), decimal(best), *("never" if step is None else str(step) for step in reached)])
-    return markdown(["seed", f"best of `{control}`, %", *(f"`{arm}`, step" for arm in (control, *arms))], lines)
-
-
-def _validations(row: Row) -> dict[int, float]:
-    """Success on validation tasks in % by the step of an update."""
-    prefix = "validation at step "
-    return dict(sorted((int(n.removeprefix(prefix)), 100 * f) for n, f in row.figures.items() if n.startswith(prefix)))
-
-
-def gains(result: Result, arm: str, control: str) -> str:
-    """A sentence: how many points the success of an arm and of a control differs from that of the arm "before"."""
-    gain, other = (spread(difference(result, each, "before"), "+") for each in (arm, control))
-    return f"The difference from the policy before is {gain} points with `{arm}` and {other} points with `{control}`."
-
-
-def kept_none(result: Result) -> str:
-    """A sentence that names the updates of which validation kept no step: their policy solves the same tasks as the one
-    before them. Empty if there are none. An arm such as "rft-dpo" continues from the arm "rft"."""
-    parts = list[str]()
-    for arm in (each for each in played_arms(result) if each != "before"):
-        first, _, second = arm.partition("-")
-        for start in ("before", first) if second in ("dpo", "grpo") else ("before",):
-            if not has(result, start):
-                continue
-            pairs = paired(result.of(arm), result.of(start))
-            if same := sum(one.solved == other.solved for one, other in pairs):
-                parts.append(f"`{arm}` (as `{start}`, {same} of {len(pairs)} seeds)")
-    if not parts:
-        return ""
-    return f"In some runs no step did better on validation tasks than the policy before it: {', '.join(parts)}."
-
-
-def budgets(result: Result) -> Grid:
-    """The rows of ``benchmarks.budgets``: success in % by policy, search method and tokens."""
-    grid: dict[str, dict[str, dict[float, Estimate]]] = {}
-    for arm in result.arms:
-        policy, way, _ = arm.split(", ")
-        rows = list(result.of(arm).values())
-        found = estimate([percent(row) for row in rows])
-        grid.setdefault(policy, {}).setdefault(way, {})[rows[0].figures["tokens"]] = found
-    return grid
-
-
-def robustness_table(result: Result) -> str:
-    """A table with a line per disturbance: for each policy and mode the success, and its paired difference from play
-    without a disturbance."""
-    parts = [arm.rsplit(", ", 1) for arm in result.arms]
-    players, kinds = list(dict.fromkeys(who for who, _ in parts)), list(dict.fromkeys(kind for _, kind in parts))
-    lines = []
-    for kind in kinds:
-        line = [kind]
-        for who in players:
-            arm, plain = f"{who}, {kind}", f"{who}, {kinds[0]}"
-            lost = "" if arm == plain else f" ({spread(difference(result, arm, plain), '+')})"
-            line.append(spread(mean(result, arm)) + lost)
-        lines.append(line)
-    return markdown(["success, % (against plain, points)", *players], lines)
-
-
-def sampled(result: Result, height: float) -> float:
-    """1 - (1 - q^H)^N in %: how often at least one of N episodes succeeds. N is what the token budget allows."""
-    q = result.rows[0].figures["q"]
-    episodes = result.budgets["generated_tokens"] / (result.rows[0].figures["tokens"] * height)
-    return 100 * (1 - math.pow(1 - math.pow(q, height), episodes))
-
-
-def crossing(panel: Mapping[str, Mapping[float, Estimate]], way: str, control: str) -> float | None:
-    """The smallest number of decisions at which one search method solves more than a control and their intervals do not
-    overlap; None if there is none."""
-    crossed_heights = [
-        height
-        for height in sorted(panel[way])
-        if panel[way][height].low > panel[control][height].high
-    ]  # fmt: skip
-    return crossed_heights[0] if crossed_heights else None
-
-
 def figures_table(result: Result, names: Sequence[str] = (), arms: Sequence[str] = ()) -> str:
     """A table with a line per arm: the mean of each further figure ± half of its 95 % interval over the repetitions."""
     columns = names or list(dict.fromkeys(name for row in result.rows for name in row.figures))
@@ -288,71 +140,6 @@ def against(result: Result, arm: str, control: str, called: str = "") -> str:
     return f"{decimal(abs(gain.mean))} points {gain.verdict} than {name} (95 % interval {interval})"
 
 
-def within(result: Result, budget: str = "generated_tokens", slack: float = 1.1) -> list[str]:
-    """The arms whose mean cost per task is between half of the common limit and 10 % above it. A batch of model calls
-    may exceed a limit, and greedy play does not spend it."""
-    limit, arms = result.budgets[budget], list[str]()
-    for arm in played_arms(result):
-        mean_spent = statistics.fmean(getattr(row, budget) / row.tasks for row in result.of(arm).values())
-        if limit / 2 <= mean_spent <= slack * limit:
-            arms.append(arm)
-    return arms
-
-
-def best(result: Result, arms: Sequence[str] = ()) -> str:
-    """The arm with the highest mean success."""
-    return max(arms or played_arms(result), key=lambda arm: mean(result, arm).mean)
-
-
-def level_with(result: Result, arm: str, arms: Sequence[str] = ()) -> list[str]:
-    """The other arms whose paired difference from an arm has an interval that includes 0."""
-    others = [other for other in arms or played_arms(result) if other != arm]
-    return [other for other in others if difference(result, other, arm).verdict == "level"]
-
-
-def false_alarms(result: Result) -> str:
-    """In how many healthy runs an alarm reported a fault, as "count of runs"."""
-    rows = result.of("healthy").values()
-    return f"{sum(bool(_alarms(row) - set(NO_FAULT)) for row in rows)} of {len(rows)}"
-
-
-def by_round(result: Result, arm: str, name: str) -> str:
-    """The mean of a figure in each round of an arm's runs, in %."""
-    means, number = list[str](), 1
-    while all(f"{name} in round {number}" in row.figures for row in result.of(arm).values()):
-        each = [row.figures[f"{name} in round {number}"] for row in result.of(arm).values()]
-        means.append(decimal(100 * statistics.fmean(each)))
-        number += 1
-    return ", ".join(means)
-
-
-def missed(result: Result, fault: str) -> str:
-    """In how many runs with a planted fault no fitting alarm was raised, as "count of runs"."""
-    rows = result.of(fault).values()
-    return f"{sum(_alarms(row).isdisjoint(FITTING[fault]) for row in rows)} of {len(rows)}"
-
-
-def alarm_table(result: Result) -> str:
-    """A table with a line per alarm: how many runs of each arm raised it, and the mean of the first rounds in which
-    they did."""
-    lines = []
-    for kind in sorted(
-        {kind for row in result.rows for kind in _alarms(row)}, key=lambda kind: (kind in NO_FAULT, kind)
-    ):
-        line = [kind]
-        for arm in result.arms:
-            rounds = [row.figures[kind] for row in result.of(arm).values() if kind in row.figures]
-            line.append(f"{len(rounds)}, round {short(statistics.fmean(rounds))}" if rounds else "0")
-        lines.append(line)
-    lines.append(["runs", *(str(len(result.of(arm))) for arm in result.arms)])
-    return markdown(["", *result.arms], lines)
-
-
-def _alarms(row: Row) -> set[str]:
-    """The alarms of a run. Its other figures have the name of a round, such as "success in round 1"."""
-    return {name for name in row.figures if " in round " not in name}
-
-
 def times(result: Result, arm: str, control: str, of: str) -> str:
     """The ratio of an arm's cost to a control's, averaged over seeds. ``of`` is the name of a row's field."""
     pairs = paired(result.of(arm), result.of(control))
@@ -363,12 +150,6 @@ def success_ratio(result: Result, arm: str, control: str) -> str:
     """How many times as many tasks an arm solves as a control; empty if the control solves none."""
     ours, theirs = (statistics.fmean(row.success for row in result.of(each).values()) for each in (arm, control))
     return f"{ours / theirs:.1f} ×" if theirs else ""
-
-
-def names(arms: Sequence[str]) -> str:
-    """Names of arms, joined for a sentence."""
-    *first, last = (f"`{arm}`" for arm in arms)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def caption(result: Result, split: str = "held-out") -> str:
@@ -403,24 +184,19 @@ def played(result: Result, split: str = "held-out") -> str:
     sentences = [f"{'; '.join(parts)}."]
     if any(row.pass_at_n for row in result.rows):
         sentences.append("Searches are pass@N (\\*): only a success ends an episode, so the end reveals the success.")
-    if result.name in _BY_SUM:
-        sentences.append(_RULE_BY_SUM)
+    if result.name in BY_SUM:
+        sentences.append("Search ranked ends by an earlier rule (the sum of log π over a path, not its mean).")
     return " ".join(sentences)
-
-
-_BY_SUM = frozenset(("imagined_plans", "quickstart_llm", "tireworld_llm"))
-"""Results measured while evaluation ranked ends by V + λ Σ log π, before it took the mean over turns."""
-_RULE_BY_SUM = "Search ranked ends by V + λ Σ log π, with the sum over the turns of a path; today it takes their mean."
 
 
 def measured(result: Result) -> str:
     """A sentence: how long a result took, where, by which command and which code."""
     sentence = f"Measured in {_duration(result.seconds)} on {_joined_distinct(map(_machine_name, result.sessions))}"
-    commands = " and ".join(f"`{command}`" for command in _commands(result.sessions))
-    return f"{sentence}, by {commands}, commit {_joined_distinct(map(_commit, result.sessions))}."
+    told = " and ".join(f"`{command}`" for command in commands(result.sessions))
+    return f"{sentence}, by {told}, commit {_joined_distinct(map(_commit, result.sessions))}."
 
 
-def _commands(sessions: Iterable[Session]) -> list[str]:
+def commands(sessions: Iterable[Session]) -> list[str]:
     """The commands of all sessions, without options that do not affect results. Commands that differ only in their
     seeds are merged."""
     seeds: dict[str, set[int]] = {}
@@ -455,17 +231,3 @@ def _duration(seconds: float) -> str:
         if seconds < 36000
         else f"{seconds / 3600:.0f} h"
     )
-
-
-def figure_estimates(result: Result, of: str = "", arms: Sequence[str] = ()) -> dict[str, Estimate]:
-    """The mean of each arm: success in %, or the further figure ``of``."""
-    chosen: Figure = figure(of) if of else percent
-    chosen_arms = arms or (
-        played_arms(result) if not of else [arm for arm in result.arms if _all_have(result, arm, of)]
-    )
-    return {arm: mean(result, arm, chosen) for arm in chosen_arms}
-
-
-def _all_have(result: Result, arm: str, name: str) -> bool:
-    rows: Sequence[Row] = list(result.of(arm).values())
-    return all(name in row.figures for row in rows)

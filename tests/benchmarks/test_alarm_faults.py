@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import FAULTS, HEALTHY, QUESTION, RunJob, judged_again, main, raised_alarms
+from benchmarks.alarms import HEALTHY, QUESTION, RunJob, judged_again, main, raised_alarms
 from benchmarks.command import settings_of
-from benchmarks.pages.tables import FITTING
 from benchmarks.planted import PAID, PaidStore, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
@@ -140,7 +139,3 @@ def test_a_dead_head_is_named_after_two_rounds(tmp_path: Path, monkeypatch: pyte
     rows = {row.arm: row.figures for row in measured(monkeypatch, tmp_path, *options).rows}
     assert rows["dead value head"]["value head"] == 2
     assert {"success in round 1", "validation in round 1"} <= set(rows[HEALTHY])
-
-
-def test_the_page_knows_which_alarms_fit_each_fault() -> None:
-    assert set(FITTING) == set(FAULTS)
