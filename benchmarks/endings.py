@@ -67,11 +67,10 @@ def ending(env: PlanningEnv, episode: Tree) -> str:
 
 def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str, float]:
     """What the pairs of siblings in ``trees`` compare."""
-    search = run.config.search
     compared = [
         (tree, path, chosen, rejected)
         for tree in trees
-        for path, _, chosen, rejected, _ in compared_siblings(tree, run.config.update.pairs, search.critic_weight)
+        for path, _, chosen, rejected, _ in compared_siblings(tree, run.config.update.pairs)
     ]
     right = [
         can_succeed(env, tree, [*path, chosen]) and not can_succeed(env, tree, [*path, rejected])

@@ -177,8 +177,8 @@ def test_a_tree_of_another_format_is_refused_by_file_version_and_fix(tmp_path: P
         with pytest.raises(CorruptShard) as caught:
             list(read_as(parse, tmp_path))
         assert str(caught.value) == (
-            f"{path}, line 1: tree format 1 is unknown: this version reads format {FORMAT}; collect the trees anew, or "
-            "read them with the treeagent that wrote them"
+            f"{path}, line 1: tree format 1 is unknown: this version reads formats 3 and {FORMAT}; collect them anew, "
+            "or read them with the treeagent that wrote them"
         )
 
 

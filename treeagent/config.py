@@ -502,31 +502,13 @@ class EvaluateConfig:
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best
     end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for ``decision`` "leaf",
-    and not for lookahead, with ``replays`` or with ``rewards.budgets``."""
-    replays: Annotated[int, Field(ge=0)] = 0
-    """For stochastic environments: how often each of the best plans of a finished tree is executed again, with other
-    random outcomes, before one is chosen. 0 chooses by the outcomes seen in the search. Only for ``decision``
-    "leaf"."""
-    cvar: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """α of the conditional value at risk: replayed plans are ranked by the mean return of the worst fraction α of their
-    replays. 1 ranks them by the mean of all."""
+    and not for lookahead or with ``rewards.budgets``."""
     suite: tuple[Disturbance, ...] = ()
     """Disturbances of the environment under which ``treeagent eval`` evaluates the same tasks again, one disturbance at
     a time; ``--suite full`` names all."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched instead of the environment, with a new search after every real step
     (model predictive control). Empty searches the environment."""
-
-    @model_validator(mode="after")
-    def _check_replays(self) -> Self:
-        if self.cvar < 1 and not self.replays:
-            raise ValueError(f"cvar is {self.cvar:g}, but replays is 0, so that nothing is tried again: set replays")
-        if self.replays and (self.decision != "leaf" or self.world):
-            other = f"world is {self.world!r}" if self.world else f"decision is {self.decision!r}"
-            raise ValueError(
-                f"replays is {self.replays}, which ranks whole plans in the environment, but {other}: leave one out"
-            )
-        return self
 
     @property
     def places(self) -> range:

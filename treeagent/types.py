@@ -307,14 +307,6 @@ class Value(Protocol):
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]: ...
 
 
-class Critic(Protocol):
-    """AI feedback: compares the candidates of a state with each other."""
-
-    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
-        """Score each candidate of each state, in reward units."""
-        ...
-
-
 class Dynamics(Protocol):
     """The transition function that a search steps through: a real environment or a world model. The search cannot tell
     which of the two it is."""

@@ -153,8 +153,8 @@ def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) ->
     drawn = [draw(each, 1, temperature=temperature) for each in (generator, LocalGenerator(shared_model()))]
     same(*drawn)
     assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
-    with pytest.raises(UserError, match=r"logprob_token_ids.*search\.critic_weight"):
-        RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="search.critic_weight=0")
+    with pytest.raises(UserError, match=r"logprob_token_ids.*policy\.actions"):
+        RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="policy.actions=sample")
 
 
 def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:

@@ -50,7 +50,6 @@ class Rating:
         (PLAIN, {}, ["a"]),
         (replace(PLAIN, likelihood_weight=20.0), {}, ["a", "b"]),  # 0.9 + 20 log 0.97 = 0.29
         (replace(PLAIN, decision="visits"), {}, ["a", "b"]),  # this decision does not look at ends
-        (replace(PLAIN, replays=5), {}, ["a", "b"]),  # replays compare several ends
         (PLAIN, {"cost": 1.0}, ["a", "b"]),  # the good end may be over the budget
     ],
 )

@@ -52,16 +52,6 @@ class PlaceValue(HashValue):
         return share("value", state.messages[-1].content)
 
 
-class HashCritic:
-    """Scores candidates by hashes in [0, 1)."""
-
-    async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> Sequence[Sequence[float]]:
-        return [
-            [share("critic", state.messages[-1].content, action.text) for action in actions]
-            for state, actions in zip(states, candidates, strict=True)
-        ]
-
-
 configs = st.builds(
     SearchConfig,
     limits=st.builds(Limits, simulations=st.integers(1, 40)),
@@ -73,7 +63,6 @@ configs = st.builds(
     widening=st.sampled_from([0, 1, 2]),
     discount=st.sampled_from([1.0, 0.9]),
     process_weight=st.sampled_from([0.0, 0.3]),
-    critic_weight=st.sampled_from([0.0, 0.5]),
     leaves=st.integers(1, 6),
     skip_exhausted=st.booleans(),
     prune_invalid=st.booleans(),
@@ -90,6 +79,4 @@ def search(
     seeds: Sequence[int],
     on_batch: OnBatch | None = None,
 ) -> list[Tree]:
-    return asyncio.run(
-        Search(TablePolicy(WORDS), world, config, PlaceValue(), HashCritic()).run(tasks, seeds, on_batch)
-    )
+    return asyncio.run(Search(TablePolicy(WORDS), world, config, PlaceValue()).run(tasks, seeds, on_batch))

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -193,19 +192,6 @@ def test_process_rewards_weigh_as_the_settings_say() -> None:
     assert statistics(tree)["bb"] == (1, 0.5)
     # With γ = 1/2, b is worth (1.0 + 1) / 2, a 1.75 / 2, and bb (0 + 1 + 0.5) / 2.
     assert order(best_first(Steady({"a": 3.5, "b": 2.0}), 6, process_weight=0.5, discount=0.5)) == ["", "a", "b"]
-
-
-def test_the_critics_word_weighs_as_the_settings_say() -> None:
-    class PrefersB:
-        async def rank(
-            self, states: Sequence[State], candidates: Sequence[Sequence[Action]]
-        ) -> Sequence[Sequence[float]]:
-            return [[float(action.call == "b") for action in actions] for actions in candidates]
-
-    world, policy = Written({"a": 0.6, "b": 0.3}), InOrder("ab")
-    deaf = BestFirst(policy, world, config(4, policy), world, PrefersB())
-    heard = BestFirst(policy, world, config(4, policy, critic_weight=0.5), world, PrefersB())  # a: 0.3, b: 0.65
-    assert (order(grown(deaf)), order(grown(heard))) == (["", "a"], ["", "b"])
 
 
 @pytest.mark.parametrize("prune", [True, False])

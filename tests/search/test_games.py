@@ -18,7 +18,7 @@ from treeagent.types import Task
 
 
 def chosen(tree: Tree, config: SearchConfig, *, noise: bool = False) -> Edge:
-    return best_root_edge(tree, config, noise=noise) if config.selection == "gumbel" else best_path(tree, "visits")[0]
+    return best_root_edge(tree, noise=noise) if config.selection == "gumbel" else best_path(tree, "visits")[0]
 
 
 def settings(simulations: int, **others: Any) -> SearchConfig:
@@ -128,7 +128,7 @@ def test_the_improved_policy_improves_on_the_prior() -> None:
         tree = searched(world, config, noise=True)
         gains = [gain(world, int(edge.action.text)) for edge in tree.root.edges]
         prior.append(sum(edge.prior * each for edge, each in zip(tree.root.edges, gains, strict=True)))
-        improved.append(sum(p * each for p, each in zip(improved_policy(tree.root, config), gains, strict=True)))
+        improved.append(sum(p * each for p, each in zip(improved_policy(tree.root), gains, strict=True)))
         taken.append(gain(world, int(chosen(tree, config, noise=True).action.text)))
     assert fmean(improved) >= fmean(prior) + 0.08
     assert fmean(taken) >= fmean(prior) + 0.1

@@ -33,8 +33,8 @@ def node(*edges: Edge, value: float = 0.0) -> Node:
     return Node(begin(task(), "here"), value=value, edges=list(edges))
 
 
-def edge(prior: float, visits: int = 0, value: float = 0.0, critic: float | None = None) -> Edge:
-    return Edge(act("a"), prior, visits, visits * value, critic=critic)
+def edge(prior: float, visits: int = 0, value: float = 0.0) -> Edge:
+    return Edge(act("a"), prior, visits, visits * value)
 
 
 def considered_visits(considered: int, simulations: int) -> list[int]:
@@ -110,19 +110,19 @@ def test_the_mixed_value_by_hand() -> None:
 def test_the_transformed_values_by_hand() -> None:
     """Q is completed to 1, 0, 0.54 and scaled by (50 + 3) * 0.1 = 5.3. The second case, -1, 3, 1.16, has range 4."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
-    assert transformed_values(here, GUMBEL) == pytest.approx([5.3, 0.0, 2.862])
+    assert transformed_values(here) == pytest.approx([5.3, 0.0, 2.862])
     wide = node(edge(0.5, 3, 3.0), edge(0.3, 1, -1.0), edge(0.2), value=-0.2)
     assert mixed_value(wide) == pytest.approx((-0.2 + 4 * (1.5 - 0.3) / 0.8) / 5)  # 1.16
-    assert transformed_values(wide, GUMBEL) == pytest.approx([5.3, 0.0, 5.3 * 2.16 / 4])
-    assert transformed_values(node(edge(1.0), value=0.2), GUMBEL) == [0.0]
+    assert transformed_values(wide) == pytest.approx([5.3, 0.0, 5.3 * 2.16 / 4])
+    assert transformed_values(node(edge(1.0), value=0.2)) == [0.0]
 
 
 def test_the_improved_policy_by_hand() -> None:
     """0.5 e^5.3 = 100.168, 0.3 and 0.2 e^2.862 = 3.4993, of 103.968 in sum."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
-    assert improved_policy(here, GUMBEL) == pytest.approx([0.963457, 0.002886, 0.033658], abs=1e-6)
+    assert improved_policy(here) == pytest.approx([0.963457, 0.002886, 0.033658], abs=1e-6)
     unvisited = node(edge(0.5), edge(0.3), edge(0.2))
-    assert improved_policy(unvisited, GUMBEL) == pytest.approx([0.5, 0.3, 0.2])
+    assert improved_policy(unvisited) == pytest.approx([0.5, 0.3, 0.2])
 
 
 @given(
@@ -135,26 +135,17 @@ def test_the_improved_policy_is_an_improvement(rows: list[tuple[float, int, floa
     edges = [edge(prior / total, visits, found) for prior, visits, found in rows]
     here = node(*edges, value=value)
     completed = [each.value if each.visits else mixed_value(here) for each in edges]
-    policy = improved_policy(here, GUMBEL)
+    policy = improved_policy(here)
     assert sum(policy) == pytest.approx(1.0)
     gain = sum((new - each.prior) * q for new, each, q in zip(policy, edges, completed, strict=True))
     assert gain >= -1e-9
-
-
-def test_the_critic_weighs_in_below_and_at_the_root() -> None:
-    """α = 0.75: 0.75 * 1 + 0.25 * 0 = 0.75 and 0.75 * 0 + 0.25 * 1 = 0.25. For v_mix = (0 + 2 * 0.5) / 3 = 1 / 3 it is
-    0.25 + 0.25 * 0.5 = 0.375: a quarter of the way from 0.25 to 0.75, times (50 + 1) * 0.1."""
-    here = node(edge(0.4, 1, 1.0, critic=0.0), edge(0.4, 1, 0.0, critic=1.0), edge(0.2, critic=0.5))
-    config = SearchConfig(selection="gumbel", critic_weight=0.25)
-    assert transformed_values(here, config) == pytest.approx([5.1, 0.0, 5.1 / 4])
-    assert transformed_values(here, GUMBEL) == pytest.approx([5.1, 0.0, 5.1 / 3])
 
 
 def test_the_root_score_by_hand() -> None:
     """Noise of 1, 0 and -1 is added to log P and σ(q̂)."""
     here = node(edge(0.5, 3, 1.0), edge(0.3, 1, 0.0), edge(0.2), value=0.2)
     expected = [1 + math.log(0.5) + 5.3, math.log(0.3), -1 + math.log(0.2) + 2.862]
-    assert root_scores(here, [1.0, 0.0, -1.0], GUMBEL) == pytest.approx(expected)
+    assert root_scores(here, [1.0, 0.0, -1.0]) == pytest.approx(expected)
 
 
 def test_below_the_root_visits_follow_the_improved_policy() -> None:
@@ -201,7 +192,7 @@ def test_a_halving_search_by_hand(leaves: int) -> None:
     Simulations in flight count as visits."""
     tree = play([0.1, 0.8, 0.3, 0.9], gumbel(8, leaves=leaves), noise=False)
     assert [edge.visits for edge in tree.root.edges] == [1, 3, 1, 3]
-    assert best_root_edge(tree, gumbel(8), noise=False) is tree.root.edges[3]
+    assert best_root_edge(tree, noise=False) is tree.root.edges[3]
 
 
 def test_only_the_most_visited_are_recommended() -> None:
@@ -211,7 +202,7 @@ def test_only_the_most_visited_are_recommended() -> None:
         tree = play(pays, gumbel(3), seed)
         tried = [edge.visits for edge in tree.root.edges]
         assert sorted(tried) == [0, 0, 1, 1, 1]
-        assert best_root_edge(tree, gumbel(3), noise=True).visits == 1
+        assert best_root_edge(tree, noise=True).visits == 1
 
 
 def test_what_is_known_to_the_end_can_be_recommended() -> None:
@@ -221,9 +212,9 @@ def test_what_is_known_to_the_end_can_be_recommended() -> None:
     edges = [edge(0.25, 1, 0.9), edge(0.25, 1, 0.8), edge(0.25, 5, 0.5), edge(0.25, 4, 0.4)]
     edges[0].child, edges[1].child = refused, end
     tree = Tree(task(), 0, node(*edges))
-    assert best_root_edge(tree, gumbel(11), noise=False) is edges[1]
+    assert best_root_edge(tree, noise=False) is edges[1]
     edges[1].child = node()
-    assert best_root_edge(tree, gumbel(11), noise=False) is edges[2]
+    assert best_root_edge(tree, noise=False) is edges[2]
 
 
 def test_the_considered_are_those_of_highest_noise_and_prior() -> None:

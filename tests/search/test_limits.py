@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tangle import HashCritic, PlaceValue, Tangle, configs, seeds, worlds
+from tangle import PlaceValue, Tangle, configs, seeds, worlds
 from toy_search import AllPolicy, HashValue, Maze, TablePolicy, grow, task
 
 from treeagent.search.config import SearchConfig
@@ -34,7 +34,7 @@ some_limits = st.builds(
 def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
     """Each tree stops by itself. Before its last batch it had not spent what it has spent at the end."""
     spent: list[list[Budget]] = []
-    search = Search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue(), HashCritic())
+    search = Search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue())
 
     def note(trees: Sequence[Tree]) -> None:
         spent.append([replace(tree.budget, seconds=0.0) for tree in trees])

@@ -308,18 +308,6 @@ def test_a_log_probability_that_is_no_number_is_refused() -> None:
         grow(Broken(), Corridor(), SearchConfig())
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf])
-def test_a_score_that_is_no_number_is_refused(score: float) -> None:
-    class Broken:
-        async def rank(self, states: Sequence[State], candidates: Sequence[Sequence[Action]]) -> list[list[float]]:
-            return [[score for _ in actions] for actions in candidates]
-
-    config = SearchConfig(critic_weight=0.5)
-    search = Search(AllPolicy("a", "b"), Maze(), config, critic=Broken())
-    with pytest.raises(ValueError, match=f"the critic scored action 'a' of toy as {score}"):
-        asyncio.run(search.run([task()], [0]))
-
-
 def test_tokens_without_log_probabilities_are_refused() -> None:
     class Broken(AllPolicy):
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:

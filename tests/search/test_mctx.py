@@ -103,8 +103,8 @@ def _searched(case: Case) -> Result:
         "values": [edge.value for edge in tree.root.edges],
     }
     if case["method"] == "gumbel":
-        result["weights"] = improved_policy(tree.root, config)
-        result["action"] = int(best_root_edge(tree, config, noise=noise).action.text)
+        result["weights"] = improved_policy(tree.root)
+        result["action"] = int(best_root_edge(tree, noise=noise).action.text)
     return result
 
 

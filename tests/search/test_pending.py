@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import cast, get_args
 
 import pytest
-from tangle import HashCritic
 from toy_search import HashValue, Maze, TablePolicy, digest, share, task
 
 from treeagent.search.config import SearchConfig, SearchMethod
@@ -37,9 +36,9 @@ class Tail(Maze):
 @pytest.mark.parametrize("method", get_args(SearchMethod))
 @pytest.mark.parametrize("estimate_all", [False, True])
 def test_trees_do_not_depend_on_what_steps_take(method: SearchMethod, estimate_all: bool) -> None:
-    config = SearchConfig(Limits(simulations=12), method=method, critic_weight=0.3, leaves=2, estimate_all=estimate_all)
+    config = SearchConfig(Limits(simulations=12), method=method, leaves=2, estimate_all=estimate_all)
     fast, slow = (
-        asyncio.run(make_search(TablePolicy(WORDS), maze, config, HashValue(), HashCritic()).run(TASKS, range(6)))
+        asyncio.run(make_search(TablePolicy(WORDS), maze, config, HashValue()).run(TASKS, range(6)))
         for maze in (Maze(0.2, 0.1), Tail(0.2, 0.1))
     )
     assert [digest(tree) for tree in slow] == [digest(tree) for tree in fast]

@@ -130,21 +130,6 @@ def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
     assert selected(SearchConfig(), [untried], 0.0, 1.0) is None
 
 
-def test_the_critic_weighs_in() -> None:
-    """α = 0.75, range [0, 2]. Q̂ = 0.5 with a critic of 0.5, rescaled 0.25: 0.75 * 0.5 + 0.25 * 0.25 = 0.4375. Untried,
-    Q̂ = 1 / 2 - 0.1 = 0.4 with a critic of 2, rescaled 1: 0.75 * 0.4 + 0.25 * 1 = 0.55. Not ranked by the critic:
-    0.4."""
-    edges = [
-        Edge(act("a"), 0.4, visits=2, value_sum=2.0, critic=0.5),
-        Edge(act("b"), 0.4, critic=2.0),
-        Edge(act("c"), 0.2),
-    ]
-    config = SearchConfig(c_init=0.0, critic_weight=0.25)
-    assert scores(config, edges, 0.0, 2.0) == pytest.approx([0.4375, 0.55, 0.4], abs=3e-4)
-    unweighed = scores(SearchConfig(c_init=0.0), edges, 0.0, 2.0)
-    assert unweighed == pytest.approx([0.5, 0.4, 0.4], abs=3e-4)
-
-
 def test_priors_decide_before_the_first_visit() -> None:
     edges = [Edge(act("a"), 0.2), Edge(act("b"), 0.5), Edge(act("c"), 0.3)]
     assert selected(SearchConfig(), edges, math.inf, -math.inf) is edges[1]

@@ -108,10 +108,10 @@ def test_an_unusual_tree_comes_back() -> None:
     bad = Action("\x00 no call", "", "hm", (8,), (-3.0,), "no call in it")
     root.edges = [
         Edge(bad, 0.25, group=2),
-        Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, critic=-0.5, child=below),
+        Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, child=below),
     ]
     root.exhausted = True
-    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 1, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", 0.9)
+    tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", 0.9)
     tree.place, tree.policy = 7, "./checkpoints/base"
     assert_same(tree, reread(tree))
     again = reread(tree).root.edges[1].child
@@ -202,10 +202,10 @@ def record() -> Any:
     return json.loads(json.dumps(to_record(tree)))
 
 
-@pytest.mark.parametrize("version", [1, FORMAT + 1, str(FORMAT), None])
+@pytest.mark.parametrize("version", [2, FORMAT + 1, str(FORMAT), None])
 def test_another_format_is_refused(version: object) -> None:
     with pytest.raises(
-        UserError, match=f"tree format {version!r} is unknown: this version reads format {FORMAT}; coll"
+        UserError, match=f"tree format {version!r} is unknown: this version reads formats 3 and {FORMAT}; coll"
     ):
         from_record({**record(), "format": version})
 
@@ -243,7 +243,7 @@ def test_a_record_without_nodes_or_with_a_foreign_key_is_refused() -> None:
         {**good, "nodes": []},
         {**good, "task": {"prompt": "no id"}},
         {**good, "task": {**good["task"], "colour": "red"}},
-        {**good, "budget": {"dollars": 3}},
+        {**good, "budget": 3},
         {**good, "nodes": [*good["nodes"][:1], {**good["nodes"][1], "edge": 99}]},
         {**good, "nodes": [*good["nodes"][:1], {**good["nodes"][1], "messages": ["said"]}]},
         {**good, "nodes": [{**good["nodes"][0], "context_ids": 3}]},

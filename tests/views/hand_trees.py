@@ -72,16 +72,6 @@ def random_group(shuffler: random.Random) -> list[Tree]:
     return group
 
 
-def criticised_tree(shuffler: random.Random) -> Tree:
-    """A tree in which a critic has scored the candidates of most nodes, in multiples of 1/10."""
-    tree = random_tree(shuffler)
-    for here in tree.nodes():
-        if shuffler.random() < 0.8:
-            for each in here.edges:
-                each.critic = shuffler.randint(0, 10) / 10
-    return tree
-
-
 def chain_group(shuffler: random.Random) -> list[Tree]:
     """Trees as chains leave them: N(s,a) counts the trajectories through an edge, and W(s,a) sums their returns."""
     group = random_group(shuffler)

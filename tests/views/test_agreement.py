@@ -5,7 +5,7 @@ from itertools import compress
 from typing import Literal
 
 import pytest
-from hand_trees import chain_group, criticised_tree, edge, edges, leaf_paths, node, random_group
+from hand_trees import chain_group, edge, edges, leaf_paths, node, random_group, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,14 +30,14 @@ def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ..
     return {each.action.token_ids: scored.get(id(each), 0.0) for tree in trees for each in edges(tree)}
 
 
-@given(randoms.map(criticised_tree), st.integers(1, 3))
+@given(randoms.map(random_tree), st.integers(1, 3))
 def test_search_values_differ_by_the_margin_of_a_pair(tree: Tree, min_visits: int) -> None:
     scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
     for pair in preference_pairs(tree, replace(ALL, min_visits=min_visits)):
         assert scored[pair.chosen.token_ids] - scored[pair.rejected.token_ids] == pytest.approx(pair.margin)
 
 
-@given(randoms.map(criticised_tree), st.integers(1, 3))
+@given(randoms.map(random_tree), st.integers(1, 3))
 def test_of_the_widest_pair_one_side_is_above_its_siblings_and_one_below(tree: Tree, min_visits: int) -> None:
     scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
     for pair in preference_pairs(tree, replace(WIDEST, min_visits=min_visits)):

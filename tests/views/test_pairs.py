@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from hand_trees import TASK, criticised_tree, edge, hand_tree, leaf_paths, node, random_group, random_tree
+from hand_trees import TASK, edge, hand_tree, leaf_paths, node, random_group, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.node import Edge, Tree, path_return
+from treeagent.search.node import Edge, Tree, path_return, reaches
 from treeagent.types import Task, UserError
 from treeagent.views.pairs import Continuation, PairConfig, PreferencePair, preference_pairs
 
@@ -17,11 +17,10 @@ ALL = PairConfig(rule="all")
 TRAJECTORY = PairConfig(rule="trajectory")
 randoms = st.randoms(use_true_random=False)
 trees = randoms.map(random_tree)
-criticised_trees = randoms.map(criticised_tree)
 
 
-def names(tree: Tree, config: PairConfig, critic_weight: float = 0.0) -> list[str]:
-    return [f"{pair.chosen.text}>{pair.rejected.text}" for pair in preference_pairs(tree, config, critic_weight)]
+def names(tree: Tree, config: PairConfig) -> list[str]:
+    return [f"{pair.chosen.text}>{pair.rejected.text}" for pair in preference_pairs(tree, config)]
 
 
 def alone(each: Edge) -> Continuation:
@@ -152,41 +151,15 @@ def test_several_trees_give_the_pairs_of_each() -> None:
     assert list(preference_pairs([one, two], ALL)) == [*preference_pairs(one, ALL), *preference_pairs(two, ALL)]
 
 
-def test_pairs_of_mixed_values_by_hand() -> None:
-    """With half of the weight on the critic: A 3/8, B 5/8, C 1/4. The critic did not score below A, and D was not
-    tried."""
-    tree = hand_tree()
-    for each, score in zip(tree.root.edges, (0.0, 1.0, 0.5, 1.0), strict=True):
-        each.critic = score
-    assert names(tree, ALL, 0.5) == ["B>C", "B>A", "A1>A2"]
-    assert [pair.margin for pair in preference_pairs(tree, ALL, 0.5)] == [0.375, 0.25, 0.5]
-    assert names(tree, replace(ALL, min_margin=0.1), 0.5) == ["B>C", "B>A", "A>C", "A1>A2"]
-    assert names(tree, PairConfig(), 0.5) == ["B>C", "A1>A2"]
-    assert names(tree, ALL, 1.0) == ["B>A", "B>C", "C>A", "A1>A2"]
-    assert names(tree, ALL) == names(hand_tree(), ALL)
-
-
-@given(
-    criticised_trees,
-    st.integers(1, 3),
-    st.sampled_from([0.05, 0.2, 0.5]),
-    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
-)
-def test_best_vs_worst_is_the_widest_of_all_pairs(
-    tree: Tree, min_visits: int, min_margin: float, critic_weight: float
-) -> None:
+@given(trees, st.integers(1, 3), st.sampled_from([0.05, 0.2, 0.5]))
+def test_best_vs_worst_is_the_widest_of_all_pairs(tree: Tree, min_visits: int, min_margin: float) -> None:
     config = replace(ALL, min_visits=min_visits, min_margin=min_margin)
-    every = list(preference_pairs(tree, config, critic_weight))
-    extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst"), critic_weight))
+    every = list(preference_pairs(tree, config))
+    extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst")))
     widest: dict[tuple[int, ...], float] = {}
     for pair in every:
         widest[pair.context_ids] = max(widest.get(pair.context_ids, 0.0), pair.margin)
     assert {pair.context_ids: pair.margin for pair in extreme} == widest and len(extreme) == len(widest)
-
-    def q(each: Edge) -> float:
-        if each.critic is None:
-            return each.value
-        return (1 - critic_weight) * each.value + critic_weight * each.critic
 
     # Computed the slow way: every ordered pair of siblings.
     expected = Counter(
@@ -194,7 +167,7 @@ def test_best_vs_worst_is_the_widest_of_all_pairs(
         for path, here in tree.walk()
         for one in here.edges
         for two in here.edges
-        if min(one.visits, two.visits) >= min_visits and q(one) - q(two) >= min_margin
+        if min(one.visits, two.visits) >= min_visits and reaches(one.value - two.value, min_margin)
     )
     assert Counter((pair.chosen.text, pair.rejected.text, pair.context_ids) for pair in every) == expected
 

@@ -19,7 +19,7 @@ IMPROVED = PolicyTargetConfig(kind="improved")
 
 
 def rows(tree: Tree, config: PolicyTargetConfig = VISITS) -> list[PolicyRow]:
-    return list(policy_rows(tree, config, SEARCH))
+    return list(policy_rows(tree, config))
 
 
 def targets(row: PolicyRow) -> list[float]:

@@ -10,7 +10,6 @@ from hand_trees import TASK, edge, edges, node, random_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
@@ -176,7 +175,7 @@ def test_every_trained_token_stands_behind_the_prompt_that_it_was_sampled_behind
     for pair in preference_pairs(tree, PairConfig(rule="all", min_margin=0.05)):
         for side in (pair.chosen, pair.rejected):
             assert pair.context_ids + side.token_ids == whole[side.token_ids[-1]]
-    for state in policy_rows(tree, PolicyTargetConfig(), SearchConfig()):
+    for state in policy_rows(tree, PolicyTargetConfig()):
         for each in state.candidates:
             assert state.prompt_ids + each.token_ids == whole[each.token_ids[-1]]
 

@@ -114,7 +114,7 @@ def test_a_success_that_the_limit_ends_is_learned(bootstrap: bool) -> None:
     first = Edge(Action("wait", "wait", token_ids=(2,), logprobs=(-1.0,)), 1.0, 1, 1.0, 0.5, between)
     tree = Tree(task(), 0, Node(State(task(), ()), context_ids=(1,), edges=[first]))
     paths = [row.token_ids for row in imitation_rows(tree, ImitationConfig())]
-    prompts = [row.prompt_ids for row in policy_rows(tree, PolicyTargetConfig(), SearchConfig())]
+    prompts = [row.prompt_ids for row in policy_rows(tree, PolicyTargetConfig())]
     if bootstrap:
         assert not solved(tree) and not paths and not prompts
     else:

@@ -1,4 +1,4 @@
-"""The agent: a language model as policy, value function and critic, and the checkpoint in which they are stored."""
+"""The agent: a language model as policy and value function, and the checkpoint in which they are stored."""
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, load_tokenizer, merge, save_checkpoint
 from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy

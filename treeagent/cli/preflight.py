@@ -78,8 +78,6 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
             _require_legal_actions(config, env)
         if "evaluate" in uses:
             _require_unforeseen_outcomes(config, env)
-            if config.evaluate.replays:
-                _require_random_outcomes(config, env)
 
 
 def _require_engines(config: RunConfig) -> None:
@@ -164,19 +162,6 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
 def _snapshot_kind(config: RunConfig, env: Env) -> SnapshotKind:
     """How search goes back to a state of the environment, where the settings run it."""
     return kind_in_worker(env) if config.environment.worker else env.snapshot_kind
-
-
-def _require_random_outcomes(config: RunConfig, env: Env) -> None:
-    """Check that executing the same plan again can have another outcome."""
-    if not env.stochastic and "failing tools" not in config.environment.disturbances:
-        why = "is not stochastic, so that every replay would end alike"
-    elif (kind := _snapshot_kind(config, env)) != "exact":
-        why = f"has snapshot_kind {kind!r}, so that a replay would repeat its random outcomes"
-    else:
-        return
-    raise UserError(
-        f"evaluate.replays is {config.evaluate.replays}, but environment {config.environment.name!r} {why}: set it to 0"
-    )
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

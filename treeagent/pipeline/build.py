@@ -39,7 +39,6 @@ from treeagent.contrib.judging.audit import require_cap
 from treeagent.contrib.judging.cascade import Assessor
 from treeagent.contrib.judging.components import read_rules
 from treeagent.contrib.judging.dynamics import ScoredDynamics
-from treeagent.contrib.methods.critic import LMCritic
 from treeagent.envs import EnvDynamics, WorkerEnv, make_env
 from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
@@ -250,26 +249,19 @@ def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
     """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
-    steps or with a critic, and the policy that takes whole turns. All share one generator.
+    steps, and the policy that takes whole turns. All share one generator.
 
     Raises:
-        UserError: the settings ask for split steps or a critic, and ``policy.text_only`` gives no token ids.
+        UserError: the settings ask for split steps, and ``policy.text_only`` gives no token ids.
     """
     search, server = config.search, config.server(config.policy.url)
-    asks_critic = bool(search.critic_weight)
-    policy, value = _load_policy(
-        checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config), asks_critic
-    )
+    policy, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
     if isinstance(policy, ChatPolicy):
-        if search.granularity == "split" or asks_critic:
-            raise UserError(
-                "search.granularity 'split' and search.critic_weight want token ids, which policy.text_only "
-                "does not give: leave them out"
-            )
+        if search.granularity == "split":
+            raise UserError("search.granularity 'split' wants token ids, which policy.text_only does not give")
         return Actors(policy, policy.greedy(), value), policy
     sampling = SplitPolicy(policy) if search.granularity == "split" else policy
-    critic = LMCritic(policy.generator, policy.chat) if asks_critic else None
-    return Actors(sampling, greedy(policy, config), value, critic), policy
+    return Actors(sampling, greedy(policy, config), value), policy
 
 
 @lru_cache(maxsize=1)
@@ -280,7 +272,6 @@ def _load_policy(
     server: RemoteConfig,
     tools: str,
     shown: tuple[Shot, ...],
-    asks_critic: bool,
 ) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
     hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers.
@@ -298,7 +289,7 @@ def _load_policy(
         chat = RemoteChat(server, str(checkpoint))
         return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
     scores = (  # the setting to change where a server cannot score given tokens
-        "policy.actions=sample" if settings.actions != "sample" else "search.critic_weight=0" if asks_critic else ""
+        "policy.actions=sample" if settings.actions != "sample" else ""
     )
     if settings.generator != "local":
         head = ValueHead.load(checkpoint) if has_head(checkpoint) else None

@@ -272,7 +272,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         # Search for process rewards wants more than a good return, and budgets may forbid the best end.
         sought = config.search.process_weight or config.rewards.budgets
         enough = None if sought else Enough(*config.environment.returns)
-        search = make_search(actors.sampling, search_dynamics, settings, value(), actors.critic, enough=enough)
+        search = make_search(actors.sampling, search_dynamics, settings, value(), enough=enough)
 
         def take_newest() -> None:
             """Go on with the newest policy."""
@@ -283,7 +283,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             policy.forget()
             actors, policy = load_actors(newest, config)
             meter.follow(policy.generator.usage)
-            search.policy, search.critic, checkpoint = actors.sampling, actors.critic, newest
+            search.policy, checkpoint = actors.sampling, newest
             if search.value is not None:
                 search.value = value()
 

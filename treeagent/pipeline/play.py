@@ -12,34 +12,30 @@ from dataclasses import dataclass, replace
 from treeagent.config import EvaluateConfig, Mode
 from treeagent.contrib.judging.components import episode_components
 from treeagent.contrib.judging.constraint import path_costs, within_budgets
-from treeagent.contrib.methods.risk import safest
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.decide import best_path, most_visited_path, ranked_ends
+from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.growth import Growth, create_trees, last_node, take_step
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
 from treeagent.search.stopping import Enough
-from treeagent.types import Action, Critic, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
+from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]
 """An episode: a tree with its task, seeds and budget, and the only path of this tree, which is the steps so far."""
-_MAX_REPLAYED_PLANS = 8
-"""Most plans of a tree that are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """The policies, the value function and the critic with which a checkpoint plays."""
+    """The policies and the value function with which a checkpoint plays."""
 
     sampling: Policy
     """Samples candidate actions for search."""
     greedy: Policy
     value: Value | None
-    critic: Critic | None = None
 
 
 def playable_together(env: Env, parallel: int, tasks: Sequence[Task]) -> list[Sequence[Task]]:
@@ -83,30 +79,15 @@ async def play(
     if mode != "greedy":
         settings = _settings(mode, config, search)
         enough = _enough(mode, config, budgets, returns)
-        searcher = make_search(
-            actors.sampling, blind, settings, actors.value, actors.critic, noise=False, enough=enough
-        )
+        searcher = make_search(actors.sampling, blind, settings, actors.value, noise=False, enough=enough)
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
-        plans = [_plan(mode, tree, config, settings, budgets) for tree in trees]
-        if config.replays and mode != "lookahead":
-            candidates = [_plans_to_replay(tree, config, budgets) for tree in trees]
-            tried = await safest(
-                blind,
-                actors.value,
-                trees,
-                candidates,
-                config.replays,
-                config.cvar,
-                config.likelihood_weight,
-                search.step_seconds,
-            )
-            plans = [safe or plan for safe, plan in zip(tried, plans, strict=True)]
+        plans = [_plan(mode, tree, config, budgets) for tree in trees]
         if budgets:
             pairs = zip(trees, plans, strict=True)
-            refused = [not plan and bool(_plan(mode, tree, config, settings)) for tree, plan in pairs]
+            refused = [not plan and bool(_plan(mode, tree, config)) for tree, plan in pairs]
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
@@ -122,9 +103,9 @@ async def play(
 def _enough(
     mode: Mode, config: EvaluateConfig, budgets: Mapping[str, float] | None, returns: tuple[float, float]
 ) -> Enough | None:
-    """When ends are good enough to stop at. Lookahead chooses no path to an end, budgets may forbid the best, and
-    replays compare several."""
-    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets and not config.replays
+    """When ends are good enough to stop at. Lookahead chooses no path to an end, and budgets may forbid the
+    best."""
+    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
     return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 
@@ -231,9 +212,7 @@ async def replan(
         states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
         resumed = _Resumed(model, states)
         enough = _enough(mode, config, budgets, returns)
-        searcher = make_search(
-            actors.sampling, resumed, settings, actors.value, actors.critic, noise=False, enough=enough
-        )
+        searcher = make_search(actors.sampling, resumed, settings, actors.value, noise=False, enough=enough)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
         for (growth, path), tree in zip(active, trees, strict=True):
@@ -241,16 +220,16 @@ async def replan(
             first.setdefault(tree.task.id, tree)
             if tree.error:
                 broken.setdefault(tree.task.id, _planning_error(tree))
-            if plan := _plan(mode, tree, config, settings, budgets, path_costs(path, budgets or {})):
+            if plan := _plan(mode, tree, config, budgets, path_costs(path, budgets or {})):
                 chosen[id(growth)] = plan[0].action
                 predicted[tree.task.id] += plan[0].reward or 0.0
-            elif budgets and _plan(mode, tree, config, settings):
+            elif budgets and _plan(mode, tree, config):
                 refused.add(tree.task.id)
         return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     growths = await create_trees(verified, tasks, seeds, SearchConfig(step_seconds=search.step_seconds))
-    policies = [each for each in (actors.sampling, actors.greedy, actors.value, actors.critic) if each is not None]
+    policies = [each for each in (actors.sampling, actors.greedy, actors.value) if each is not None]
     outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, policies)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
@@ -279,7 +258,6 @@ def _plan(
     mode: SearchMethod,
     tree: Tree,
     config: EvaluateConfig,
-    settings: SearchConfig,
     budgets: Mapping[str, float] | None = None,
     before: Mapping[str, float] | None = None,
 ) -> Sequence[Edge]:
@@ -288,19 +266,7 @@ def _plan(
     allowed = _within_budgets(budgets, before)
     if mode == "lookahead":
         return most_visited_path(tree, allowed)
-    return best_path(tree, config.decision, settings, config.likelihood_weight, allowed)
-
-
-def _plans_to_replay(
-    tree: Tree, config: EvaluateConfig, budgets: Mapping[str, float] | None
-) -> Sequence[Sequence[Edge]]:
-    """The plans to replay: the best paths to ends of the task, or to a limit if no path ended the task."""
-    ends = ranked_ends(tree, config.likelihood_weight, _within_budgets(budgets)) or []
-    return [path for path in ends if _terminates(path) == _terminates(ends[0])][:_MAX_REPLAYED_PLANS]
-
-
-def _terminates(path: Sequence[Edge]) -> bool:
-    return path[-1].child is not None and path[-1].child.terminated
+    return best_path(tree, config.decision, config.likelihood_weight, allowed)
 
 
 def _within_budgets(

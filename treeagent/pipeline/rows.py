@@ -176,7 +176,7 @@ def method_rows(
         trees: the trees of the task with their places, which order the rows of all tasks. A view that compares the
             trees of a task with each other yields its rows at the place of the first tree.
     """
-    config, settings = job.config, job.config.update
+    settings = job.config.update
     multipliers = {name: value for name, value in job.multipliers.items() if value}
     steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
     match job.method:
@@ -185,10 +185,10 @@ def method_rows(
             # Turns that reviewers wrote come after all other rows.
             yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
         case "distil":
-            yield from ((place, policy_rows(tree, settings.targets, config.search)) for place, tree in steered)
+            yield from ((place, policy_rows(tree, settings.targets)) for place, tree in steered)
         case "dpo" if steered:
             group = [tree for _, tree in steered]
-            yield trees[0][0], preference_pairs(group, settings.pairs, config.search.critic_weight)
+            yield trees[0][0], preference_pairs(group, settings.pairs)
         case "grpo" if steered:
             yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages, multipliers)
         case _:

@@ -8,7 +8,7 @@ V(s). These are three protocols of ``treeagent.types``; the search depends on no
     plan = [edge.action.text for edge in best_path(tree)]
 
 ``Search`` is MCTS. ``make_search`` returns the method that ``SearchConfig.method`` names, for example best-of-N or beam
-search. ``ask_tell`` lets you drive any of them from your own loop. A ``Tree`` holds a ``Node`` for each state and an
+search. A ``Tree`` holds a ``Node`` for each state and an
 ``Edge`` for each action; ``to_record`` and ``from_record`` convert it to JSON values and back.
 """
 
@@ -16,31 +16,23 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.methods import ask_tell, make_search
+from treeagent.search.methods import make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
-from treeagent.search.requests import AskTell, Request, WantActions, WantScores, WantStep, WantValue
 from treeagent.search.stopping import Enough
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
-    "AskTell",
     "Budget",
     "Edge",
     "Enough",
     "Limits",
     "MixedValue",
     "Node",
-    "Request",
     "RolloutValue",
     "Search",
     "SearchConfig",
     "Tree",
-    "WantActions",
-    "WantScores",
-    "WantStep",
-    "WantValue",
-    "ask_tell",
     "best_path",
     "from_record",
     "make_search",

@@ -3,7 +3,7 @@
 A method is a generator over one tree (``Searcher.grow``). It yields requests: for candidates, steps or estimates. The
 loop collects the requests of all trees, answers those of one kind together, and resumes each generator with its answer.
 A method is therefore written as if it searched a single tree, and still shares its model calls with the other trees. It
-does not depend on who answers (``requests.py``): ``Searcher.run`` asks the policy, dynamics, value and critic. A tree
+does not depend on who answers (``requests.py``): ``Searcher.run`` asks the policy, dynamics and value. A tree
 with a slow step does not keep the others waiting (``pending.py``).
 
 A generator calls ``simulations_allowed`` to learn how many simulations it may start. Limits and errors act only there,
@@ -28,7 +28,6 @@ from treeagent.search.growth import (
     last_node,
     prune_repeat,
     reopen,
-    score,
     share_time,
     store_estimate,
     try_step,
@@ -44,13 +43,11 @@ from treeagent.search.requests import (
     RequestGenerator,
     WaitingTree,
     WantActions,
-    WantScores,
     WantStep,
     WantValue,
 )
 from treeagent.search.stopping import Enough
 from treeagent.types import (
-    Critic,
     Dynamics,
     Estimate,
     Policy,
@@ -73,7 +70,6 @@ class Searcher(ABC):
 
     Args:
         value: estimates V(s). Without it, a leaf adds 0 to the rewards on its path.
-        critic: called if ``config.critic_weight`` is above 0.
         noise: False leaves out the noise at the root, as evaluation does.
         enough: may end the search of a task once good ends are found; None never does.
     """
@@ -84,7 +80,6 @@ class Searcher(ABC):
         dynamics: Dynamics,
         config: SearchConfig,
         value: Value | None = None,
-        critic: Critic | None = None,
         *,
         noise: bool = True,
         enough: Enough | None = None,
@@ -93,7 +88,6 @@ class Searcher(ABC):
         self.dynamics = dynamics
         self.config = config
         self.value = value
-        self.critic = critic
         self.noise = noise
         self.enough = enough
 
@@ -147,19 +141,12 @@ class Searcher(ABC):
         return self.sample(growth, [last_node(growth, path) for path in paths])
 
     def sample(self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False) -> RequestGenerator[None]:
-        """Sample candidates at each node, and have the critic score them. ``may_widen`` is as in ``growth.expand``."""
+        """Sample candidates at each node. ``may_widen`` is as in ``growth.expand``."""
         if not nodes:
             return
         proposals = cast("Sequence[Proposal]", (yield self.action_requests(growth, nodes)))
         for node, proposal in zip(nodes, proposals, strict=True):
             expand(growth, node, proposal, self.candidate_count(growth, node), may_widen=may_widen)
-        if self.critic is None or not self.config.critic_weight:
-            return
-        # The score of a single candidate would have no effect, because nothing competes with it.
-        if several := list({id(node): node for node in nodes if len(node.edges) > 1}.values()):
-            answers = yield [WantScores(node.state, [edge.action for edge in node.edges]) for node in several]
-            for node, scores in zip(several, cast("Sequence[Sequence[float]]", answers), strict=True):
-                score(growth, node, scores)
 
     def action_requests(self, growth: Growth, nodes: Sequence[Node]) -> Sequence[WantActions]:
         return [WantActions(node.state, self.candidate_count(growth, node), growth.next_seed()) for node in nodes]
@@ -193,14 +180,11 @@ class Searcher(ABC):
             store_estimate(growth, path, answer)
 
     async def _answer_batch(self, waiting: Sequence[WaitingTree]) -> Sequence[Answer]:
-        """The answers of the policy, the value or the critic to the requests of these trees, all of one kind."""
+        """The answers of the policy or the value to the requests of these trees, all of one kind."""
         requests = [each for tree in waiting for each in tree.requests]
         if isinstance(requests[0], WantActions):
             return await self._propose_all(cast("Sequence[WantActions]", requests))
         states = [each.state for each in requests]
-        if isinstance(requests[0], WantScores):
-            assert self.critic is not None
-            return await self.critic.rank(states, [each.actions for each in cast("Sequence[WantScores]", requests)])
         assert self.value is not None
         return await self.value.estimate(states)
 
@@ -288,8 +272,8 @@ class Searcher(ABC):
         """Sort key of a path, greater being better: its return G, with V(s) added at its end; among equals, the
         probability Π P(s,a) of its actions.
 
-        Process rewards and the critic's score of the last action are mixed into G by their weights. Without a ``Value``
-        and before any reward, G is 0 and the probability alone decides, as in a beam search over sentences.
+        Process rewards are mixed into G by their weight. Without a ``Value`` and before any reward,
+        G is 0 and the probability alone decides, as in a beam search over sentences.
         """
         config, last = self.config, path[-1]
         assert last.child is not None
@@ -298,8 +282,6 @@ class Searcher(ABC):
         for edge in reversed(path):
             reward = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
             value = reward + edge.discount(config.discount) * value
-            if edge is last:
-                value = edge.with_critic(value, config.critic_weight)
         return value, math.prod(edge.prior for edge in path)
 
 

@@ -112,8 +112,6 @@ class SearchConfig:
     and the path is worth its rewards alone."""
     process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share (η) of process rewards in a return; the outcome's reward makes up the rest."""
-    critic_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the critic's score in an action's Q (Agent Q, equation 10). At 0 no critic is called."""
     learned_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the reward model of ``rewards.learned`` in V(s). The value head makes up the rest, or 0 does if there is
     none. The reward model's audit limits this share."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import best_root_edge, improved_policy, is_explored
 from treeagent.search.node import Edge, Node, Tree, mean_logprob, path_logprob, path_return
 
@@ -13,7 +12,6 @@ Decision = Literal["visits", "value", "leaf", "gumbel"]
 def best_path(
     tree: Tree,
     decision: Decision = "leaf",
-    config: SearchConfig | None = None,
     likelihood_weight: float = 0.0,
     allowed: Callable[[Sequence[Edge]], bool] = lambda path: True,
 ) -> list[Edge]:
@@ -29,7 +27,7 @@ def best_path(
             "visits" follows at every step the child with the greatest Q among the most visited ones and those beyond
             which search has seen everything.
             "value" follows the child with the greatest Q.
-            "gumbel" takes the action that a Gumbel search under ``config`` recommends at the root, without its noise,
+            "gumbel" takes the action that a Gumbel search recommends at the root, without its noise,
             and below the root the action with the greatest probability in the improved policy.
         likelihood_weight: λ, in reward units per nat. It guards against paths that V overrates and that the
             policy itself finds unlikely. Among policies within a bound on their KL divergence from π, π exp(V/λ') is
@@ -43,8 +41,7 @@ def best_path(
         ends = ranked_ends(tree, likelihood_weight, allowed)
         if ends is not None:
             return ends[0] if ends else []
-    settings = config or SearchConfig()
-    return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision, settings), allowed)
+    return _follow(tree, lambda node, edges: _choose(tree, node, edges, decision), allowed)
 
 
 def ranked_ends(
@@ -98,13 +95,13 @@ def by_visits(edge: Edge) -> tuple[float, float, float]:
     return edge.visits, edge.value, edge.prior
 
 
-def _choose(tree: Tree, node: Node, tried: Sequence[Edge], decision: Decision, config: SearchConfig) -> Edge:
+def _choose(tree: Tree, node: Node, tried: Sequence[Edge], decision: Decision) -> Edge:
     if decision == "gumbel" and node is tree.root:
-        best = best_root_edge(tree, config, noise=False)
+        best = best_root_edge(tree, noise=False)
         if best in tried:
             return best
     if decision == "gumbel":
-        improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node, config), strict=True)}
+        improved = {id(edge): share for edge, share in zip(node.edges, improved_policy(node), strict=True)}
         return max(tried, key=lambda edge: improved[id(edge)])
     if decision == "value":
         return max(tried, key=_by_value)

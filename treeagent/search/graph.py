@@ -29,8 +29,8 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
     """States as nodes, numbered as in the tree's record, and the tried actions between them as edges.
 
     Nodes have V, N, origin, terminated, truncated, invalid and text (the last message, which is the environment's);
-    edges have N, Q, P, W, r, process, critic, text, call, thought and logprob (in nats). r is absent if it was
-    withheld, and critic if no critic scored the action. Candidates that were never tried lead to no state and are left
+    edges have N, Q, P, W, r, process, text, call, thought and logprob (in nats). r is absent if it was
+    withheld. Candidates that were never tried lead to no state and are left
     out, so the P of siblings may sum to less than 1. The graph has task, prompt, seed, discount and error. ``best``
     marks the best path. Characters that XML cannot hold, that would control a terminal or that are invisible are
     written as Python escapes (``\\x1b``).
@@ -117,7 +117,7 @@ def _visible(text: str) -> str:
 
 
 def _edge(edge: Edge) -> dict[str, Any]:
-    call, known = edge.action.call, {"r": edge.reward, "critic": edge.critic}
+    call, known = edge.action.call, {"r": edge.reward}
     return {
         "N": edge.visits,
         "Q": float(edge.value),

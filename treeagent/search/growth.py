@@ -195,19 +195,6 @@ def _merge_edges(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
     return edges
 
 
-def score(growth: Growth, node: Node, scores: Sequence[float]) -> None:
-    """Store the critic's scores of a node's edges.
-
-    Raises:
-        ValueError: a score is NaN or infinite.
-    """
-    for edge, each in zip(node.edges, scores, strict=True):
-        if not math.isfinite(each):
-            raise ValueError(f"the critic scored action {edge.action.text!r} of {growth.tree.task.id} as {each}")
-        edge.critic = each
-        growth.value_range.include(each)
-
-
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
     """Step through the last edge of ``path``: ``try_step``, then ``add_step_result``."""
     state = last_node(growth, path[:-1]).state

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import derive_seed
 
@@ -103,19 +102,19 @@ def mixed_value(node: Node) -> float:
     return (node.value + visits * mean) / (1 + visits)
 
 
-def transformed_values(node: Node, config: SearchConfig) -> list[float]:
+def transformed_values(node: Node) -> list[float]:
     """σ(q̂) of each edge, in order: σ(q) = (c_visit + max_b N(b)) c_scale q. An edge without visits takes v_mix as its q
     (equations 8 and 10)."""
     fallback = mixed_value(node)
-    completed = [edge.with_critic(edge.value if edge.visits else fallback, config.critic_weight) for edge in node.edges]
+    completed = [edge.value if edge.visits else fallback for edge in node.edges]
     low, high = min(completed), max(completed)
     scale = (VISIT_OFFSET + max(edge.visits for edge in node.edges)) * VALUE_SCALE
     return [scale * (value - low) / max(high - low, 1e-8) for value in completed]
 
 
-def improved_policy(node: Node, config: SearchConfig) -> list[float]:
+def improved_policy(node: Node) -> list[float]:
     """π'(a|s) = softmax(log P(s,a) + σ(q̂)), in the order of the edges (equation 11)."""
-    values = transformed_values(node, config)
+    values = transformed_values(node)
     logits = [_log(edge.prior) + value for edge, value in zip(node.edges, values, strict=True)]
     top = max(logits)
     weights = [math.exp(logit - top) for logit in logits]
@@ -123,9 +122,9 @@ def improved_policy(node: Node, config: SearchConfig) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def root_scores(node: Node, noise: Sequence[float], config: SearchConfig) -> list[float]:
+def root_scores(node: Node, noise: Sequence[float]) -> list[float]:
     """g(a) + log P(s,a) + σ(q̂) of each edge at the root, in order (equation 6). ``noise`` holds g."""
-    values = transformed_values(node, config)
+    values = transformed_values(node)
     return [g + _log(edge.prior) + value for g, edge, value in zip(noise, node.edges, values, strict=True)]
 
 
@@ -141,14 +140,14 @@ def _log(probability: float) -> float:
     return math.log(max(probability, TINY))
 
 
-def best_root_edge(tree: Tree, config: SearchConfig, *, noise: bool) -> Edge:
+def best_root_edge(tree: Tree, *, noise: bool) -> Edge:
     """The action to take after a Gumbel search: of the most visited actions, the one with the greatest score
     g(a) + log P(s,a) + σ(q̂). Without ``noise``, as at evaluation, g is 0. An explored action competes too, because it
     has fewer visits only for lack of anything left to find."""
     edges = tree.root.edges
     most = max(edge.visits for edge in edges)
     g = gumbel_noise(len(edges), tree.seed) if noise else [0.0] * len(edges)
-    scores = root_scores(tree.root, g, config)
+    scores = root_scores(tree.root, g)
     competing = [
         (score, edge) for score, edge in zip(scores, edges, strict=True) if edge.visits == most or is_explored(edge)
     ]

@@ -193,7 +193,7 @@ class Search(Searcher):
         term, but do not affect Q (WU-UCT, equation 4)."""
         config, visits = self.config, node.visits_in_flight
         untried = first_play_value(node, growth.value_range)
-        values = [self._selection_value(growth, edge, untried) for edge in choices]
+        values = [growth.value_range.normalise(edge.value) if edge.visits else untried for edge in choices]
         tried = [edge.visits + edge.in_flight for edge in choices]
         if config.selection == "uct":
             return [uct_score(q, visits, count, config.c_init) for q, count in zip(values, tried, strict=True)]
@@ -213,21 +213,13 @@ class Search(Searcher):
             c_init = exploration_at_depth(c_init, budget.simulations / share, growth.depth)
         return exploration_rate(parent_visits, c_init)
 
-    def _selection_value(self, growth: Growth, edge: Edge, untried: float) -> float:
-        """Q̂(s,a), with the critic's score mixed in by its weight. ``untried`` replaces Q̂ before the first visit."""
-        values = growth.value_range
-        q = values.normalise(edge.value) if edge.visits else untried
-        if edge.critic is None:
-            return q
-        return edge.with_critic(q, self.config.critic_weight, values.normalise(edge.critic))
-
     def _gumbel_scores(self, growth: Growth, node: Node) -> dict[int, float]:
         """Scores of Gumbel selection, by ``id`` of the edge."""
         if node is not growth.tree.root:
-            deficits = visit_deficits(node, improved_policy(node, self.config))
+            deficits = visit_deficits(node, improved_policy(node))
             return {id(edge): deficit for edge, deficit in zip(node.edges, deficits, strict=True)}
         required = 0 if self._may_add_root_candidates(growth) else self._required_visits(growth)
-        scores = root_scores(node, growth.noise, self.config)
+        scores = root_scores(node, growth.noise)
         # The schedule fixes how many visits the chosen action must have. If all such actions are exhausted, the ones
         # closest to that number of visits are chosen, because the penalty outweighs any score.
         return {

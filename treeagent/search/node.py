@@ -27,8 +27,6 @@ class Budget:
     """Steps of a world model that replaced the environment."""
     unreadable: int = 0
     """Imagined steps with an answer of the world model that could not be parsed."""
-    doubted: int = 0
-    """Always 0, because no world model states a confidence. The field exists because stored trees have it."""
     claims: int = 0
     """Imagined successes that were replayed in the environment."""
     claims_kept: int = 0
@@ -75,8 +73,6 @@ class Edge:
     child: "Node | None" = None
     process: float = 0.0
     """Process reward of this step."""
-    critic: float | None = None
-    """Q_critic(s,a), the critic's score of this action; None if no critic scored it."""
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""
@@ -114,15 +110,6 @@ class Edge:
         """log π(a|s) in nats: the logarithm of ``chance`` if that is known, otherwise the log-probability of the action
         as it was sampled (0 without tokens)."""
         return self.action.logprob if self.chance is None else math.log(max(self.chance, sys.float_info.min))
-
-    def with_critic(self, value: float, weight: float, critic: float | None = None) -> float:
-        """α Q_search + (1 - α) Q_critic (Agent Q, equation 10), where ``value`` is Q_search and ``weight`` is 1 - α.
-
-        If there is no critic's score, it is ``value`` alone. If ``value`` is normalised, ``critic`` must be too.
-        """
-        if self.critic is None:
-            return value
-        return (1 - weight) * value + weight * (self.critic if critic is None else critic)
 
     @property
     def thought(self) -> bool:

@@ -13,13 +13,14 @@ import orjson
 from treeagent.search.node import Budget, Edge, Node, Spent, Tree
 from treeagent.types import SPLITS, Action, Message, Split, State, Task, ToolCall, UserError, storable
 
-FORMAT = 3
+FORMAT = 4
+"""Trees of format 3 are read, too; what they hold beyond format 4 is ignored."""
 Record = dict[str, Any]
 
 # Fields that are written unchanged. A new plain field of one of these classes must be added here.
 TREE_FIELDS = ("seed", "error", "discount")
 NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "unknown", "exhausted")
-EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process", "critic")
+EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process")
 ACTION_FIELDS = ("text", "thought", "error")
 MESSAGE_FIELDS = ("role", "content", "partial")
 
@@ -102,11 +103,11 @@ def from_record(record: Mapping[str, Any]) -> Tree:
         for row in record["nodes"]:
             nodes.append(_node(row, task, nodes))
         order = [nodes[index] if index >= 0 else None for index in record.get("order", ())]
-        budget = Budget(**record["budget"])
+        spent_in_all = {name: count for name, count in dict(record["budget"]).items() if name in Budget.__slots__}
         spent = _spent(record.get("spent", {}))
         provenance = {"place": record.get("place"), "policy": record.get("policy", "")}
         plain = _select_fields(record, TREE_FIELDS)
-        return Tree(task, root=nodes[0], budget=budget, order=order, spent=spent, **plain, **provenance)
+        return Tree(task, root=nodes[0], budget=Budget(**spent_in_all), order=order, spent=spent, **plain, **provenance)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"tree record is incomplete: {type(error).__name__} {error}; collect the trees anew") from error
 
@@ -117,10 +118,10 @@ def check_format(record: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         UserError: the record has another format.
     """
-    if (version := record.get("format")) != FORMAT:
+    if (version := record.get("format")) not in (3, FORMAT):
         raise UserError(
-            f"tree format {version!r} is unknown: this version reads format {FORMAT}; collect the trees anew, or read "
-            "them with the treeagent that wrote them"
+            f"tree format {version!r} is unknown: this version reads formats 3 and {FORMAT}; collect them anew, or "
+            "read them with the treeagent that wrote them"
         )
     return record
 

@@ -1,25 +1,15 @@
-"""Ask/tell: a search states its next requests as data, and the caller returns the answers.
-
-The search only chooses what to do next. A driver takes its requests, answers them by any means, and passes the answers
-back:
-
-    search = ask_tell(SearchConfig(Limits(simulations=64)), states, seeds)
-    while requests := search.ask():
-        search.tell([answer(request) for request in requests])
-
-``Searcher.run`` is such a loop over a ``Policy``, a ``Dynamics``, a ``Value`` and a ``Critic``. A driver need not
-answer all trees at the same time.
-"""
+"""What a search asks for, as data: the requests of all trees are collected, answered in batches, and the answers passed
+back."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeVar
 
 from treeagent.search.growth import Growth, share_time
 from treeagent.search.node import Tree
-from treeagent.types import Action, Estimate, Proposal, State, Transition, UserError
+from treeagent.types import Action, Estimate, Proposal, State, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +39,8 @@ class WantValue:
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class WantScores:
-    """Request for a critic's score of each of ``actions`` in ``state``, in reward units. The answer is a sequence of
-    floats."""
-
-    state: State
-    actions: Sequence[Action]
-
-
-Request = WantActions | WantStep | WantValue | WantScores
-Answer = Proposal | Transition | Exception | Estimate | Sequence[float]
+Request = WantActions | WantStep | WantValue
+Answer = Proposal | Transition | Exception | Estimate
 Result = TypeVar("Result")
 RequestGenerator = Generator[Sequence[Request], Sequence[Answer], Result]
 """A generator that grows one tree. It yields one or more requests of one kind, and is sent one answer for each, in the
@@ -67,14 +48,8 @@ same order."""
 OnBatch = Callable[[Sequence[Tree]], None]
 """A function that is called after every batch with all trees in their current state."""
 
-KINDS: tuple[type[Request], ...] = (WantActions, WantScores, WantStep, WantValue)
+KINDS: tuple[type[Request], ...] = (WantActions, WantStep, WantValue)
 """The kinds of requests, in the order in which a simulation makes them. A batch asks for each kind once."""
-_ANSWERS: dict[type[Request], tuple[type, ...]] = {
-    WantActions: (Proposal,),
-    WantScores: (Sequence,),
-    WantStep: (Transition, Exception),
-    WantValue: (Estimate,),
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -155,51 +130,3 @@ class Broker:
         self._growing = [tree for tree in self._growing if tree.requests]
         if self._on_batch is not None:
             self._on_batch(self.trees)
-
-    def batches(self) -> Iterator[list[WaitingTree]]:
-        """Yield the trees with requests, one kind after another. Each batch must be answered before the next is
-        requested."""
-        while self.has_requests(*KINDS):
-            for kind in KINDS:
-                if waiting := self.take(kind):
-                    yield waiting
-            self.close_batch()
-
-
-class AskTell:
-    """Trees that grow as their requests are answered. Made by ``treeagent.search.ask_tell``."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._batches = broker.batches()
-        self._take_batch()
-
-    @property
-    def trees(self) -> list[Tree]:
-        """The trees in their current state, one for each task, in the order of the tasks."""
-        return self._broker.trees
-
-    def ask(self) -> Sequence[Request]:
-        """The next requests of the trees, all of one kind, as one batch. Empty once every search is over."""
-        return self._requests
-
-    def tell(self, answers: Sequence[Answer]) -> None:
-        """Pass one answer for each request of ``ask``, in the same order, and let the searches continue.
-
-        Raises:
-            UserError: an answer is missing or of the wrong type.
-            ValueError: a number in an answer is NaN or infinite, or an action does not have one log-probability per
-                token. The searches cannot continue after this.
-        """
-        if len(answers) != len(self._requests):
-            raise UserError(f"{len(self._requests)} answers are wanted, not {len(answers)}: tell one each, in order")
-        for request, answer in zip(self._requests, answers, strict=True):
-            if not isinstance(answer, kinds := _ANSWERS[type(request)]):
-                names = " or ".join(kind.__name__ for kind in kinds)
-                raise UserError(f"a {type(request).__name__} was answered by {answer!r}: tell a {names}")
-        self._broker.deliver(self._waiting, answers)
-        self._take_batch()
-
-    def _take_batch(self) -> None:
-        self._waiting = next(self._batches, [])
-        self._requests = [request for tree in self._waiting for request in tree.requests]

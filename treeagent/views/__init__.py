@@ -3,7 +3,7 @@
     pairs = list(preference_pairs(tree, PairConfig()))                # DPO
     rows = list(advantage_rows(tree, advantages([tree], AdvantageConfig())))  # GRPO and other policy gradients
     rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
-    rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))  # distillation of the search's policy
+    rows = list(policy_rows(tree, PolicyTargetConfig()))  # distillation of the search's policy
     rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
     drops = criticality(tree)                                         # how much each step mattered
     steps = list(transitions(tree))                                   # the world model

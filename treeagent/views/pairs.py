@@ -73,16 +73,12 @@ class PairConfig:
     """Minimum difference of the two Q values, or of the two returns, in reward units (θ of Agent Q)."""
 
 
-def preference_pairs(
-    trees: Tree | Sequence[Tree], config: PairConfig, critic_weight: float = 0.0
-) -> Iterator[PreferencePair]:
+def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
     """The preference pairs of one task.
 
     Args:
         trees: the task's tree, or several trees of the task; only the rule "trajectory" compares across trees.
         config: which actions form a pair.
-        critic_weight: weight 1 - α of the critic in siblings' Q = α Q_search + (1 - α) Q_critic (Agent Q, equation 10),
-            as it was in the search.
 
     Raises:
         UserError: an action of a pair has no log-probabilities; or the rule is "trajectory" and the prompt starts anew
@@ -93,12 +89,12 @@ def preference_pairs(
         yield from trajectory_pairs(trees, config)
         return
     for tree in trees:
-        yield from sibling_pairs(tree, config, critic_weight)
+        yield from sibling_pairs(tree, config)
 
 
-def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Iterator[PreferencePair]:
+def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
     """The pairs of ``compared_siblings`` as tokens."""
-    for path, margin, chosen, rejected, source in compared_siblings(tree, config, critic_weight):
+    for path, margin, chosen, rejected, source in compared_siblings(tree, config):
         require_logprobs(tree.task.id, (chosen, rejected))
         yield PreferencePair(
             task_id=tree.task.id,
@@ -112,7 +108,7 @@ def sibling_pairs(tree: Tree, config: PairConfig, critic_weight: float) -> Itera
 
 
 def compared_siblings(
-    tree: Tree, config: PairConfig, critic_weight: float
+    tree: Tree, config: PairConfig
 ) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
     """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
     Each item is the path to their node, the margin, the chosen edge, the rejected edge, and the source of the
@@ -124,12 +120,8 @@ def compared_siblings(
     its tried siblings is chosen.
     """
     for path, node in tree.walk():
-        decided = _decided_pairs(tree, node, config, critic_weight)
-        tried = [
-            (edge.with_critic(edge.value, critic_weight), edge)
-            for edge in node.edges
-            if edge.visits >= config.min_visits
-        ]
+        decided = _decided_pairs(tree, node, config)
+        tried = [(edge.value, edge) for edge in node.edges if edge.visits >= config.min_visits]
         good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
         bad = sorted(tried, key=itemgetter(0))
         # Chains keep equal calls as separate edges. They are one decision, so they form no pair.
@@ -187,9 +179,7 @@ _DecidedPair = tuple[float, Edge, Edge, Source]
 """Margin, chosen action, rejected action, and source of the decision."""
 
 
-def _decided_pairs(
-    tree: Tree, node: Node, config: PairConfig, critic_weight: float
-) -> dict[frozenset[str], _DecidedPair | None]:
+def _decided_pairs(tree: Tree, node: Node, config: PairConfig) -> dict[frozenset[str], _DecidedPair | None]:
     """The pairs of siblings that reviewers decided, by the texts of the two actions. None for two actions that form no
     pair."""
     decided: dict[frozenset[str], _DecidedPair | None] = {}
@@ -197,7 +187,7 @@ def _decided_pairs(
         return decided
 
     def pair(chosen: Edge, rejected: Edge, source: Source) -> _DecidedPair | None:
-        margin = chosen.with_critic(chosen.value, critic_weight) - rejected.with_critic(rejected.value, critic_weight)
+        margin = chosen.value - rejected.value
         return (max(margin, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
 
     edges = list({edge.action.text: edge for edge in reversed(node.edges)}.values())[::-1]  # the first of each text
@@ -212,7 +202,7 @@ def _decided_pairs(
         # ``edge.vetoed`` is too broad: it is also set on the last action of an episode that was vetoed as a whole.
         refusal = next((mark for mark in node.marks if mark.refuses(edge.action.text)), None)
         if refusal is not None and good:
-            best = max(good, key=lambda each: each.with_critic(each.value, critic_weight))
+            best = max(good, key=lambda each: each.value)
             decided.setdefault(_texts(best, edge), pair(best, edge, refusal.source))
     return decided
 

@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import improved_policy
 from treeagent.search.node import Node, Tree, finished_paths, outcome, path_origin, reaches
 from treeagent.types import Origin
@@ -51,7 +50,7 @@ class PolicyTargetConfig:
     by the environment's own rewards."""
 
 
-def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) -> Iterator[PolicyRow]:
+def policy_rows(tree: Tree, config: PolicyTargetConfig) -> Iterator[PolicyRow]:
     """The states from which a good end was found, with the search's policy π' over their candidates.
 
     Other states are left out, because the values of their candidates are only estimates, and the order of these is
@@ -65,7 +64,6 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     Args:
         tree: a searched tree whose actions have token ids.
         config: the target, and which ends are good.
-        search: the settings of the search, from which "improved" reads ``critic_weight``.
     """
     ended = [path for path in finished_paths(tree) if tree.may_prefer(path[-1])]
     good = [path for path in ended if reaches(outcome(path), config.min_return)]
@@ -73,7 +71,7 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
     for path, node in tree.walk():
         if id(node) not in taught or not node.visits:  # of states that lookahead examined, some have no visit
             continue
-        policy = _policy(node, config, search)
+        policy = _policy(node, config)
         # A candidate that was not expanded may be malformed, too.
         may = [tree.may_prefer(edge) and not edge.action.error for edge in node.edges]
         targets = [share if teaches else 0.0 for share, teaches in zip(policy, may, strict=True)]
@@ -88,8 +86,8 @@ def policy_rows(tree: Tree, config: PolicyTargetConfig, search: SearchConfig) ->
         yield PolicyRow(tree.task.id, tree.prompt_ids(path), candidates, origin)
 
 
-def _policy(node: Node, config: PolicyTargetConfig, search: SearchConfig) -> Sequence[float]:
+def _policy(node: Node, config: PolicyTargetConfig) -> Sequence[float]:
     """π' of each edge of a node, in order."""
     if config.kind == "visits":
         return [edge.visits / node.visits for edge in node.edges]
-    return improved_policy(node, search)
+    return improved_policy(node)

@@ -67,7 +67,7 @@ def test_distillation_learns_the_states_of_successes_whatever_they_are_paid() ->
     weighed = under(hand_tree(), RewardsConfig(weights={"outcome": 1.0, "steps": -0.01}))
     costly = penalised(under(hand_tree(), RewardsConfig(budgets={"steps": 1.0})), {"steps": 0.1})
     for tree in (weighed, costly):
-        rows = list(policy_rows(tree, PolicyTargetConfig(), SearchConfig()))
+        rows = list(policy_rows(tree, PolicyTargetConfig()))
         assert [row.prompt_ids for row in rows] == [(1, 2), (1, 2, 10, 11, 20, 21)]
 
 

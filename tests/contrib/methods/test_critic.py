@@ -16,16 +16,12 @@ from torch import Tensor
 from toy_llama import FirstLetter, plain_logprobs, sharpened
 from transformers import PreTrainedModel
 
-from treeagent.agent.policy import LLMPolicy
 from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
 from treeagent.generators.base import Failure, Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
 from treeagent.types import Action, Message, State, Task, Transition
 
 CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
@@ -276,24 +272,6 @@ class Echo:
         said = Message("assistant", action.text, action.token_ids)
         seen = Message("user", f"{len(state.messages)} {action.text}")
         return Transition(State(state.task, (*state.messages, said, seen)), truncated=len(state.messages) == 5)
-
-
-def test_the_policys_own_model_can_be_the_critic() -> None:
-    """Its scores are those of a model with an empty cache, and the policy samples as if no question had been asked
-    between."""
-    generator = LocalGenerator(model())
-    policy = LLMPolicy(generator, chat(), max_new_tokens=6)
-    config = SearchConfig(limits=Limits(simulations=12), candidates=3, critic_weight=0.5)
-    [tree] = asyncio.run(Search(policy, Echo(), config, None, LMCritic(generator, chat())).run([state().task], [0]))
-    expanded = [node for node in tree.nodes() if len(node.edges) > 1]
-    assert len(expanded) > 2
-    for node in expanded:
-        [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (node.state, [edge.action for edge in node.edges]))
-        assert [edge.critic for edge in node.edges] == pytest.approx(scores)
-        for edge in node.edges:
-            prompt = chat().prompt_ids(node.state.messages)
-            expected = plain_logprobs(model(), prompt, edge.action.token_ids)
-            assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:

@@ -18,7 +18,6 @@ from toy_llama import CONFIG, shared_model, tokenizer
 
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import ConfigError, load_config
-from treeagent.contrib.methods.critic import LMCritic
 from treeagent.contrib.servers import servers as pool
 from treeagent.contrib.servers.servers import rendezvous_order
 from treeagent.generators.base import Failure, Sample, SampleRequest
@@ -68,11 +67,11 @@ def remote(*servers: OpenAIServer, timeout: float = 20.0) -> RemoteGenerator:
     return RemoteGenerator(RemoteConfig(url=tuple(each.url for each in servers), timeout=timeout), "toy", 1.0)
 
 
-def grown(generator: RemoteGenerator | LocalGenerator, *, critic: bool = False) -> list[Tree]:
-    limits = Limits(simulations=2 if critic else 4)
-    config = SearchConfig(limits, candidates=2, leaves=2, critic_weight=0.5 if critic else 0.0)
+def grown(generator: RemoteGenerator | LocalGenerator) -> list[Tree]:
+    limits = Limits(simulations=4)
+    config = SearchConfig(limits, candidates=2, leaves=2)
     policy = LLMPolicy(generator, CHAT, max_new_tokens=4)
-    search = make_search(policy, TwoTurns(), config, critic=LMCritic(generator, CHAT) if critic else None)
+    search = make_search(policy, TwoTurns(), config)
     return asyncio.run(search.run(TASKS, range(len(TASKS))))
 
 
@@ -130,9 +129,9 @@ def test_every_server_gets_its_share_of_keys(ports: list[int], start: int) -> No
 
 
 def test_a_tree_stays_with_one_server(two: tuple[OpenAIServer, OpenAIServer]) -> None:
-    expected = grown(LocalGenerator(shared_model()), critic=True)
+    expected = grown(LocalGenerator(shared_model()))
     generator = remote(*two)
-    assert actions(grown(generator, critic=True)) == actions(expected)
+    assert actions(grown(generator)) == actions(expected)
     one, other = map(opened, two)
     assert one | other == {task.id for task in TASKS} and not one & other
     assert one == {task.id for task in TASKS if rendezvous_order(task.id, [each.url for each in two])[0] == 0}

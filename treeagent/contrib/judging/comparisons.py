@@ -85,7 +85,7 @@ def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Compariso
         margin = better.paid - worse.paid
         yield Comparison(better.task_id, better.token_ids, worse.token_ids, margin, "ends", source)
     for tree in trees:
-        for path, margin, chosen, rejected, source in compared_siblings(tree, config, 0.0):
+        for path, margin, chosen, rejected, source in compared_siblings(tree, config):
             if all(_is_compared(edge) for edge in (*path, chosen, rejected)):
                 first, second = (tree.prompt_ids([*path, edge]) for edge in (chosen, rejected))
                 yield Comparison(tree.task.id, first, second, margin, "siblings", source)

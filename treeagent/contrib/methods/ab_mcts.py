@@ -131,14 +131,9 @@ class _Posteriors:
         new = self.draw(("GEN", id(node)), [self.of(edge).first for edge in node.edges])
         return new > self.draw(("CONT", id(node)), [self.of(edge).later for edge in choices])
 
-    def best(self, choices: Sequence[Edge], critic_weight: float) -> Edge:
-        """The child with the greatest draw, into which the critic's score is mixed by ``critic_weight``."""
-        draws = list[float]()
-        for edge in choices:
-            draw = self.draw(("child", id(edge)), [self.of(edge).first, self.of(edge).later])
-            if edge.critic is not None:
-                draw = edge.with_critic(draw, critic_weight, self.growth.value_range.normalise(edge.critic))
-            draws.append(draw)
+    def best(self, choices: Sequence[Edge]) -> Edge:
+        """The child with the greatest draw."""
+        draws = [self.draw(("child", id(edge)), [self.of(edge).first, self.of(edge).later]) for edge in choices]
         return choices[draws.index(max(draws))]
 
 
@@ -184,7 +179,7 @@ class ABMCTS(Searcher):
                     claimed.add(id(untried))
                     path.append(untried)
                 return True
-            path.append(posteriors.best(choices, self.config.critic_weight))
+            path.append(posteriors.best(choices))
         return True
 
     def _closed(self, node: Node) -> bool:

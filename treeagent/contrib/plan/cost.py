@@ -345,9 +345,9 @@ def modelled_rates(
         + _DECODE_SECONDS
     )
 
-    def play(mode: Mode, replays: int = 0, *, training: bool = False) -> PlayRate:
+    def play(mode: Mode, *, training: bool = False) -> PlayRate:
         cost = tree_cost(config, mode, shape, training=training)
-        steps = cost.environment_steps * (1 + replays)  # as if every step of a tree belonged to a plan that is replayed
+        steps = cost.environment_steps
         seconds = cost.generated_tokens * pass_seconds / rows + cost.encoded_tokens * read + steps * step_seconds
         return PlayRate(cost.generated_tokens, steps, Affine(0.0, seconds))
 
@@ -358,10 +358,7 @@ def modelled_rates(
         per_epoch = config.collect.tasks / rows
         return TrainRate(step_tokens, recomputed * size.weights * step_tokens / device.flops, per_epoch)
 
-    modes: dict[Mode, PlayRate] = {
-        mode: play(mode, 0 if mode in ("greedy", "lookahead") else config.evaluate.replays)  # these have one plan
-        for mode in {"greedy", *config.evaluate.modes}
-    }
+    modes: dict[Mode, PlayRate] = {mode: play(mode) for mode in {"greedy", *config.evaluate.modes}}
     methods: set[Method] = {*config.update.methods, *config.adapt.methods}
     pairs = {"dpo": 2.0}
     episode = min(shape.episode_tokens, config.warm_start.max_tokens)

@@ -132,7 +132,6 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
         "visits": edge.visits,
         "sum": _short(edge.value_sum),
         "process": _short(edge.process),
-        "critic": None if edge.critic is None else _short(edge.critic),
         "flags": _BIT["thought"] * edge.thought,
     }
     if child is not None:
@@ -155,7 +154,7 @@ def _chosen(tree: Tree, config: RunConfig, kind: str, episode: Tree | None) -> s
     if kind == "training":
         return {id(edge) for edge in best_path(tree, "visits")}
     settings = config.evaluate
-    return {id(edge) for edge in best_path(tree, settings.decision, config.search, settings.likelihood_weight)}
+    return {id(edge) for edge in best_path(tree, settings.decision, settings.likelihood_weight)}
 
 
 def _followed(tree: Tree, episode_path: Sequence[Edge]) -> Sequence[Edge]:
@@ -190,7 +189,7 @@ def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:
                 if id(edge) not in margins:
                     note(edge, -margin)
         return margins
-    for _, margin, preferred, rejected, _ in compared_siblings(tree, config.update.pairs, config.search.critic_weight):
+    for _, margin, preferred, rejected, _ in compared_siblings(tree, config.update.pairs):
         note(preferred, margin)
         note(rejected, -margin)
     return margins

@@ -38,7 +38,7 @@ class View:
 
 def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
     conversations = _conversations(tree)
-    for pair in preference_pairs(tree, config.update.pairs, config.search.critic_weight):
+    for pair in preference_pairs(tree, config.update.pairs):
         prompt = conversations[pair.context_ids]
         if prompt[-1].partial:  # both sides continue a turn: include its beginning in both
             prompt = prompt[:-1]
@@ -80,7 +80,7 @@ def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
 
 
 def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for row in policy_rows(tree, config.update.targets, config.search):
+    for row in policy_rows(tree, config.update.targets):
         yield {
             "task_id": row.task_id,
             "prompt_ids": row.prompt_ids,
@@ -196,7 +196,7 @@ def _edges(tree: Tree, config: RunConfig) -> Iterator[Row]:
                 "action_ids": edge.action.token_ids,
                 "action_logps": edge.action.logprobs,
                 "action_forced": edge.action.forced,
-                **{name: getattr(edge, name) for name in ("prior", "visits", "value_sum", "reward", "critic")},
+                **{name: getattr(edge, name) for name in ("prior", "visits", "value_sum", "reward")},
             }
 
 
@@ -256,7 +256,7 @@ _TYPES = {
     "value_positions": _ids,
     **{"candidate_ids": pyarrow.list_(_ids), "candidate_masks": pyarrow.list_(_flags)},
     **dict.fromkeys(("depth", "choice", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
-    **dict.fromkeys(("value", "prior", "value_sum", "critic"), _real),
+    **dict.fromkeys(("value", "prior", "value_sum"), _real),
     **dict.fromkeys(("context_ids", "action_ids", "action_forced"), _ids),
     **{"seed": pyarrow.int64(), "policy": _text, "action_logps": pyarrow.list_(pyarrow.float32())},
 }
@@ -307,7 +307,7 @@ VIEWS: Mapping[str, View] = {
         _columns(
             *("task_id", "seed", "place", "policy", "node", "edge", "child", "action"),
             *("action_ids", "action_logps", "action_forced"),
-            *("prior", "visits", "value_sum", "reward", "critic"),
+            *("prior", "visits", "value_sum", "reward"),
         ),
         _edges,
         texts=True,

@@ -143,7 +143,7 @@ def progress_of(run: Run, rows: Sequence[Row], before: str = "") -> list[Progres
             trees = _trees(run, stage)
             searches = [found for tree in trees if (found := moments(tree, settings.likelihood_weight, allowed))]
             if searches:
-                decides = settings.decision == "leaf" and row["mode"] != "lookahead" and not settings.replays
+                decides = settings.decision == "leaf" and row["mode"] != "lookahead"
                 groups.append(Progress(f"{before}{row['policy']} {row['mode']}", searches, decides))
     return groups
 
@@ -219,9 +219,7 @@ class _Collected:
             if update.pairs.rule == "trajectory":
                 self.margins += [each[3] for each in compared_trajectories([tree], update.pairs)]
             else:
-                self.margins += [
-                    each[1] for each in compared_siblings(tree, update.pairs, run.config.search.critic_weight)
-                ]
+                self.margins += [each[1] for each in compared_siblings(tree, update.pairs)]
             self.scores += advantages([tree], update.advantages).values()
         if searches:
             self.progress.append(Progress(name, searches, decides=False))
