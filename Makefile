@@ -57,7 +57,7 @@ test: install-dev
 	$(BIN)/pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile
 
 test-slow: install-dev
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index and not s3"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -m "not vllm and not ray and not index"
 
 check: install-dev
 	$(BIN)/ruff check .

@@ -72,8 +72,6 @@ _REMOVED: Mapping[tuple[str, str], object] = {
 setting, so with this value they are ignored."""
 _OPEN_TABLES = (
     "environment.options.",
-    "adapt.stages[].options.",
-    "adapt.stages[].weights.",
     *(f"rewards.{table}." for table in ("weights", "schedule", "rules", "budgets")),
 )
 """Tables whose keys the user chooses."""
@@ -309,23 +307,6 @@ class PretrainingConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class EarlyExperienceConfig:
-    """What the policy learns from actions that are tried in addition to the demonstrated ones (Early Experience, Zhang
-    et al. 2025)."""
-
-    rows: Literal["none", "world", "reflection", "both"] = "none"
-    """Extra training rows in the warm start. "world" rows are the environment's answers to actions, trained on before
-    the imitation. "reflection" rows are turns that explain why one action is better than another, trained on together
-    with the demonstrations."""
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Fraction of the demonstrations, counted from the first, that extra rows come from. At each of their states, the
-    right action and two wrong ones are tried, and each is played to the end without further errors."""
-
-    def wants(self, kind: Literal["world", "reflection"]) -> bool:
-        return self.rows in (kind, "both")
-
-
-@dataclass(frozen=True, config=_STRICT)
 class WarmStartConfig:
     """Imitation of the environment's demonstrator, before any search."""
 
@@ -339,8 +320,6 @@ class WarmStartConfig:
     """Maximum number of tokens in a demonstration; longer ones are left out."""
     training: PretrainingConfig = Field(default_factory=PretrainingConfig)
     """The training on demonstrations."""
-    early_experience: EarlyExperienceConfig = Field(default_factory=EarlyExperienceConfig)
-    """Training rows beyond the demonstrations."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -352,9 +331,6 @@ class CollectConfig:
     batch: Annotated[int, Field(gt=0)] = 100
     """Most trees that share their model calls. They are fewer where this gives all workers equally many batches. A
     resumed run keeps finished batches."""
-    resample: Annotated[int, Field(ge=0)] = 0
-    """Rounds of DAPO's dynamic sampling. Each searches one further task for every tree of the previous search whose
-    returns are all equal, as long as the split has more tasks than later rounds need. Those trees are kept too."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -469,8 +445,6 @@ class UpdateConfig:
     unless ``policy.generator`` is "local", this needs a second copy of the model in this process. "logprobs" are the
     log-probabilities of 128 tokens, which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the
     generator "local", and otherwise "logprobs"."""
-    keep_trees: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the trees to learn from, namely those whose returns vary most (StarPO-S)."""
     processes: Annotated[int, Field(gt=0, le=1024)] = 1
     """Processes that train together (data-parallel): on this machine or, with ``engine`` "ray", wherever the cluster
     has room. Each has its own batches, and an optimiser step uses the batches of all."""
@@ -517,18 +491,6 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class StageConfig:
-    """A stage of a curriculum: the tasks that its rounds search, and what their reward stresses."""
-
-    name: str
-    """Name of the stage in stages.json and in messages."""
-    options: Options = Field(default_factory=dict)
-    """Options of the environment that differ from ``environment.options``, such as the length of a task."""
-    weights: dict[str, float] = Field(default_factory=dict)
-    """Weights of reward components that differ from ``rewards.weights``."""
-
-
-@dataclass(frozen=True, config=_STRICT)
 class AdaptConfig:
     """Search-and-adapt: each round searches with the current policy and learns from the trees."""
 
@@ -539,14 +501,6 @@ class AdaptConfig:
     replay: Annotated[int, Field(ge=0)] = 1
     """Number of earlier rounds whose trees are learned from again; the ``seed_tasks`` count as one round. The
     log-probabilities stored in these trees are the reference."""
-    lag: Literal[0, 1] = 0
-    """0 searches with the latest policy. 1 runs a round's updates at the same time as the next round's search, which
-    therefore uses the policy from before these updates, one version behind. The updates then run in one more worker,
-    beside ``workers``."""
-    refresh: bool = False
-    """With ``lag`` 1, a search goes on with the updated policy as soon as the updates beside it have ended, also in
-    trees that are growing. The trees then depend on how long search and updates take, so the run cannot be
-    reproduced."""
     curriculum: Share = 0.5
     """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
     last search."""
@@ -556,37 +510,6 @@ class AdaptConfig:
     seed_tasks: Annotated[int, Field(gt=0)] = 100
     """Number of tasks searched in the real environment before the first round, if that round may use the world model,
     so that the world model has data to learn from."""
-    variations: Share = 0.0
-    """Maximum fraction of a round's tasks that are harder variations of the tasks with the widest spread of returns. A
-    variation is learned from if the policy solves it sometimes, but less often than the original task."""
-    stages: tuple[StageConfig, ...] = ()
-    """Stages of a curriculum, the easiest first. The warm start imitates tasks of the first stage, and each round
-    searches tasks of one stage. Updates validate on tasks of ``environment.options``, and so does the evaluation. Empty
-    uses these tasks everywhere."""
-    advance_at: Share = 0.7
-    """Success at which a round goes on to the next stage: the fraction of ``update.validation_tasks`` of the stage that
-    the policy solves greedily before the round."""
-    fall_back_at: Share = 0.2
-    """Success below which a round returns to the stage before."""
-
-    @model_validator(mode="after")
-    def _check_refresh(self) -> Self:
-        if self.refresh and not self.lag:
-            raise ValueError("refresh is true, but lag is 0, so that no update runs beside a search: set lag to 1")
-        return self
-
-    @model_validator(mode="after")
-    def _check_stages(self) -> Self:
-        if self.fall_back_at > self.advance_at:
-            raise ValueError(f"fall_back_at is {self.fall_back_at:g}, above advance_at, {self.advance_at:g}: lower it")
-        names = [stage.name for stage in self.stages]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"stages has {twice[0]!r} twice: give each stage a name of its own")
-        if self.stages and (self.imagines or self.variations):
-            other = "imagined" if self.imagines else "variations"
-            raise ValueError(f"stages and {other} both choose the tasks of a round: leave one out")
-        return self
-
     @model_validator(mode="after")
     def _one_share_a_round(self) -> Self:
         if isinstance(self.imagined, tuple) and len(self.imagined) != self.rounds:
@@ -693,9 +616,6 @@ class RunConfig:
     """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
     """Where metrics are written in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
-    mirror: Annotated[str, REACHES_OUT] = ""
-    """Address to which the run's folder is copied every minute and at the end, such as "s3://bucket/run"; any that
-    fsspec opens. With --resume, a run that this machine does not have is fetched from there. Empty copies nothing."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     vllm: VllmConfig = Field(default_factory=VllmConfig)
@@ -769,22 +689,6 @@ class RunConfig:
                 "that its trees would compare steps that were paid it with steps that were not: leave it out, or set "
                 "adapt.imagined to 0"
             )
-        if self.adapt.refresh and self.reloads:
-            raise ValueError(
-                "adapt.refresh is true, but policy.reload is a command, after which servers no longer serve the policy "
-                "of the batches in progress: set policy.reload='lora', or adapt.refresh=false"
-            )
-        for stage in self.adapt.stages:
-            if stage.weights and self.search.process_weight:
-                raise ValueError(
-                    f"search.process_weight is {self.search.process_weight:g} beside weights of stage {stage.name!r}: "
-                    "set one of them"
-                )
-            try:
-                self.rewards.weighing(stage.weights)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-                raise ValueError(f"adapt.stages, {stage.name!r}: {reason}") from None
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
                 f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
@@ -845,13 +749,6 @@ class RunConfig:
         values = shared | {key: value for key, value in own.items() if value is not None}
         decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
         return kind(**values, weight_decay=decay, seed=self.seed)
-
-    def at_stage(self, index: int) -> "RunConfig":
-        """These settings with the tasks and the weights of a stage of ``adapt.stages``."""
-        stage = self.adapt.stages[index]
-        options = self.environment.options | stage.options
-        rewards = self.rewards.weighing(stage.weights)
-        return replace(self, environment=replace(self.environment, options=options), rewards=rewards)
 
     @property
     def reloads(self) -> bool:

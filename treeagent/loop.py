@@ -5,9 +5,6 @@ the run's folder that it is done. A run that was killed therefore continues wher
 result.
 """
 
-from collections.abc import Mapping
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 from treeagent.config import RunConfig
@@ -15,8 +12,7 @@ from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Row
-from treeagent.pipeline.processes import in_background
-from treeagent.pipeline.progress import LockedProgress, Progress, Stage
+from treeagent.pipeline.progress import Progress, Stage
 from treeagent.pipeline.report.page import report
 from treeagent.pipeline.rounds import (
     RoundHistory,
@@ -26,9 +22,8 @@ from treeagent.pipeline.rounds import (
     names_to_learn_from,
     search_round,
     update_round,
-    warn_failed,
 )
-from treeagent.pipeline.update import fit_base, update, updating_worker
+from treeagent.pipeline.update import fit_base, update
 from treeagent.pipeline.warm_start import warm_start
 
 
@@ -75,9 +70,7 @@ def _begin_stages(config: RunConfig) -> list[Stage]:
 def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
     """Search-and-adapt: search with the current policy, learn from the trees, and continue with the better policy.
 
-    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``). With
-    ``adapt.lag``, the updates of a round run while the next round is searched with the policy from before these
-    updates.
+    A share of each round's trees may grow in a world model, as far as its audit allows (``adapt.imagined``).
 
     Args:
         checkpoint: where to start; by default where the run was begun, or else from a warm start.
@@ -87,38 +80,21 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
         that is one of these modes.
 
     Raises:
-        UserError: the settings ask for harder variations, but the environment offers none; or for imagined trees, but
-            the environment is itself imagined.
+        UserError: the settings ask for imagined trees, but the environment is itself imagined.
     """
-    progress = LockedProgress(progress)
     progress.plan(_train_stages(config, run, checkpoint))
-    start = current = begin(config, run, progress, checkpoint)
-    history, lag, rounds = RoundHistory(start), config.adapt.lag, config.adapt.rounds
-    audits = dict[int, Mapping[str, float]]()  # the audit of the world model before each round's search, by round
-
-    def search(number: int) -> None:
-        audits[number] = audit_before_round(config, run, progress, number)
-        search_round(config, run, progress, current, number, audits[number])
-
-    with updating_worker(config) if lag else nullcontext() as worker:
-        for number in range(1, rounds + 1):
-            if number not in audits:
-                search(number)
-            names = names_to_learn_from(config, run, number)
-            updates = partial(update_round, config, run, progress, current, number, names, worker)
-            if worker is None:
-                current = updates()
-            else:
-                with in_background(updates, worker, partial(warn_failed, progress, number)) as updated:
-                    if number < rounds:
-                        search(number + 1)
-                current = updated()
-            finish_round(config, run, progress, current, number, audits[number], history)
+    start = policy = begin(config, run, progress, checkpoint)
+    history = RoundHistory(start)
+    for number in range(1, config.adapt.rounds + 1):
+        audit = audit_before_round(config, run, progress, number)
+        search_round(config, run, progress, policy, number, audit)
+        policy = update_round(config, run, progress, policy, number, names_to_learn_from(config, run, number))
+        finish_round(config, run, progress, policy, number, audit, history)
     evaluations = [
-        (policy, mode)
-        for policy in dict.fromkeys((start, *history.policies))
+        (each, mode)
+        for each in dict.fromkeys((start, *history.policies))
         for mode in config.evaluate.modes
-        if mode == "greedy" or policy in (start, history.best)
+        if mode == "greedy" or each in (start, history.best)
     ]
     rows = evaluate(config, run, progress, evaluations)
     run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
@@ -133,18 +109,12 @@ def _train_stages(config: RunConfig, run: Run, checkpoint: Path | None) -> list[
         stages += _begin_stages(config)
     if adapt.imagined_in(1):
         stages.append(Stage("first search", 55, ("search-0",)))
-    overlapping: tuple[str, ...] = ()
     for number in range(1, adapt.rounds + 1):
         if adapt.imagined_in(number):
             stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
-        suffix = f"; round {number - 1}: updates" if overlapping else ""
-        stages.append(
-            Stage(f"round {number}: search{suffix}", max(55, 30 * len(overlapping)), (f"search-{number}", *overlapping))
-        )
         updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
-        if adapt.lag and number < adapt.rounds:
-            overlapping = updates
-        else:
-            overlapping = ()
-            stages.append(Stage(f"round {number}: updates", 30 * len(updates), updates))
+        stages += [
+            Stage(f"round {number}: search", 55, (f"search-{number}",)),
+            Stage(f"round {number}: updates", 30 * len(updates), updates),
+        ]
     return [*stages, Stage("evaluation", 60, ("evaluate",))]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import midway
 import peft
 import pytest
 import torch
@@ -32,10 +31,7 @@ from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
 from treeagent.learners.lora import with_adapter
-from treeagent.pipeline.collect import batches, search_batch
-from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import world_model
-from treeagent.pipeline.trees import read_trees
 from treeagent.pipeline.update import greedy_success
 from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
@@ -250,31 +246,6 @@ def test_a_validation_during_an_update_plays_the_current_adapter(folder: Path, t
     assert len(found) > 1
     assert vllm._running is not None and vllm._running.usage.encoded_tokens
     assert not list((tmp_path / "scratch").iterdir())
-
-
-@pytest.mark.usefixtures("own_engine")
-def test_growing_trees_go_on_with_the_updated_adapter(folder: Path, tmp_path: Path) -> None:
-    tokenizer().save_pretrained(str(folder / "0"))
-    config = load_config(None, [*midway.SETTINGS, "policy.generator=vllm", "policy.dtype=float32", "workers=1"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        for seed, name in enumerate(("old", "new")):
-            base = load_checkpoint(folder / "0")
-            model = with_adapter(base.model, LoraConfig(rank=4), seed)
-            torch.manual_seed(seed)
-            with torch.no_grad():
-                for weight in model.parameters():
-                    if weight.requires_grad:
-                        weight.normal_(std=0.3)
-            save_checkpoint(replace(base, model=model), run.checkpoints / name)
-        midway.Midway.newest, midway.Midway.opened = run.newest, 0
-        [job] = batches(config, run, run.checkpoints / "old", "collect", [0])
-        search_batch(replace(job, newest=run.newest), lambda event: None)
-        [grown] = read_trees(run.trees)
-        models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
-    found = midway.proposers(grown, ChatFormat(tokenizer()), models, 1e-3)
-    assert vllm._running is not None
-    assert found[0] == [True, False] and [False, True] in found
-    assert all(sum(matches) == 1 for matches in found)
 
 
 def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:

@@ -21,8 +21,8 @@ from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.sft import train_sft
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.pipeline.rows import informative, scored_rows
-from treeagent.search.node import Edge, Node, Tree, return_spread
+from treeagent.pipeline.rows import scored_rows
+from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
@@ -150,11 +150,6 @@ def grpo(samples: Samples, high: float = 0.2, beta: float = 0.04) -> Tensor:
     return -torch.stack(rows).mean()
 
 
-def starpo_s(samples: Samples) -> Tensor:
-    """Wang et al. 2025: StarPO by GRPO with ε_high = 0.28 and without the KL term."""
-    return grpo(samples, high=0.28, beta=0.0)
-
-
 def dapo(samples: Samples) -> Tensor:
     """Yu et al. 2025, equation 8: 1/Σ_i|o_i| Σ_i Σ_t min(ρ A, clip(ρ, 0.8, 1.28) A)."""
     every: list[Tensor] = []
@@ -225,7 +220,6 @@ Formula = Callable[[Samples], Tensor]
 POLICY_GRADIENTS: dict[str, Formula] = {
     "flat_grpo": grpo,
     "dapo": dapo,
-    "starpo_s": starpo_s,
     "rloo": rloo,
     "ppo": ppo,
     "tree_grpo": tree_grpo,
@@ -293,20 +287,6 @@ def test_ppo_asks_for_every_value_and_fits_it_to_lambda_returns() -> None:
         for turn, advantage in zip(one.turns[1:], gae(one)[1:], strict=True):
             expected[turn.context] = turn.value + advantage
     assert told == pytest.approx(expected)
-
-
-def test_dapo_and_starpo_s_leave_out_tasks_of_equal_returns() -> None:
-    """DAPO searches further tasks in their place; StarPO-S keeps the tasks with the widest spread."""
-    assert recipe("dapo").collect.resample > 0
-    trees = Samples(make_model(), 1.0, stale=0.3).trees
-    for edge in trees[0].root.edges:
-        while edge.child is not None and edge.child.edges:
-            [edge] = edge.child.edges
-        edge.reward = 1.0
-    config = recipe("starpo_s")
-    taught = {row.task_id for tree in trees for row in scored_rows([tree], config.update.advantages)}
-    assert taught == {"task-1"}
-    assert informative([return_spread(tree) for tree in trees], config.update.keep_trees) == [*range(1, len(trees))]
 
 
 def test_rft_imitates_every_distinct_success(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -1,11 +1,10 @@
 """What the jobs of an update make of trees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import midway
 import pytest
 import torch
 from toy_doors import Doors, opened_while
@@ -19,19 +18,17 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig, ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
-from treeagent.pipeline.collect import BatchJob, batches, collect, search_batch, search_batches
+from treeagent.pipeline.collect import BatchJob, batches, collect, search_batch
 from treeagent.pipeline.evaluate import evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.progress import RichProgress
-from treeagent.pipeline.rounds import Searched, _search_variations, search_round
 from treeagent.pipeline.rows import TrainJob, sample_value_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.pipeline.update import greedy_success, train_policy, update
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
-from treeagent.store import read_as, shards, write_atomic, write_shard
-from treeagent.types import Action, Message, Split, State, Task, UserError
+from treeagent.store import read_as, shards, write_shard
+from treeagent.types import Action, Message, State, Task, UserError
 
 TASK = Task("t", "earn")
 
@@ -164,92 +161,6 @@ def test_searches_that_broke_off_are_told_with_the_first_reason(
         [alarm] = run.alarms()
     assert "2 of 3 searches" in alarm and "example-4: OSError: no display" in alarm
     assert alarm in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_search_killed_while_it_made_up_for_equal_returns_ends_with_the_same_trees(tmp_path: Path) -> None:
-    """A tree of one simulation has a single return. So 2 tasks call for 2 more, and these for another 2. The kill comes
-    when 1 of the last 2 is stored."""
-    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
-    settings = [
-        "environment.name=treeagent.envs.example:Example",
-        "policy.max_new_tokens=4",
-        "search.limits={simulations=1}",
-    ]
-    config = load_config(None, [*settings, "collect.tasks=2", "collect.batch=1", "collect.resample=2"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        collect(config, run, RichProgress(), tmp_path / "base")
-        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
-        shards(run.trees, "collect")[-1].unlink()
-        run.forget("collect")
-        collect(config, run, RichProgress(), tmp_path / "base")
-        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4, 5]
-        assert (run.facts("collect")["tasks"], run.facts("collect")["batches"]) == (6, 6)
-        search_batches(config, run, RichProgress(), batches(config, run, tmp_path / "base", "round", range(2)), free=20)
-        assert [row.place for row in tree_rows(run.trees, "round")] == [0, 1, 20, 21, 22, 23]
-
-
-class Short(Example):
-    """An environment with five training tasks."""
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        if start + count > 5:
-            raise ValueError("there are five tasks")
-        return super().tasks(split, count, start)
-
-
-def test_dynamic_sampling_ends_with_the_split(tmp_path: Path) -> None:
-    """3 tasks with equal returns call for 3 more, of which the split has 2."""
-    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
-    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
-    config = load_config(None, [*settings, "collect.tasks=3", "collect.resample=5"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        collect(config, run, RichProgress(), tmp_path / "base")
-        assert [row.place for row in tree_rows(run.trees, "collect")] == [0, 1, 2, 3, 4]
-        assert run.facts("collect")["tasks"] == 5
-
-
-def test_dynamic_sampling_leaves_later_rounds_their_tasks(tmp_path: Path) -> None:
-    """Two rounds search two of the five tasks each. The two trees of the first round call for two more, and one task is
-    left for them."""
-    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
-    settings = [f"environment.name={__name__}:Short", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
-    config = load_config(None, [*settings, "adapt.rounds=2", "collect.tasks=2", "collect.resample=5"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        for number in (1, 2):
-            search_round(config, run, RichProgress(), tmp_path / "base", number, {})
-        places = [[row.place for row in tree_rows(run.trees, f"collect-{number}")] for number in (1, 2)]
-    assert places == [[0, 1, 2], [3, 4]]
-
-
-def test_variations_too_are_searched_with_the_updated_policy(tmp_path: Path) -> None:
-    doors = ["environment.name=toy_doors:Doors", "policy.max_new_tokens=4", "search.limits={simulations=1}"]
-    config = load_config(None, [*doors, "adapt.lag=1", "adapt.refresh=true"])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        for name in ("old", "new"):
-            save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), run.checkpoints / name)
-        write_atomic(run.newest, b"./checkpoints/new")
-        found = {0: Searched(spread=0.5, accuracy=0.5)}
-        _search_variations(config, run, RichProgress(), run.checkpoints / "old", 1, [(0, 0)], found)
-        assert [row.policy for row in tree_rows(run.trees, "vary-1")] == ["./checkpoints/new"]
-
-
-def test_a_growing_tree_goes_on_with_the_updated_policy(tmp_path: Path) -> None:
-    """Every candidate keeps the log-probability of the policy that proposed it."""
-    config = load_config(None, [*midway.SETTINGS])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        for seed, name in enumerate(("old", "new")):
-            save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, seed), TOKENIZER), run.checkpoints / name)
-        midway.Midway.newest, midway.Midway.opened = run.newest, 0
-        [job] = batches(config, run, run.checkpoints / "old", "collect", [0])
-        cost = search_batch(replace(job, newest=run.newest), lambda event: None)
-        [grown] = read_trees(run.trees)
-        models = [load_checkpoint(run.checkpoints / name).model for name in ("old", "new")]
-    found = midway.proposers(grown, CHAT, models, 1e-4)
-    assert found[0] == [True, False] and [False, True] in found
-    assert all(sum(matches) == 1 for matches in found)
-    assert grown.policy == "./checkpoints/old"
-    prompts = [CHAT.prompt_ids(node.state.messages) for node in grown.nodes() if node.edges]
-    assert cost.encoded_tokens + cost.cached_tokens >= sum(map(len, prompts))
 
 
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:

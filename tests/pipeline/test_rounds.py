@@ -12,23 +12,17 @@ from toy_doors import BothDoors, Doors
 
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import EnvDynamics
-from treeagent.loop import train
-from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.folder import Run
 from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import (
     RoundHistory,
-    Searched,
-    _search_variations,
-    _searched_tasks,
+    _spreads,
     begin,
     choose_tasks,
-    choose_variants,
     finish_round,
-    is_worth_learning,
     names_to_learn_from,
     part,
-    search_round,
     update_round,
 )
 from treeagent.search.config import SearchConfig
@@ -53,10 +47,10 @@ def test_the_first_round_takes_the_first_tasks() -> None:
 
 def test_tasks_of_widest_spread_are_searched_again() -> None:
     searched = {
-        0: Searched(0.1, 0.9),
-        1: Searched(0.5, 0.5),
-        2: Searched(0.0, 0.0),  # all paths had the same return: nothing to learn
-        3: Searched(0.4, 0.0),
+        0: 0.1,
+        1: 0.5,
+        2: 0.0,  # all paths had the same return: nothing to learn
+        3: 0.4,
     }
     assert choose_tasks(searched, 4, 0.5) == ([4, 5], [1, 3])
     assert choose_tasks(searched, 4, 0.25) == ([4, 5, 6], [1])
@@ -64,45 +58,9 @@ def test_tasks_of_widest_spread_are_searched_again() -> None:
     assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1, 3])  # at most the tasks with a spread
 
 
-def test_variations_are_of_solved_tasks_of_widest_spread_and_another_each_turn() -> None:
-    searched = {
-        0: Searched(0.1, 0.9),
-        1: Searched(0.5, 0.5),
-        2: Searched(0.0, 1.0),  # nothing to learn from it
-        3: Searched(0.4, 0.0),  # unsolved: no variation can be solved less often
-        4: Searched(0.3, 0.2),
-    }
-    variants = {0: [0, 2], 1: [0, 1, 2], 2: [0], 3: [0], 4: []}
-    assert choose_variants(searched, variants, 9, turn=1) == [(1, 1), (0, 2)]
-    assert choose_variants(searched, variants, 1, turn=2) == [(1, 2)]
-    assert choose_variants(searched, variants, 0, turn=1) == []
-
-
-def test_a_variation_is_worth_learning_if_it_is_harder_yet_solvable() -> None:
-    assert is_worth_learning(0.5, 0.25)
-    assert not is_worth_learning(0.5, 0.0)
-    assert not is_worth_learning(0.5, 0.5)
-
-
 def test_a_share_of_tasks_is_what_it_says_in_decimals() -> None:
     assert [part(share, 100) for share in (0.29, 0.57, 0.07, 0.0, 1.0)] == [29, 57, 7, 0, 100]
     assert (part(0.5, 3), part(0.99, 1)) == (1, 0)  # no more than the share
-
-
-def test_variations_to_learn_from_that_were_deleted_are_chosen_anew(tmp_path: Path) -> None:
-    tasks = Doors().tasks("train", 2)
-    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
-    trees = asyncio.run(search.run(tasks, [0, 1]))
-    config = load_config(CONFIG, ["environment.name=toy_doors:Doors", "environment.options={}"])
-    known = {0: Searched(0.5, 0.9), 1: Searched(0.5, 0.2)}  # 0.25 of the paths succeed: below 0.9, but not below 0.2
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        write_shard(begun.trees, "vary-1", 0, map(to_record, trees))
-        begun.finish("vary-1", {"batches": 1})
-        for _ in range(2):
-            _search_variations(config, begun, QuietProgress(), tmp_path / "warm", 1, [(0, 0), (1, 0)], known)
-            [shard] = shards(begun.trees, "collect-1-varied")
-            assert [record["task"]["id"] for record in read_as(dict, begun.trees, "collect-1-varied")] == [tasks[0].id]
-            shard.unlink()
 
 
 def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) -> None:
@@ -169,7 +127,7 @@ def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("adapt") / "run"
-    settings = [*SMALL, "workers=1", "adapt.rounds=2", 'adapt.methods=["dpo", "grpo"]', "update.keep_trees=0.75"]
+    settings = [*SMALL, "workers=1", "adapt.rounds=2", 'adapt.methods=["dpo", "grpo"]']
     done = treeagent("train", "--config", CONFIG, "--out", out, *settings)
     assert done.returncode == 0, done.stderr
     return out
@@ -188,7 +146,7 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
 
 def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
     opened = Run.open(run)
-    new, again = choose_tasks(_searched_tasks(opened, 2)[1], 8, opened.config.adapt.curriculum)
+    new, again = choose_tasks(_spreads(opened, 2), 8, opened.config.adapt.curriculum)
     first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
     assert first == set(range(8)) and second == {*new, *again}
 
@@ -233,14 +191,6 @@ def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_o
     assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
 
 
-def test_trees_of_an_older_version_are_not_taken_for_none(run: Path, tmp_path: Path) -> None:
-    older = Run.create(tmp_path / "older", Run.open(run).config, resume=False)
-    records = [{key: value for key, value in each.items() if key != "place"} for each in read_as(dict, run / "trees")]
-    write_shard(older.trees, "collect-1", 0, records)
-    with older, pytest.raises(RunError):
-        _searched_tasks(older, 2)
-
-
 def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
     before = digest(read_as(dict, run / "trees"))
     copy = shutil.copytree(run, tmp_path / "copy")
@@ -272,63 +222,14 @@ def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> No
         assert not begun.stages()
 
 
-LAGGING = [
-    "adapt.lag=1", 'adapt.methods=["grpo"]', "adapt.replay=0", "workers=1", "collect.tasks=4",
-    "update.validation_tasks=2", "update.grpo.max_steps=1", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_with_a_lag_each_round_searches_with_the_last_policy_but_one(run: Path, tmp_path: Path) -> None:
-    out, config = tmp_path / "run", load_config(CONFIG, LAGGING)
-    with Run.create(out, config, resume=False) as begun:
-        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
-    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2, 3)]
-    warm = str((run / "checkpoints" / "warm").resolve())
-    assert policies == [{warm}, {warm}, {"./checkpoints/round-1-grpo"}]
-    lagging = Run.open(out)
-    assert lagging.recorded_checkpoint("round-3-grpo") == out / "checkpoints" / "round-2-grpo"
-    assert [row["age"] for row in lagging.metrics() if row["stage"] == "adapt"] == [0.0, 1.0, 1.0]
-    assert list(lagging.stages()).index("collect-2") < list(lagging.stages()).index("alarms-1")
-    [fresh] = [row["logp_difference"] for row in lagging.metrics() if row["stage"] == "round-1-grpo" and "loss" in row]
-    assert fresh == pytest.approx(0, abs=1e-5)
-
-
-def test_batches_that_start_after_an_update_search_with_the_updated_policy(run: Path, tmp_path: Path) -> None:
-    out, warm = tmp_path / "run", run / "checkpoints" / "warm"
-    config = load_config(CONFIG, [*LAGGING, "adapt.refresh=true", "search.limits.simulations=6"])
-    with Run.create(out, config, resume=False) as begun:
-        search_round(config, begun, QuietProgress(), warm, 1, {})
-        updated = update_round(config, begun, QuietProgress(), warm, 1, ["collect-1"])
-        search_round(config, begun, QuietProgress(), warm, 2, {})  # begun with the policy from before the update
-    policies = [{row.policy for row in tree_rows(out / "trees", f"collect-{number}")} for number in (1, 2)]
-    assert updated.name == "round-1-grpo"
-    assert policies == [{str(warm.resolve())}, {"./checkpoints/round-1-grpo"}]
-
-
-@pytest.mark.slow
-def test_updates_that_fail_beside_a_search_are_told_and_the_trees_kept(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    wrong = ["update.processes=2", "update.accelerate_config=nowhere.yaml"]
-    config = load_config(CONFIG, [*LAGGING, *wrong])
-    with Run.create(out, config, resume=False) as begun, pytest.raises(UserError, match=r"nowhere\.yaml"):
-        train(config, begun, QuietProgress(), run / "checkpoints" / "warm")
-    assert {"collect-1", "collect-2"} <= set(Run.open(out).stages())
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         (["adapt.methods=[]"], ["adapt", "methods"]),
         (["adapt.rounds=0"], ["adapt.rounds", "0"]),
-        (["adapt.refresh=true"], ["refresh", "lag"]),
         (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
         (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
         (["world.generator=remote"], ["world", "generator", "remote", "model"]),
-        (
-            ["environment.name=sql", "environment.options={}", "adapt.variations=0.5", "adapt.rounds=1"],
-            ["sql", "variations"],
-        ),
         (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
         (
             ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],

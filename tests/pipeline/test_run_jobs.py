@@ -3,7 +3,6 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.metrics import Emit, Event
-from treeagent.pipeline.processes import Processes, in_background, own_worker, run_jobs, shared_workers
+from treeagent.pipeline.processes import Processes, run_jobs, shared_workers
 from treeagent.types import UserError, WorkerLost
 
 
@@ -122,49 +121,6 @@ def test_a_worker_that_dies_is_told_in_one_sentence_though_what_it_started_lives
     for told in tmp_path.iterdir():
         os.kill(int(told.read_text()), signal.SIGKILL)
     assert time.monotonic() - started < 60
-
-
-def test_work_goes_on_beside_the_body_in_a_worker_of_its_own() -> None:
-    config = RunConfig(workers=1)
-    with own_worker(config) as worker:
-
-        def work() -> list[int]:
-            return [result for _, result in run_jobs(process_id, [1, 2], config, worker=worker)]
-
-        told: list[Exception] = []
-        with in_background(work, worker, told.append) as result:
-            [(_, here)] = run_jobs(process_id, [1], config)
-        assert here == os.getpid()
-        assert len(set(result())) == 1 and here not in result()
-
-        failed = threading.Event()
-
-        def refused() -> None:
-            try:
-                list(run_jobs(refuse, [9], config, worker=worker))
-            finally:
-                failed.set()
-
-        with in_background(refused, worker, told.append) as result_of_refused:
-            assert failed.wait(60)
-            time.sleep(0.1)  # the body continues after the failure
-        with pytest.raises(UserError, match="9 is too much"):
-            result_of_refused()
-        assert [str(error) for error in told] == ["9 is too much: take less"]
-
-
-def test_work_beside_a_body_that_fails_is_ended() -> None:
-    config, told, started = RunConfig(workers=1), list[Exception](), time.monotonic()
-
-    def work(worker: Processes) -> list[int]:
-        return [result for _, result in run_jobs(count, [Count(1000, seconds=1.0)], config, worker=worker)]
-
-    with pytest.raises(UserError, match="no more"), own_worker(config) as worker:
-        assert isinstance(worker, Processes)
-        with in_background(partial(work, worker), worker, told.append):
-            raise UserError("no more")
-    assert time.monotonic() - started < 100
-    assert not told
 
 
 @pytest.mark.slow

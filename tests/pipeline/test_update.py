@@ -118,16 +118,6 @@ def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, no
     assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
 
 
-def test_trees_of_another_stage_of_a_curriculum_are_paid_as_in_the_present_one(tmp_path: Path) -> None:
-    """The end of an earlier stage, which paid twice the outcome of 0.5, is worth 0.5 in a stage without weights."""
-    config = load_config(CONFIG, ['adapt.stages=[{name="a", weights={outcome=2.0}}, {name="b"}]'])
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    store_two_ends(tmp_path, own, config, weight=2.0)
-    data = training_rows(job(config.at_stage(1), tmp_path), own, (0.0, 1.0))
-    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
-    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25, -0.25])
-
-
 SMALL = [
     *("training.save_every=1", "update.rft.max_steps=3", "update.rft.batch_size=2"),
     *("update.validation_tasks=1", "environment.max_steps=1", "policy.max_new_tokens=2"),
@@ -378,11 +368,10 @@ def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [1.0, 0.5])
 def test_each_of_two_processes_makes_the_rows_of_its_share_and_holds_them_all(
-    finished_run: Path, tmp_path: Path, keep: float
+    finished_run: Path, tmp_path: Path
 ) -> None:
-    config = load_config(CONFIG, [f"update.keep_trees={keep}"])
+    config = load_config(CONFIG)
     run = Run.open(finished_run)
     work = TrainJob(config, run.checkpoints / "base", "grpo", run.trees, run.collections(), tmp_path / "grpo")
     (tmp_path / "job").write_bytes(pickle.dumps((work, (0.0, 1.0))))

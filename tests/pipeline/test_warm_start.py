@@ -1,4 +1,4 @@
-"""Early experience in a warm start: its training rows, its cost, and weights that do not depend on interruptions."""
+"""A warm start: its training rows, and weights that do not depend on interruptions."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from treeagent.envs import EnvDynamics, StepResult
 from treeagent.envs.shop import ShopEnv
 from treeagent.generators.grammar import ReAct
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.demonstrate import Alternatives, demonstrate, demonstration_path, tokenise
+from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Advance, QuietProgress
 from treeagent.pipeline.warm_start import _demonstration_rows, warm_start
@@ -27,12 +27,8 @@ from treeagent.types import Task, ToolCall
 from treeagent.views.values import ValueTargetConfig, value_rows
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
-EARLY = "warm_start.early_experience."
 SMALL = ["workers=1", "warm_start.episodes=24", "warm_start.noise=0.5", "warm_start.training.max_steps=6"]
-BOTH = [
-    f"{EARLY}rows=both", f"{EARLY}share=0.34", "training.save_every=2",
-    "warm_start.max_tokens=400", "policy.max_new_tokens=80",
-]  # fmt: skip
+SAVING = ["training.save_every=2", "warm_start.max_tokens=400"]
 
 
 class Interrupting(QuietProgress):
@@ -70,74 +66,33 @@ def same_weights(one: Path, other: Path) -> bool:
     return ours.keys() == theirs.keys() and all(equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_world_steps() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("treeagent.pipeline.warm_start._WORLD_STEPS", 4)
-        yield
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A warm start that was never interrupted."""
-    return start(tmp_path_factory.mktemp("whole") / "run", BOTH)
+    return start(tmp_path_factory.mktemp("whole") / "run", SAVING)
 
 
 def test_an_interrupted_warm_start_resumes_to_the_same_weights(
     whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     checkpoint, facts = whole
-    cut, again = start(tmp_path / "run", BOTH, ("warm_start_world", 3), ("warm_start", 4))
+    cut, again = start(tmp_path / "run", SAVING, ("warm_start", 4))
     assert same_weights(checkpoint, cut)
     assert not list(checkpoint.parent.glob(".*")) and not list(cut.parent.glob(".*"))
     assert facts | {"update": 0} == again | {"update": 0}
     rows = Run.open(checkpoint.parent.parent).metrics()
-    assert {row["stage"] for row in rows} == {"warm_start_world", "warm_start"}
-
-
-def test_what_is_tried_beside_the_demonstrations_is_counted_and_changes_none_of_them(
-    whole: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    _, early = whole
-    _, plain = start(tmp_path / "run", ["warm_start.max_tokens=400"])
-    assert plain["world_rows"] == plain["reflections"] == 0
-    assert early["world_rows"] > 20 and early["reflections"] > 10
-    for same in ("demonstrations", "demonstration_success", "rows", "left_out"):
-        assert plain[same] == early[same]
-    assert plain["rows"] + plain["left_out"] == plain["demonstrations"]
-    assert early["environment_steps"] > 2 * plain["environment_steps"]
+    assert {row["stage"] for row in rows} == {"warm_start"}
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            [*BOTH, "policy.max_new_tokens=10"],
-            r"leave .* and [1-9]\d* world rows .* and 0 reflections within policy.max_new_tokens \(10\)",
-        ),
-        (
-            [*BOTH, "warm_start.max_tokens=30"],
-            r"leave 0 of [1-9]\d* rows and 0 world rows within warm_start.max_tokens \(30\) .* and 0 reflections",
-        ),
-        (["warm_start.max_tokens=30"], r"leave 0 of [1-9]\d* rows .* within warm_start.max_tokens \(30\)"),
+        (["warm_start.max_tokens=30"], r"leave none of [1-9]\d* rows within warm_start.max_tokens \(30\)"),
     ],
 )
 def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
     config = load_config(CONFIG, [*SMALL, *settings])
     with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
-        warm_start(config, run, QuietProgress())
-
-
-class OneWay(ShopEnv):
-    snapshot_kind = "none"
-
-
-def test_an_environment_without_a_way_back_is_refused(tmp_path: Path) -> None:
-    config = load_config(CONFIG, [*SMALL, *BOTH, "environment.name=test_warm_start:OneWay", "environment.options={}"])
-    with (
-        Run.create(tmp_path / "run", config, resume=False) as run,
-        pytest.raises(RunError, match=r"rows is 'both', which tries .* cannot go back to a state: set it to 'none'"),
-    ):
         warm_start(config, run, QuietProgress())
 
 
@@ -176,7 +131,7 @@ class GivesUp(Opener):
 
 def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
     env = Stuck()
-    player, erring = env.demonstrator(0.0), env.demonstrator(1.0)
+    player = env.demonstrator(0.0)
     dynamics = EnvDynamics(env, max_steps=3)
     trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct()))
     assert [tree.error for tree in trees] == [
@@ -184,13 +139,6 @@ def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
     ]  # fmt: skip
     assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
     assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
-    beside = Alternatives(player, erring, 1)
-    trees = list(demonstrate(dynamics, player, env.tasks("train", 4), seed=0, grammar=ReAct(), alternatives=beside))
-    assert [tree.error for tree in trees] == [
-        "RuntimeError: I give up", "RuntimeError: the server is busy",
-        "RuntimeError: I give up", "RuntimeError: I give up",
-    ]  # fmt: skip
-    assert [len(demonstration_path(tree)) for tree in trees] == [2, 0, 1, 2]
 
 
 def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:

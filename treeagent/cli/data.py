@@ -64,34 +64,6 @@ def export(
         Terminal().print(f"{count:,} rows in {out / name}")
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="An address that fsspec opens, such as s3://bucket/run.")]
-
-
-@app.command()
-def push(run_folder: RunFolder, url: Url) -> None:
-    """Copy a run to an address, such as a bucket. Only what is new or has changed is sent.
-
-    Example: treeagent push runs/shop s3://bucket/shop
-    """
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.mirror import Mirror
-
-    count = Mirror(url).push(Run.open(run_folder).path)
-    Terminal().print(f"sent {count} files to {url}", soft_wrap=True)
-
-
-@app.command()
-def pull(url: Url, run_folder: RunFolder) -> None:
-    """Make a run's folder from its copy at an address; it appears once it is complete.
-
-    Example: treeagent pull s3://bucket/shop runs/shop
-    """
-    from treeagent.pipeline.mirror import Mirror
-
-    count = Mirror(url).pull(run_folder)
-    Terminal().print(f"{count} files in {run_folder}", soft_wrap=True)
-
-
 @app.command()
 def rescore(
     run_folder: RunFolder,

@@ -15,8 +15,8 @@ from treeagent.pipeline.terminal import Terminal
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.cli.preflight import Use
     from treeagent.config import Method, RunConfig
-    from treeagent.contrib.plan.times import TimedProgress
     from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.progress import RichProgress
     from treeagent.search.node import Tree
 
 
@@ -94,13 +94,12 @@ def open_run(
     learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
     checkpoint: Path | None = None,
     tree_source: Path | None = None,
-) -> "Iterator[tuple[Run, TimedProgress]]":
+) -> "Iterator[tuple[Run, RichProgress]]":
     """Context that yields the run to write and its progress. If the command learns or asks a judge, the run's alarms
     are printed at the end.
 
     The settings come from the first of these that exists: ``--config``; the run that is resumed; ``tree_source``; the
-    run that CHECKPOINT belongs to, since the policy was trained in its environment and format. The address of another
-    run's copy (``mirror``) is left out.
+    run that CHECKPOINT belongs to, since the policy was trained in its environment and format.
 
     Args:
         options: the options of the command.
@@ -123,23 +122,16 @@ def open_run(
     chosen = [] if options.engine is None else [f"engine={options.engine}"]
     overrides = [*(options.overrides or ()), *chosen]
     stored_config = options.out / "config.toml"
-    if options.resume and not stored_config.is_file():
-        given_config = None if options.config is None else find_recipe(options.config)
-        _fetch(load_config(given_config, overrides).mirror, options.out)
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
     file = own if options.config is None else find_recipe(options.config)
     if options.config is None and own is not None:
-        if own != stored_config:
-            overrides.insert(0, "mirror=")  # the address is that of the other run's copy
         require_trust(own, overrides, options.trust)
     config = load_config(file, overrides, seed=options.seed)
     require_trusted_worlds(config, options.trust)
 
     from treeagent.cli.preflight import require
-    from treeagent.contrib.plan.times import TIMES, TimedProgress
     from treeagent.pipeline.folder import Run
     from treeagent.pipeline.machine import fit_to_machine
-    from treeagent.pipeline.mirror import Mirror, mirrored
     from treeagent.pipeline.progress import RichProgress
     from treeagent.pipeline.report.show import show_alarms
     from treeagent.pipeline.trackers import tracked
@@ -153,31 +145,12 @@ def open_run(
         print_line(warning)
     if options.resume and resumed is None:
         print_line(f"{options.out} holds no run yet: a new one begins")
-    if config.mirror:
-        Mirror(config.mirror).require_own(options.out)
-    with (
-        Run.create(options.out, config, resume=options.resume) as run,
-        mirrored(run.path, config.mirror, print_line),
-        tracked(run),
-    ):
-        display = RichProgress(run=run.path)
-        progress = TimedProgress(display, run.path / TIMES)
+    with Run.create(options.out, config, resume=options.resume) as run, tracked(run):
+        progress = RichProgress(run=run.path)
         yield run, progress
-        progress.write()
-        display.finish()
+        progress.finish()
         if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
-
-
-def _fetch(url: str, folder: Path) -> None:
-    """Pull the run that lies at an address, if one does."""
-    if url:
-        from treeagent.pipeline.mirror import Mirror
-
-        mirror = Mirror(url)
-        if mirror.files():
-            count = mirror.pull(folder)
-            Terminal(stderr=True).print(f"fetched {count} files from {url}", soft_wrap=True)
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:

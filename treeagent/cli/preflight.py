@@ -56,9 +56,6 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
-    if staged := [use for use in uses if use in ("warm_start", "adapt", "update")]:
-        for stage in range(len(config.adapt.stages)):
-            _require_stage(config, stage, staged)
     environment = config.environment
     with closing(
         ShieldedEnv(make_env(environment.name, environment.options), environment.shield, approve=environment.approve)
@@ -110,18 +107,6 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
             f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
             "policy.structured=false, or search with policy.generator=local"
         )
-
-
-def _require_stage(config: RunConfig, stage: int, uses: Sequence[Use]) -> None:
-    """Check a stage of ``adapt.stages``: its options, its tasks and its weights."""
-    staged = config.at_stage(stage)
-    try:
-        with closing(make_env(staged.environment.name, staged.environment.options)) as env:
-            _require_tasks(staged, env, uses)
-            require_names(staged.rewards, env.components)
-            require_cap(staged.rewards, config.search.learned_weight)
-    except (UserError, RunError) as error:
-        raise UserError(f"adapt.stages, {config.adapt.stages[stage].name!r}: {error}") from error
 
 
 def _require_legal_actions(config: RunConfig, env: Env) -> None:

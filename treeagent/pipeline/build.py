@@ -5,8 +5,6 @@ Environments and policies are built once in each process and reused by later job
 
 import atexit
 import json
-import random
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -79,23 +77,6 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     return tasks
 
 
-def count_tasks(env: Env, split: Split, start: int, most: int) -> int:
-    """Number of tasks that a split has from index ``start`` on, counted up to ``most``."""
-
-    def is_missing(place: int) -> bool:
-        with contained(), suppress(ValueError):  # the split has fewer tasks
-            return not env.tasks(split, 1, place)
-        return True
-
-    return bisect_left(range(start, start + most), True, key=is_missing)
-
-
-def variations(config: RunConfig, env: Env, task: Task) -> Sequence[Task]:
-    """The harder variations of a task. They depend only on the task and on the run's seed."""
-    with contained():
-        return env.variations(task, random.Random(derive_seed(config.seed, "variations", task.id)))
-
-
 def environment(config: RunConfig) -> Env:
     """The run's environment, which the process keeps."""
     return _environment(_SETTINGS.dump_json(config.environment))
@@ -133,8 +114,7 @@ _pool: tuple[bytes, EnvPool] | None = None
 
 
 _environments: dict[bytes, Env] = {}
-"""The environments of the last two settings in JSON, those of the run and those of a stage of its curriculum. The one
-used last comes last."""
+"""The environments of the last two settings in JSON. The one used last comes last."""
 
 
 def _environment(written: bytes) -> Env:

@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from treeagent.config import EnvironmentConfig, Mode, RunConfig
+from treeagent.config import Mode, RunConfig
 from treeagent.contrib.judging.agreement import Assessments
 from treeagent.contrib.judging.assess import assessor, judge_figures
 from treeagent.contrib.judging.components import ComponentSums
 from treeagent.pipeline.build import (
-    count_tasks,
     env_dynamics,
     environment,
     instances,
@@ -23,7 +22,6 @@ from treeagent.pipeline.build import (
     scored,
     serve,
     tasks_at,
-    variations,
     with_split_steps,
 )
 from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
@@ -39,7 +37,7 @@ from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.search.stopping import Enough
 from treeagent.store import read_as, shards
-from treeagent.types import Split, UserError, Value, derive_seed
+from treeagent.types import Split, UserError, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 
@@ -67,29 +65,8 @@ class BatchJob:
     mode: Mode = "mcts"
     world: Path | None = None
     """Folder of the world model in which the trees grow; None grows them in the environment."""
-    variants: Sequence[int] = ()
-    """For each task, the index of the variation (``Env.variations``) to search instead of it; empty searches the tasks
-    themselves."""
     episodes: Path | None = None
     """Folder that the episodes of an evaluation are written to; None discards them."""
-    tasks_of: EnvironmentConfig | None = None
-    """Settings of an environment with other tasks, as in a stage of a curriculum; None takes those of ``config``. The
-    policy's prompt follows ``config`` in any case."""
-
-    newest: Path | None = None
-    """File in the run's folder with the name of an updated policy (``adapt.refresh``). From the moment it exists, this
-    policy replaces ``checkpoint``, also in trees that are growing."""
-
-    def refreshed(self) -> "BatchJob":
-        """The same batch with the newest policy."""
-        if self.newest is None or not self.newest.is_file():
-            return self
-        return replace(self, checkpoint=self.newest.parent / self.newest.read_text())
-
-    @property
-    def staged(self) -> RunConfig:
-        """The settings of the environment in which the trees grow."""
-        return replace(self.config, environment=self.tasks_of) if self.tasks_of else self.config
 
     def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
         """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
@@ -106,16 +83,8 @@ def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -
     search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
 
 
-def search_batches(
-    config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob], free: int = 0, reserved: int = 0
-) -> None:
-    """Run search jobs as one stage of the run. The stage has the name of its jobs.
-
-    A tree whose returns are all equal teaches nothing. As in DAPO's dynamic sampling (Yu et al. 2025), one more task is
-    searched for each such tree, in up to ``collect.resample`` further passes. These tasks follow the last task of the
-    jobs, and have indices of ``free`` or more. They end where the split has only the ``reserved`` number of tasks left,
-    which later rounds need.
-    """
+def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> None:
+    """Run search jobs as one stage of the run. The stage has the name of its jobs."""
     if not jobs:
         return
     name, checkpoint = jobs[0].name, jobs[0].checkpoint
@@ -124,26 +93,6 @@ def search_batches(
         return
     started = time.perf_counter()
     cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
-    for _ in range(config.collect.resample):
-        first, last = jobs[0].index, jobs[-1].index  # a killed run may have stored trees of later passes
-        equal = sum(
-            row.spread <= 1e-9
-            for rows in shard_rows(run.trees, name)
-            if first <= rows.index <= last
-            for row in rows.trees
-        )
-        if not equal:
-            break
-        start = max(free, *(1 + place for job in jobs for place in job.tasks))
-        model = jobs[0]
-        rest = count_tasks(environment(model.staged), model.split, start, equal + reserved)
-        more = range(start, start + rest - reserved)
-        if not more:
-            break
-        jobs = batches(config, run, checkpoint, name, more, first=jobs[-1].index + 1)
-        jobs = [replace(job, tasks_of=model.tasks_of, newest=model.newest) for job in jobs]
-        cost += _search(config, run, progress, jobs)
-        task_count += len(more)
     sums, assessments = ComponentSums(), Assessments(config.rewards)
     trees = assessments.reading(sums.reading(read_as(from_record, run.trees, name)))
     signal, components = value_signal(trees), sums.figures()
@@ -241,15 +190,11 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     Returns:
         the cost of the batch. It is also emitted about once a second while the trees grow.
     """
-    job = job.refreshed()
-    config, staged, checkpoint = job.config, job.staged, job.checkpoint
-    env = environment(staged)
-    actors, policy = load_actors(checkpoint, config)
-    dynamics = env_dynamics(instances(staged), staged, job.name)
+    config = job.config
+    env = environment(config)
+    actors, policy = load_actors(job.checkpoint, config)
+    dynamics = env_dynamics(instances(config), config, job.name)
     tasks = tasks_at(env, job.split, job.tasks)
-    if job.variants:
-        pairs = zip(tasks, job.variants, strict=True)
-        tasks = [variations(config, env, task)[number] for task, number in pairs]
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
     ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
@@ -266,30 +211,14 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
             # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
             settings = replace(config.search, step_seconds=None)
 
-        def value() -> Value | None:
-            return leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
-
+        value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
         # Search for process rewards wants more than a good return, and budgets may forbid the best end.
         sought = config.search.process_weight or config.rewards.budgets
         enough = None if sought else Enough(*config.environment.returns)
-        search = make_search(actors.sampling, search_dynamics, settings, value(), enough=enough)
-
-        def take_newest() -> None:
-            """Go on with the newest policy."""
-            nonlocal actors, policy, checkpoint
-            newest = job.refreshed().checkpoint
-            if newest == checkpoint:
-                return
-            policy.forget()
-            actors, policy = load_actors(newest, config)
-            meter.follow(policy.generator.usage)
-            search.policy, checkpoint = actors.sampling, newest
-            if search.value is not None:
-                search.value = value()
+        search = make_search(actors.sampling, search_dynamics, settings, value, enough=enough)
 
         def on_batch(trees: Sequence[Tree]) -> None:
             nonlocal last_report
-            take_newest()
             if time.monotonic() - last_report >= 1.0:
                 last_report = time.monotonic()
                 emit(Event(job.name, index=job.index, cost=meter.read(trees)))

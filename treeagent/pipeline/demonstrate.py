@@ -1,8 +1,6 @@
-"""Episodes of a scripted demonstrator, stored as trees like those of search. Each is a single chain, or a chain with
-other actions tried at its states."""
+"""Episodes of a scripted demonstrator, stored as trees like those of search. Each is a single chain."""
 
 import asyncio
-import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from dataclasses import dataclass, replace
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import RunConfig
 from treeagent.envs.answers import contained
-from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.base import Demonstrator, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.formats import make_grammar
@@ -24,20 +22,7 @@ from treeagent.types import Message, Task, derive_seed
 
 
 @dataclass(frozen=True, slots=True)
-class Alternatives:
-    """The players that try other actions at the states of a demonstration."""
-
-    expert: Demonstrator
-    """Draws one action at each state. It also plays every branch on to the end of the episode, so that the returns of
-    branches differ only by the action that was tried."""
-    erring: Demonstrator
-    """Draws ``count`` actions at each state."""
-    count: int = 2
-    """Draws of ``erring`` at each state. Each is played to the end, so even a few multiply the environment steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class Stage:
     """The environment in which turns are played, and the grammar and tools with which they are written."""
 
     dynamics: EnvDynamics
@@ -52,30 +37,21 @@ def demonstrate(
     *,
     seed: int,
     grammar: Grammar,
-    alternatives: Alternatives | None = None,
 ) -> Iterator[Tree]:
-    """Yield one demonstration of each task. Actions hold text without token ids; ``tokenise`` adds the ids.
-
-    Once a demonstration has ended, ``alternatives`` are tried at each of its states. Each becomes a further edge of the
-    node, after the demonstrator's own edge.
-    """
-    stage = _Stage(dynamics, grammar, dynamics.env.tools())
+    """Yield one demonstration of each task. Actions hold text without token ids; ``tokenise`` adds the ids."""
+    stage = Stage(dynamics, grammar, dynamics.env.tools())
     with asyncio.Runner() as runner:
         for task in tasks:
-            yield runner.run(_episode(stage, demonstrator, task, derive_seed(seed, task.id), alternatives))
+            yield runner.run(_episode(stage, demonstrator, task, derive_seed(seed, task.id)))
 
 
-async def _episode(
-    stage: _Stage, demonstrator: Demonstrator, task: Task, seed: int, alternatives: Alternatives | None
-) -> Tree:
+async def _episode(stage: Stage, demonstrator: Demonstrator, task: Task, seed: int) -> Tree:
     (growth,) = await create_trees(stage.dynamics, [task], [seed])
-    await _play(stage, growth, [], demonstrator, random.Random(seed))
-    if alternatives is not None:
-        await _branch(stage, growth, alternatives, random.Random(derive_seed(seed, "alternatives")))
+    await play_on(stage, growth, [], demonstrator, random.Random(seed))
     return growth.tree
 
 
-async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
+async def play_on(stage: Stage, growth: Growth, path: list[Edge], player: Demonstrator, rng: random.Random) -> None:
     """Play from the end of ``path``, where the environment stands, to the end of the episode."""
     if growth.tree.error:  # the reset failed
         return
@@ -94,34 +70,6 @@ async def _play(stage: _Stage, growth: Growth, path: list[Edge], player: Demonst
         if growth.tree.error:
             return
     backup(growth, path)
-
-
-async def _branch(stage: _Stage, growth: Growth, alternatives: Alternatives, rng: random.Random) -> None:
-    """Try other actions at every state of a demonstration and play each to the end. Equal calls are tried once."""
-    demonstration = demonstration_path(growth.tree)
-    for length in range(len(demonstration)):
-        if growth.tree.error:
-            return
-        node = last_node(growth, demonstration[:length])
-        players = [alternatives.expert, *[alternatives.erring] * alternatives.count]
-        try:
-            growth.tree.budget.environment_steps += stage.dynamics.move_to(node.state)
-            with contained():
-                choices = [player.act(rng) for player in players]
-            turns = [player_action(turn, stage.grammar, stage.tools) for turn in choices]
-        except Exception as failure:  # the episode boundary: a failed rollout is data
-            growth.tree.error = describe(failure)
-            return
-        for action in turns:
-            if growth.tree.error or any(edge.action.call == action.call for edge in node.edges):
-                continue
-            node.edges.append(Edge(action, prior=1.0))
-            path = [*demonstration[:length], node.edges[-1]]
-            await take_step(stage.dynamics, growth, path)
-            if not growth.tree.error:
-                await _play(stage, growth, path, alternatives.expert, rng)
-        for edge in node.edges:
-            edge.prior = 1 / len(node.edges)
 
 
 def demonstration_path(tree: Tree) -> tuple[Edge, ...]:
@@ -164,11 +112,10 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
 
 
 def demonstrations(config: RunConfig) -> Iterator[Tree]:
-    """Yield episodes of the environment's own demonstrator, the same ones on every call. In the first of them, other
-    actions are also tried if ``warm_start.early_experience`` asks for them.
+    """Yield episodes of the environment's own demonstrator, the same ones on every call.
 
     Raises:
-        RunError: the environment has no demonstrator, or cannot go back to try other actions.
+        RunError: the environment has no demonstrator.
     """
     env, settings = environment(config), config.warm_start
     demonstrator = env.demonstrator(settings.noise)
@@ -177,31 +124,13 @@ def demonstrations(config: RunConfig) -> Iterator[Tree]:
             f"environment {config.environment.name!r} has no demonstrator to warm-start from: "
             "set policy.model to a model that can act already"
         )
-    alternatives = _alternatives(config, env)
-    branched = math.ceil(settings.early_experience.share * settings.episodes)
     dynamics, grammar = env_dynamics(env, config, "demonstrate"), demonstration_grammar(config)
     for start in range(0, settings.episodes, settings.tasks):
         count = min(settings.tasks, settings.episodes - start)
         tasks = tasks_at(env, "train", range(count))
-        seed, branching = derive_seed(config.seed, "demonstrate", start), max(branched - start, 0)
         yield from demonstrate(
-            dynamics, demonstrator, tasks[:branching], seed=seed, grammar=grammar, alternatives=alternatives
+            dynamics, demonstrator, tasks, seed=derive_seed(config.seed, "demonstrate", start), grammar=grammar
         )
-        yield from demonstrate(dynamics, demonstrator, tasks[branching:], seed=seed, grammar=grammar)
-
-
-def _alternatives(config: RunConfig, env: Env) -> Alternatives | None:
-    """The players of other actions, or None if ``warm_start.early_experience`` asks for none."""
-    settings = config.warm_start.early_experience
-    if settings.rows == "none":
-        return None
-    expert, erring = env.demonstrator(0.0), env.demonstrator(1.0)
-    if expert is None or erring is None or env.snapshot_kind == "none":
-        raise RunError(
-            f"warm_start.early_experience.rows is {settings.rows!r}, which tries other actions at the states of a "
-            f"demonstration, but environment {config.environment.name!r} cannot go back to a state: set it to 'none'"
-        )
-    return Alternatives(expert, erring)
 
 
 def demonstration_grammar(config: RunConfig) -> Grammar:

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from treeagent.agent.checkpoint import has_head
-from treeagent.config import EnvironmentConfig, Mode, RunConfig
+from treeagent.config import Mode, RunConfig
 from treeagent.contrib.guards.disturbed import OF_TOOLS, has_obeyed
 from treeagent.pipeline.build import (
     env_dynamics,
@@ -110,23 +110,6 @@ def evaluate_disturbed(
     return rows
 
 
-def greedy_validation(
-    config: RunConfig, run: Run, progress: Progress, checkpoint: Path, stage: str, tasks_of: EnvironmentConfig
-) -> float:
-    """Play ``update.validation_tasks`` validation tasks of another environment greedily. Returns the share of solved
-    tasks.
-
-    Args:
-        stage: name of the run's stage that records the result.
-        tasks_of: settings of the environment.
-    """
-    run.record_checkpoint(stage, checkpoint)
-    jobs = batches(config, run, checkpoint, stage, range(config.update.validation_tasks), "greedy")
-    jobs = [replace(job, split="validation", tasks_of=tasks_of) for job in jobs]
-    [row] = _rows(run, progress, {stage: jobs}, config, stage)
-    return float(row["success"])
-
-
 def _write(path: Path, rows: Sequence[Row]) -> None:
     write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -217,15 +200,15 @@ def count_turns(outcome: Outcome, episode: Tree) -> None:
 def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started = time.perf_counter()
-    config, staged = job.config, job.staged
-    env = environment(staged)
+    config = job.config
+    env = environment(config)
     actors, policy = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
-    real = env_dynamics(instances(staged), staged, "evaluate")
+    real = env_dynamics(instances(config), config, "evaluate")
     verified = with_split_steps(scored(real, real, config, weigh=False), config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
-        hidden = env_dynamics(instances(staged), staged, "evaluate", reveal_reward=False)
+        hidden = env_dynamics(instances(config), config, "evaluate", reveal_reward=False)
         blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
         # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
         if actors.value is not None or config.search.learned_weight or imagines:

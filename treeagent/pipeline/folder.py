@@ -20,11 +20,10 @@ REWARD = "reward"
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
-"""Names of training trees that were searched in the environment. Those with a suffix grew in a world model, or are
-variations of tasks."""
+"""Names of training trees that were searched in the environment. Those with a suffix grew in a world model."""
 
 _NOT_AFFECTING_RESULTS = (
-    *("workers", "threads", "engine", "mirror", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
     *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
     *("rewards.judge.prompt_price", "rewards.judge.generated_price"),
@@ -50,7 +49,7 @@ class Run:
         self.first_workers = config.workers
         """Number of workers when the run began. It sets the size of batches, which a resumed run must keep."""
         self._writing = threading.Lock()
-        """Held while a file is changed, because an update and a search may run at the same time (``adapt.lag``)."""
+        """Held while a file is changed, because two threads may write the run at the same time."""
         self.trees = path / "trees"
         """Shards of searched trees."""
         self.checkpoints = path / "checkpoints"
@@ -60,8 +59,6 @@ class Run:
         self.episodes = path / "episodes"
         """Shards of the episodes that evaluations played, named after their stages. Each episode is a tree with a
         single path."""
-        self.newest = path / "newest"
-        """File with the name of the last updated policy, for the searches of a run with ``adapt.refresh``."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
         self.suite = path / "suite.json"

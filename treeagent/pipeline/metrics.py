@@ -117,12 +117,6 @@ class Meter:
         used = {name: now - self._before[name] for name, now in self._counters().items()}
         return Cost(len(trees), failed, sum(best), **used, budget=budget)
 
-    def follow(self, usage: Usage) -> None:
-        """Go on with the counters of another generator, which replaces the present one."""
-        used = {name: now - self._before[name] for name, now in self._counters().items()}
-        self._usage = usage
-        self._before = {name: now - used[name] for name, now in self._counters().items()}
-
     def _counters(self) -> dict[str, Any]:
         usage = {name: getattr(self._usage, name) for name in _COUNTED}
         return usage | {"replayed_steps": self._dynamics.replayed_steps}

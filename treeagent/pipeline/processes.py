@@ -8,12 +8,10 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -51,9 +49,6 @@ class Workers(Protocol):
         """Run ``work`` on every job, as ``run_jobs`` does."""
         ...
 
-    def stop(self) -> None:
-        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
-
     def kill(self) -> None:
         """End the workers without waiting for running jobs."""
 
@@ -66,7 +61,6 @@ def run_jobs(
     jobs: Sequence[Job],
     config: RunConfig,
     on_event: Emit = lambda event: None,
-    worker: Workers | None = None,
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
@@ -77,14 +71,10 @@ def run_jobs(
     Args:
         work: a function that can be pickled; it gets a job and a function to send events with.
         on_event: called with each event in this process, while jobs run.
-        worker: runs all jobs, as ``own_worker`` yields it; by default the settings decide where jobs run.
 
     Raises:
         WorkerLost: a worker process ended in the middle of a job.
     """
-    if worker is not None:
-        yield from worker.run(work, jobs, on_event)
-        return
     if not jobs or (config.engine == "local" and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
@@ -128,65 +118,11 @@ def end_shared_workers() -> None:
         _shared.close()
 
 
-@contextmanager
-def own_worker(config: RunConfig) -> Iterator[Workers]:
-    """Context that yields one worker in addition to those of ``config``, for the jobs of ``in_background``.
-
-    Raises:
-        UserError: the Ray cluster has no room for it.
-    """
-    worker = _start(1, config, besides=max(config.workers, 1))
-    try:
-        yield worker
-    except BaseException:
-        worker.kill()
-        raise
-    finally:
-        worker.close()
-
-
-@contextmanager
-def in_background(
-    work: Callable[[], Result], worker: Workers, on_error: Callable[[Exception], None]
-) -> Iterator[Callable[[], Result]]:
-    """Context that runs ``work`` in a thread while its body runs, and waits for it at the end of the body. ``work``
-    should mostly wait for jobs of ``worker`` and compute little itself. If the body raises an exception, the jobs are
-    ended.
-
-    Args:
-        on_error: called at once, in that thread, with an exception that ``work`` raises while the body is running.
-
-    Yields:
-        a function that returns the result of ``work`` or raises its exception. Call it after the body.
-    """
-    done, ended = Future[Result](), threading.Event()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-            if isinstance(error, Exception) and not ended.is_set():
-                on_error(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield done.result
-        ended.set()
-        thread.join()
-    except BaseException:
-        ended.set()
-        worker.stop()
-        thread.join()
-        raise
-
-
-def _start(count: int, config: RunConfig, besides: int = 0) -> Workers:
+def _start(count: int, config: RunConfig) -> Workers:
     if config.engine == "ray":
         from treeagent.contrib.scale.ray import RayWorkers
 
-        return RayWorkers(count, config, besides)
+        return RayWorkers(count, config)
     return Processes(count, config.threads or 1)
 
 
@@ -214,16 +150,12 @@ class Processes:
 
     def __init__(self, count: int, threads: int = 1) -> None:
         self._count, self._threads = count, threads
-        self._lock, self._stopped = threading.Lock(), False
         self._workers = _start_processes(count, threads)
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
     ) -> Iterator[tuple[Job, Result]]:
-        with self._lock:
-            if self._stopped:
-                raise WorkerLost("the worker was stopped: continue with --resume")
-            self._workers = self._workers or _start_processes(self._count, self._threads)
+        self._workers = self._workers or _start_processes(self._count, self._threads)
         waiting, running = deque(jobs), dict[Connection, Job]()
 
         def assign_job(pipe: Connection) -> None:
@@ -257,13 +189,6 @@ class Processes:
         for worker in self._workers.values():
             worker.process.kill()  # terminate() does not end a job that handles or ignores SIGTERM
         self.close()
-
-    def stop(self) -> None:
-        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
-        with self._lock:
-            self._stopped = True
-            for worker in self._workers.values():
-                worker.process.kill()
 
     def close(self) -> None:
         """End the workers. No job may be running. A worker that has not closed its environments after

@@ -1,11 +1,9 @@
 """The rows that an update of a policy learns from, made from stored trees."""
 
-import math
 import random
 from array import array
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +19,7 @@ from treeagent.contrib.scale.launch import in_shares
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.trees import trees_by_task
-from treeagent.search.node import Tree, finished_paths, path_return, return_spread
+from treeagent.search.node import Tree, finished_paths, path_return
 from treeagent.types import Share, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import edited_rows, imitation_rows
@@ -86,11 +84,7 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
         UserError: another model searched the trees, or a setting does not fit.
     """
     config, chat = job.config, make_chat(checkpoint, job.config)
-    selected = None
-    if config.update.keep_trees < 1:
-        spreads = dict(sorted(chain.from_iterable(in_shares(lambda share: list(_spreads(job, share))))))
-        selected = set(informative(list(spreads.values()), config.update.keep_trees))
-    parts = in_shares(lambda share: _rows_of_share(job, chat, returns, selected, share))
+    parts = in_shares(lambda share: _rows_of_share(job, chat, returns, share))
     rows, values = _in_order([part.rows for part in parts]), _in_order([part.values for part in parts])
     return TrainingRows(rows, sample_rows(values, config), sum(part.marks for part in parts))
 
@@ -124,33 +118,20 @@ class _Part:
     marks: int
 
 
-def _rows_of_share(
-    job: TrainJob, chat: ChatFormat, returns: tuple[float, float], selected: Container[int] | None, share: Share
-) -> _Part:
-    """The rows of a share of the tasks.
-
-    Args:
-        selected: places of the trees to learn from; None means all.
-    """
+def _rows_of_share(job: TrainJob, chat: ChatFormat, returns: tuple[float, float], share: Share) -> _Part:
+    """The rows of a share of the tasks."""
     names = [f"{kind}-{share.index}" if share.count > 1 else "" for kind in ("rows", "values")]
     folder = job.scratch if share.count > 1 else job.out.parent
     rows, values, marks = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1]), 0
     for places, trees, paid in _rescored_groups(job, share):
-        kept = [each for each in zip(places, trees, paid, strict=True) if selected is None or each[0] in selected]
-        for place, tree, valued in kept:
+        for place, tree, valued in zip(places, trees, paid, strict=True):
             refuse_foreign(tree, chat, job)
             read_ends([tree, valued], chat)
             marks += sum(len(node.marks) for node in tree.nodes())
             values.add(place, clipped_value_rows(valued, job.config, returns))
-        for place, of_method in method_rows(job, [(place, tree) for place, tree, _ in kept], chat):
+        for place, of_method in method_rows(job, list(zip(places, trees, strict=True)), chat):
             rows.add(place, of_method)
     return _Part(rows, values, marks)
-
-
-def _spreads(job: TrainJob, share: Share) -> Iterator[tuple[int, float]]:
-    """The place and the ``return_spread`` of each tree of a share of the tasks."""
-    for places, trees, _ in _rescored_groups(job, share):
-        yield from zip(places, map(return_spread, trees), strict=True)
 
 
 def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
@@ -159,8 +140,7 @@ def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int
     rewards = job.config.rewards
     rules = read_rules(rewards) if rewards.active else {}
     paying = replace(rewards, normalise="none")
-    # The trees of an earlier stage of a curriculum hold rewards by its weights.
-    changes = rewards.active or any(stage.weights for stage in job.config.adapt.stages)
+    changes = rewards.active
     for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight, share):
         learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
         same = not changes or rewards == paying
@@ -271,15 +251,3 @@ def scored_rows(
     scored = advantages(trees, config, costs)
     for tree in trees:
         yield from advantage_rows(tree, scored)
-
-
-def informative(spreads: Sequence[float], share: float) -> list[int]:
-    """The indices of the ``share`` of trees with the widest spread of returns, in ascending order (StarPO-S, Wang et
-    al. 2025).
-
-    Args:
-        spreads: ``return_spread`` of every tree.
-    """
-    count = math.ceil(share * len(spreads))
-    ranked = sorted(range(len(spreads)), key=lambda index: -spreads[index])
-    return sorted(ranked[:count])

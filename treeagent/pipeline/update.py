@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -49,7 +49,7 @@ from treeagent.pipeline.hooks import training_hooks
 from treeagent.pipeline.machine import training_threads
 from treeagent.pipeline.metrics import Emit, Event, logged
 from treeagent.pipeline.play import execute, playable_together
-from treeagent.pipeline.processes import Workers, own_worker, run_jobs
+from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.pipeline.trees import read_trees, run_marks, trees_by_task
@@ -168,7 +168,6 @@ def learn(
     trees: Path | None = None,
     multipliers: Mapping[str, float] | None = None,
     process_weight: float = 0.0,
-    worker: Workers | None = None,
 ) -> list[Path]:
     """Run updates side by side.
 
@@ -178,7 +177,6 @@ def learn(
         trees: the folder of these shards; by default the run's.
         multipliers: λ of each cost that has a budget.
         process_weight: ``search.process_weight`` of the search that grew the trees.
-        worker: a worker that runs the updates one after the other; by default the settings choose the workers.
     """
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
@@ -193,18 +191,13 @@ def learn(
         settings = replace(settings, threads=training_threads(settings, jobs[0].checkpoint))
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(run_update, jobs, settings, on_event, worker):
+            for job, facts in run_jobs(run_update, jobs, settings, on_event):
                 run.finish(job.out.name, facts)
                 shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
         except NothingToLearn as symptom:
             cause = first_cause(run.stages(), read_trees(trees or run.trees, names))
             raise NothingToLearn(f"{cause}; so {symptom}" if cause else str(symptom)) from symptom
     return [out for _, _, out in updates]
-
-
-def updating_worker(config: RunConfig) -> AbstractContextManager[Workers]:
-    """A worker for updates only. ``learn`` can use it in one thread while another thread searches."""
-    return own_worker(_worker_settings(config))
 
 
 def _worker_settings(config: RunConfig) -> RunConfig:

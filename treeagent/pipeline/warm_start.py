@@ -8,14 +8,13 @@ from pathlib import Path
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
-from treeagent.contrib.early_experience.rows import reflection_rows, reflections, world_rows
 from treeagent.generators.attention import context_length
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.pipeline.alarms import refusal_sentence, row_alarms, short_of_memory
 from treeagent.pipeline.build import first_checkpoint, hidden_head, make_chat, value_head
-from treeagent.pipeline.demonstrate import demonstration_grammar, demonstration_path, demonstrations, tokenise
+from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.hooks import training_hooks
 from treeagent.pipeline.metrics import logged
@@ -32,14 +31,11 @@ _FEWEST_SUCCESSES = 0.01
 """Least share of the demonstrations that must earn a positive return."""
 _NOISY = 0.6
 """Above this noise, even a correct demonstrator may fail in every episode."""
-_WORLD_STEPS = 200
-"""Optimiser steps on "world" rows alone. They teach the effects of actions, before imitation teaches how to act."""
 
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Train a model to imitate noisy demonstrations, from scratch unless ``policy.model`` names one. Its value head
-    learns their outcomes. With ``adapt.stages``, the demonstrations are of tasks of the first stage. Returns the folder
-    of the checkpoint.
+    learns their outcomes. Returns the folder of the checkpoint.
 
     Raises:
         RunError: there is nothing to imitate, or no row of a kind that the settings ask for is short enough.
@@ -47,38 +43,28 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):
         return out
-    settings, early = config.warm_start, config.warm_start.early_experience
+    settings = config.warm_start
     with progress.track("demonstrations", settings.episodes) as advance:
-        demonstrated = config.at_stage(0) if config.adapt.stages else config
-        trees = _advancing(demonstrations(demonstrated), advance)
+        trees = _advancing(demonstrations(config), advance)
         first = list(islice(trees, TOKENIZER_EPISODES))
         _require_successes(config, first)
-        texts = (text for tree in first for text in _texts(config, tree))
+        texts = (text for tree in first for text in _texts(tree))
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
         collected = _demonstration_rows(config, checkpoint, chain(first, trees))
     most = min(settings.max_tokens, context_length(checkpoint.model))
-    rows, world, reflected = (
-        [row for row in kind if len(row.token_ids) <= most]
-        for kind in (collected.imitation, collected.world, collected.reflections)
-    )
-    if not rows or (early.wants("world") and not world) or (early.wants("reflection") and not reflected):
+    rows = [row for row in collected.imitation if len(row.token_ids) <= most]
+    if not rows:
         raise RunError(
-            f"the demonstrations leave {len(rows)} of {len(collected.imitation)} rows and {len(world)} world rows "
-            f"within warm_start.max_tokens ({settings.max_tokens}) and the model's context, and {len(reflected)} "
-            f"reflections within policy.max_new_tokens ({config.policy.max_new_tokens}) beside: raise these, or set "
-            f"warm_start.early_experience.rows, now {early.rows!r}, to what there is"
+            f"the demonstrations leave none of {len(collected.imitation)} rows within warm_start.max_tokens "
+            f"({settings.max_tokens}) and the model's context: raise these"
         )
     sft = config.learner(SFTConfig, settings.training)
     model, tokenizer, head = checkpoint.model, checkpoint.tokenizer, checkpoint.head
-    before, after = run.checkpoints / ".warm_start_world", run.checkpoints / ".warm_start"
+    scratch = run.checkpoints / ".warm_start"
     with logged(run.log, progress) as on_event:
-        if early.wants("world"):
-            answers, hooks = replace(sft, max_steps=_WORLD_STEPS), training_hooks(on_event, "warm_start_world", before)
-            train_sft(model, tokenizer, world, answers, **hooks)
-        hooks = training_hooks(on_event, "warm_start", after)
-        result = train_sft(model, tokenizer, [*rows, *reflected], sft, head=head, **hooks)
+        result = train_sft(model, tokenizer, rows, sft, head=head, **training_hooks(on_event, "warm_start", scratch))
     if config.value_reads != "hidden":  # a head on log-probabilities is fitted once the policy's weights are final
         head = value_head(checkpoint, config)
         fit_value(model, head, sample_rows(rows, config), ValueConfig(seed=config.seed))
@@ -109,14 +95,11 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         "environment_steps": collected.environment_steps,
         "rows": len(rows),
         "left_out": len(collected.imitation) - len(rows),
-        "world_rows": len(world),
-        "reflections": len(reflected),
         "update": asdict(result),
         "alarms": warnings,
     }
     run.finish("warm_start", facts)
-    for scratch in (before, after):
-        shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
     return out
 
 
@@ -160,16 +143,12 @@ def _outcome(demonstration: Tree) -> float | None:
     return None
 
 
-def _texts(config: RunConfig, demonstration: Tree) -> Iterator[str]:
+def _texts(demonstration: Tree) -> Iterator[str]:
     """The texts that a tokenizer from scratch should encode in few tokens."""
     path = demonstration_path(demonstration)
     last = path[-1].child if path else demonstration.root
     assert last is not None
     yield from (message.content for message in last.state.messages)
-    if config.warm_start.early_experience.wants("reflection"):
-        grammar = demonstration_grammar(config)
-        for one in reflections(demonstration, config.update.imitation.min_return, grammar):
-            yield one.turn
 
 
 @dataclass(slots=True)
@@ -179,13 +158,9 @@ class _DemonstrationRows:
     imitation: list[TokenRow] = field(default_factory=list[TokenRow])
     """The demonstrated paths, with value targets as of trees: the reward on the way to a state plus the discounted
     return from there."""
-    world: list[TokenRow] = field(default_factory=list[TokenRow])
-    reflections: list[TokenRow] = field(default_factory=list[TokenRow])
-    """The reflections that fit into ``policy.max_new_tokens``."""
     outcomes: list[float | None] = field(default_factory=list[float | None])
     """The return of each demonstration; None if it took no step, or if the environment failed."""
     environment_steps: int = 0
-    """Environment steps, those of alternatives included."""
 
 
 def _demonstration_rows(
@@ -193,8 +168,7 @@ def _demonstration_rows(
 ) -> _DemonstrationRows:
     """Turn demonstrations into rows. They are read one at a time, because their rows are small and their states are
     not."""
-    chat, grammar = make_chat(checkpoint, config), demonstration_grammar(config)
-    early, result = config.warm_start.early_experience, _DemonstrationRows()
+    chat, result = make_chat(checkpoint, config), _DemonstrationRows()
     for demonstration in demonstrations:
         tree = tokenise(demonstration, chat)
         path = demonstration_path(tree)
@@ -204,11 +178,6 @@ def _demonstration_rows(
         played = demonstration_path(demonstration)  # longer than ``path`` if it does not fit what the policy can read
         values = () if outcome is None else path_targets(played, config.search.discount)
         result.imitation += path_rows(tree, path, values)
-        if early.wants("world") and tree.budget.simulations > 1:  # otherwise no alternative actions were tried
-            result.world += world_rows(tree)
-        if early.wants("reflection"):
-            rows = reflection_rows(tree, config.update.imitation.min_return, grammar, chat.encode_action)
-            result.reflections += [row for row in rows if sum(row.mask) <= config.policy.max_new_tokens]
     return result
 
 

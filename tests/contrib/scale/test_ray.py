@@ -191,31 +191,6 @@ def test_an_update_without_room_on_the_cluster_is_one_sentence(
     assert "update.processes is 9, but the cluster has 2 CPU" in said and "Traceback" not in said
 
 
-def test_rounds_that_overlap_on_both_engines_give_the_same_trees_and_weights(
-    checkpoint: Path, cluster: Any, tmp_path: Path
-) -> None:
-    """On Ray, one actor searches and another one updates."""
-    rounds = ["adapt.lag=1", "adapt.rounds=2", 'adapt.methods=["rft"]', "collect.tasks=4", "evaluate.tasks=2"]
-    ended = set()
-    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=1))):
-        out = tmp_path / name
-        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *rounds, *engine)
-        _, said = process.communicate()
-        assert process.returncode == 0, said
-        files = sorted((out / "checkpoints").rglob("*.safetensors"))
-        weights = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-        ended.add((digest(read_as(dict, out / "trees")), weights))
-    assert len(ended) == 1
-
-
-def test_a_cluster_without_room_for_the_updates_is_one_sentence(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, "adapt.lag=1", *on(cluster, workers=2))
-    _, said = process.communicate()
-    assert process.returncode == 2
-    assert "adapt.lag" in said and "workers=2" in said and "Traceback" not in said
-
-
 def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
     process = start(checkpoint, tmp_path / "run", *on(cluster))
     wait_for_shards(tmp_path / "run", process)

@@ -60,8 +60,7 @@ used."""
 def launch(work: Work, job: object, config: RunConfig, log: Path, emit: Emit) -> dict[str, Any]:
     """Run ``work(job, emit, leads)`` in ``update.processes`` processes. Returns the result of the leading one.
 
-    The workers of the run are ended first, because the processes need the GPUs that these hold. With ``adapt.lag`` they
-    go on, because they are searching.
+    The workers of the run are ended first, because the processes need the GPUs that these hold.
 
     Args:
         log: file for the output of the processes. On a Ray cluster, it must be on the disk that all machines share.

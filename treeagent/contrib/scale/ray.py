@@ -49,19 +49,14 @@ and jobs are small."""
 class RayWorkers:
     """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
 
-    def __init__(self, count: int, config: RunConfig, besides: int = 0) -> None:
+    def __init__(self, count: int, config: RunConfig) -> None:
         """Join the cluster, or start one that ends with this process; this takes seconds.
 
-        Args:
-            besides: number of other workers that stay on the cluster. There must be room for all.
-
         Raises:
-            UserError: there is no such cluster, this machine lacks what a worker needs, or the cluster has no room.
+            UserError: there is no such cluster, or this machine lacks what a worker needs.
         """
-        self._count, self._stopped = count, False
+        self._count = count
         _connect(config)
-        if besides:
-            _require_room(count + besides, config)
         self._actor = ray.remote(
             num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
         )(_Worker)
@@ -86,8 +81,6 @@ class RayWorkers:
         finished: list[tuple[int, Any]] = []
         try:
             while True:
-                if self._stopped:
-                    raise WorkerLost("the worker was stopped: continue with --resume")
                 while waiting and idle:
                     worker, number = idle.popleft(), waiting.popleft()
                     held[self._workers[worker].run.remote(work, jobs[number], self._events)] = worker, number
@@ -126,10 +119,6 @@ class RayWorkers:
         self._events.shutdown(force=True)
 
     close = kill
-
-    def stop(self) -> None:
-        """End the workers while another thread is in ``run``. That call raises ``WorkerLost``, and so do later ones."""
-        self._stopped = True  # ``run`` checks it every half second
 
     def _start(self) -> None:
         # The queue runs on the machine of this process, whose loss would end the run in any case.
@@ -184,7 +173,7 @@ def started_on_cluster(
         if not group.wait(_ROOM_SECONDS):
             raise UserError(
                 f"update.processes is {count}, but other work keeps the cluster from having room for as many "
-                f"({' and '.join(needed)} each) for {_ROOM_SECONDS} s: lower it, or workers beside adapt.lag"
+                f"({' and '.join(needed)} each) for {_ROOM_SECONDS} s: lower it"
             )
         actor = ray.remote(num_cpus=1, num_gpus=needed.get("GPU", 0), max_restarts=0)(_Launcher)
         launchers = [
@@ -246,7 +235,7 @@ def _connect(config: RunConfig) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=max(config.workers, config.update.processes) + config.adapt.lag,
+            num_cpus=max(config.workers, config.update.processes),
             object_store_memory=_STORE_BYTES,
             include_dashboard=False,
             logging_level=logging.WARNING,
@@ -260,17 +249,6 @@ def _connect(config: RunConfig) -> None:
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
         raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
-
-
-def _require_room(count: int, config: RunConfig) -> None:
-    """Check that the cluster has room for ``count`` workers. Ray would wait forever for one without room."""
-    found = ray.cluster_resources()
-    for kind, each in (("CPU", 1.0), ("GPU", config.ray.gpus_per_worker)):
-        if found.get(kind, 0) < count * each:
-            raise UserError(
-                f"adapt.lag=1 wants room for {count} workers, one more than workers={config.workers}, but the cluster "
-                f"has {found.get(kind, 0):g} {kind}s for {count * each:g}: lower workers"
-            )
 
 
 def _outcome(reference: Any) -> tuple[Any, RayError | None]:
