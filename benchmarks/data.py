@@ -77,18 +77,18 @@ def read(kind: str, folder: Path) -> int:
     match kind:
         case "update, held":
             groups: dict[str, list[Tree]] = {}
-            for each in list(read_trees(folder, marks=())):
+            for each in list(read_trees(folder)):
                 groups.setdefault(each.task.id, []).append(each)
             return len([row for group in groups.values() for row in grpo_rows(group)])
         case "update" | "update, one of four":
             rows = Spilled[AdvantageRow]()
             share = WHOLE if kind == "update" else Share(0, 4)
-            for _, group in trees_by_task(folder, [COLLECTED], marks=(), share=share):
+            for _, group in trees_by_task(folder, [COLLECTED], share=share):
                 for row in grpo_rows(group):
                     rows.append(row)
             return len(rows)
         case "curriculum, trees":
-            return len([(return_spread(each), accuracy(each)) for each in read_trees(folder, marks=())])
+            return len([(return_spread(each), accuracy(each)) for each in read_trees(folder)])
         case _:
             return len([(row.spread, row.accuracy) for row in tree_rows(folder, COLLECTED)])
 

@@ -70,7 +70,7 @@ def pair_figures(env: PlanningEnv, trees: Sequence[Tree], run: Run) -> dict[str,
     compared = [
         (tree, path, chosen, rejected)
         for tree in trees
-        for path, _, chosen, rejected, _ in compared_siblings(tree, run.config.update.pairs)
+        for path, _, chosen, rejected in compared_siblings(tree, run.config.update.pairs)
     ]
     right = [
         can_succeed(env, tree, [*path, chosen]) and not can_succeed(env, tree, [*path, rejected])

@@ -263,9 +263,9 @@ def test_a_user_without_a_login_is_asked_for_a_name(run: Path, tmp_path: Path, m
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31)
     append_mark(run / "marks.jsonl", new_mark("ann", "failed", id="a", task_id="t", state="s", shown=("x",)))
-    assert "--who" in sentence("marks", run, "--withdraw", "a")
+    assert "--who" in sentence("review", "withdraw", run, "a")
     assert "--who" in sentence("approve", tmp_path / "approvals", "--once")
-    assert treeagent("marks", run, "--withdraw", "a", "--who", "ann").exit_code == 0
+    assert treeagent("review", "withdraw", run, "a", "--who", "ann").exit_code == 0
 
 
 def test_a_checkpoint_does_not_lend_the_address_of_its_runs_copy(tmp_path: Path) -> None:

@@ -18,4 +18,4 @@ made = rows.training_rows(job, load_checkpoint(job.checkpoint), returns)
 rank = state.process_index if state else 0
 parts = {path.name: path.stat().st_size for path in job.scratch.glob(f"rows-{rank}")}
 out.mkdir(exist_ok=True)
-(out / str(rank)).write_bytes(pickle.dumps((list(made.rows), made.values, made.marks, parts)))
+(out / str(rank)).write_bytes(pickle.dumps((list(made.rows), made.values, parts)))

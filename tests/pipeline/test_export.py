@@ -188,7 +188,6 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
         "ref_rejected_logps": pytest.approx(-0.1 * len(bad.action.token_ids)),
         "margin": 0.75,
         "origin": "real",
-        "source": "rule",
     }
     seen = [*told, *first["chosen"], {"role": "user", "content": "1 kettle $7"}]
     assert (second["prompt"], second["chosen"]) == (seen, [{"role": "assistant", "content": "Action: buy[1]"}])
@@ -242,7 +241,7 @@ def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat,
 
 
 def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "marks", "nodes", "edges"}
+    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "nodes", "edges"}
     tree = shop_tree(chat, 7)
     good, bad = tree.root.edges
     assert good.child is not None and bad.child is not None
@@ -527,8 +526,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     said = sentence(run.path, "--out", out, "--view", "pears")
     assert (
         "'pears'" in said
-        and "pairs, advantages, sft, values, transitions, policy, world, nodes, edges, marks, reflection, criticality"
-        in said
+        and "pairs, advantages, sft, values, transitions, policy, world, nodes, edges, reflection, criticality" in said
     )
     said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
     assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")

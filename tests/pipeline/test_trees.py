@@ -32,15 +32,15 @@ def test_trees_of_a_task_come_together_where_its_first_tree_stands(
         rows = write_trees(folder, name, index, trees)
         if shuffler.random() < 0.7:  # the index lacks some shards
             append(folder, name, rows)
-    stored = list(map(to_record, read_trees(folder, NAMES, marks=())))
+    stored = list(map(to_record, read_trees(folder, NAMES)))
     groups: dict[str, list[int]] = {}
     for place, record in enumerate(stored):
         groups.setdefault(record["task"]["id"], []).append(place)
-    found = [(list(places), list(map(to_record, trees))) for places, trees in trees_by_task(folder, NAMES, marks=())]
+    found = [(list(places), list(map(to_record, trees))) for places, trees in trees_by_task(folder, NAMES)]
     expected = [(places, [stored[place] for place in places]) for places in groups.values()]
     assert found == expected
     for index in range(3):
-        part = trees_by_task(folder, NAMES, marks=(), share=Share(index, 3))
+        part = trees_by_task(folder, NAMES, share=Share(index, 3))
         assert [(list(places), list(map(to_record, trees))) for places, trees in part] == expected[index::3]
 
 
@@ -52,7 +52,7 @@ def test_the_trees_of_other_shares_are_not_parsed(tmp_path: Path) -> None:
     records = list(map(to_record, trees))
     records[1] |= {"format": 999}
     append(tmp_path, "collect-1", ShardRows.of(write_shard(tmp_path, "collect-1", 0, records), trees))
-    even, odd = (trees_by_task(tmp_path, ["collect-1"], marks=(), share=Share(index, 2)) for index in range(2))
+    even, odd = (trees_by_task(tmp_path, ["collect-1"], share=Share(index, 2)) for index in range(2))
     assert [list(places) for places, _ in even] == [[0], [2]]
     with pytest.raises(CorruptShard, match="line 2"):
         list(odd)
@@ -65,5 +65,5 @@ def test_tasks_that_share_an_id_but_not_their_data_are_not_compared(tmp_path: Pa
     for tree, text in zip(trees, maps, strict=True):
         tree.task = replace(tree.task, data={"map": text})
     write_trees(tmp_path, "collect-1", 0, trees)
-    found = [(list(places), len(of_task)) for places, of_task in trees_by_task(tmp_path, ["collect-1"], marks=())]
+    found = [(list(places), len(of_task)) for places, of_task in trees_by_task(tmp_path, ["collect-1"])]
     assert found == [([0, 2], 2), ([1], 1)]

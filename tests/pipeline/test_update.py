@@ -5,7 +5,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
-from treeagent.contrib.people.marks import FILE, Mark, append_mark, new_mark, state_hash
 from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, launch
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
@@ -140,31 +138,25 @@ def solved_trees(own: Checkpoint, config: RunConfig) -> list[Tree]:
     return trees
 
 
-def test_a_mark_given_after_an_interruption_waits_for_the_next_update(tmp_path: Path) -> None:
-    """The update imitates one action of each of two tasks. One of them is vetoed after the interruption."""
+def test_an_interrupted_update_resumes_with_equal_weights(tmp_path: Path) -> None:
     config = load_config(CONFIG, SMALL)
     own = checkpoint(tokenizer("Buy a red kettle. " * 20))
     save_checkpoint(own, tmp_path / "base")
     trees = solved_trees(own, config)
     append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
-    hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
-    veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
 
-    def train(out: str, marks: Sequence[Mark], interrupt_at: int = 0) -> tuple[int, dict[str, Any]]:
+    def train(out: str, interrupt_at: int = 0) -> dict[str, Any]:
         def emit(event: Event) -> None:
             if interrupt_at and event.done == interrupt_at:
                 raise KeyboardInterrupt
 
-        begun = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / out, marks=marks)
-        facts = train_policy(begun, emit)
-        return facts.get("marks", 0), load_file(tmp_path / out / "model.safetensors")
+        train_policy(TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / out), emit)
+        return load_file(tmp_path / out / "model.safetensors")
 
     with pytest.raises(KeyboardInterrupt):
-        train("cut", (), interrupt_at=2)
-    marked, weights = train("cut", (veto,))
-    _, whole = train("whole", ())
-    assert marked == 0 and all(torch.equal(weights[name], whole[name]) for name in whole)
-    assert train("next", (veto,))[0] == 1
+        train("cut", interrupt_at=2)
+    weights, whole = train("cut"), train("whole")
+    assert all(torch.equal(weights[name], whole[name]) for name in whole)
 
 
 def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sample(tmp_path: Path) -> None:
@@ -177,30 +169,6 @@ def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sampl
         *("update", "grpo", tmp_path / "base", "--trees", run.path, "--out", tmp_path / "out", "policy.top_p=1")
     )
     assert said.returncode == 2 and "top_p is 0.6" in said.stderr
-
-
-def test_marks_given_after_an_update_are_told_when_it_is_asked_for_again(tmp_path: Path) -> None:
-    told: list[str] = []
-
-    class Noting(QuietProgress):
-        def warn(self, sentence: str) -> None:
-            told.append(sentence)
-
-    config = load_config(CONFIG, [*SMALL, "workers=1"])
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    trees = solved_trees(own, config)
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        base = save_checkpoint(own, run.checkpoints / "base")
-        append(run.trees, "collect", write_trees(run.trees, "collect", 0, trees))
-        for _ in range(2):
-            update(config, run, Noting(), base, ["rft"])
-        assert told == []
-        hash_ = state_hash(trees[0].task.id, trees[0].root.state.messages)
-        veto = new_mark("ada", "veto", task_id=trees[0].task.id, state=hash_, shown=("go",), choice=0)
-        append_mark(run.path / FILE, veto)
-        update(config, run, Noting(), base, ["rft"])
-    [sentence] = told
-    assert "1 of the 1" in sentence and "--trees" in sentence
 
 
 def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:

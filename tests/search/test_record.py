@@ -69,8 +69,8 @@ def test_every_field_has_its_place_in_a_record() -> None:
     """If a field were added to one of these classes but not to the record, it would be lost at the first write."""
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
-        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "marks", "paid"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "chance", "group", "vetoed", "components", "divergence"}),
+        (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "paid"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "chance", "group", "components", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),

@@ -64,7 +64,7 @@ def test_where_every_step_costs_a_circle_is_no_better_than_a_failure() -> None:
     assert pruned and set(pruned) == {-30.0}
     assert [edge.action.call for edge in best_path(tree)] == ["right"] * 7
     pairs = list(compared_siblings(tree, PairConfig()))
-    assert pairs and all(chosen.action.call == "right" for _, _, chosen, _, _ in pairs)
+    assert pairs and all(chosen.action.call == "right" for _, _, chosen, _ in pairs)
 
 
 def config(*, prune: bool, simulations: int = 40) -> SearchConfig:

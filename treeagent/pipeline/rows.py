@@ -14,7 +14,6 @@ from treeagent.config import Method, RunConfig
 from treeagent.contrib.judging.components import read_rules
 from treeagent.contrib.judging.constraint import cost_tree, penalised
 from treeagent.contrib.judging.reweigh import rescored
-from treeagent.contrib.people.marks import Mark
 from treeagent.contrib.scale.launch import in_shares
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.build import make_chat
@@ -22,7 +21,7 @@ from treeagent.pipeline.trees import trees_by_task
 from treeagent.search.node import Tree, finished_paths, path_return
 from treeagent.types import Share, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
-from treeagent.views.imitation import edited_rows, imitation_rows
+from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
 from treeagent.views.policy import policy_rows
 from treeagent.views.spilled import Joined, Picked, Spilled
@@ -48,9 +47,6 @@ class TrainJob:
     """λ of each cost that has a budget."""
     process_weight: float = 0.0
     """``search.process_weight`` of the search that grew the trees."""
-    marks: Sequence[Mark] = ()
-    """The marks that reviewers have given these trees. An update that resumes ignores those that were given after it
-    began."""
 
     @property
     def scratch(self) -> Path:
@@ -66,8 +62,6 @@ class TrainingRows:
     """Rows of the method's view, kept on disk."""
     values: list[TokenRow]
     """The sampled rows with value targets."""
-    marks: int
-    """Number of reviewers' marks on the trees."""
 
 
 def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> TrainingRows:
@@ -86,7 +80,7 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
     config, chat = job.config, make_chat(checkpoint, job.config)
     parts = in_shares(lambda share: _rows_of_share(job, chat, returns, share))
     rows, values = _in_order([part.rows for part in parts]), _in_order([part.values for part in parts])
-    return TrainingRows(rows, sample_rows(values, config), sum(part.marks for part in parts))
+    return TrainingRows(rows, sample_rows(values, config))
 
 
 class _Placed(Generic[Row]):
@@ -115,23 +109,21 @@ class _Part:
 
     rows: _Placed[Any]
     values: _Placed[TokenRow]
-    marks: int
 
 
 def _rows_of_share(job: TrainJob, chat: ChatFormat, returns: tuple[float, float], share: Share) -> _Part:
     """The rows of a share of the tasks."""
     names = [f"{kind}-{share.index}" if share.count > 1 else "" for kind in ("rows", "values")]
     folder = job.scratch if share.count > 1 else job.out.parent
-    rows, values, marks = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1]), 0
+    rows, values = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1])
     for places, trees, paid in _rescored_groups(job, share):
         for place, tree, valued in zip(places, trees, paid, strict=True):
             refuse_foreign(tree, chat, job)
             read_ends([tree, valued], chat)
-            marks += sum(len(node.marks) for node in tree.nodes())
             values.add(place, clipped_value_rows(valued, job.config, returns))
-        for place, of_method in method_rows(job, list(zip(places, trees, strict=True)), chat):
+        for place, of_method in method_rows(job, list(zip(places, trees, strict=True))):
             rows.add(place, of_method)
-    return _Part(rows, values, marks)
+    return _Part(rows, values)
 
 
 def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
@@ -141,15 +133,13 @@ def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int
     rules = read_rules(rewards) if rewards.active else {}
     paying = replace(rewards, normalise="none")
     changes = rewards.active
-    for places, trees in trees_by_task(job.trees, job.names, job.marks, job.process_weight, share):
+    for places, trees in trees_by_task(job.trees, job.names, share):
         learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
         same = not changes or rewards == paying
         yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
 
 
-def method_rows(
-    job: TrainJob, trees: Sequence[tuple[int, Tree]], chat: ChatFormat
-) -> Iterator[tuple[int, Iterable[object]]]:
+def method_rows(job: TrainJob, trees: Sequence[tuple[int, Tree]]) -> Iterator[tuple[int, Iterable[object]]]:
     """Yield the rows of a job's method for all trees of one task, as pairs (place, rows).
 
     Args:
@@ -162,8 +152,6 @@ def method_rows(
     match job.method:
         case "rft":
             yield from ((place, imitation_rows(tree, settings.imitation)) for place, tree in steered)
-            # Turns that reviewers wrote come after all other rows.
-            yield from ((place + _LAST, edited_rows(tree, chat.encode_action)) for place, tree in trees)
         case "distil":
             yield from ((place, policy_rows(tree, settings.targets)) for place, tree in steered)
         case "dpo" if steered:
@@ -173,10 +161,6 @@ def method_rows(
             yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages, multipliers)
         case _:
             pass
-
-
-_LAST = 1 << 40
-"""Added to the place of a tree to order its rows after those of all trees."""
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:

@@ -1,4 +1,4 @@
-"""Read the searched training trees of a run from its shards, with the marks of reviewers applied."""
+"""Read the searched training trees of a run from its shards."""
 
 from array import array
 from bisect import bisect_right
@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treeagent.contrib.people.marked import apply_marks
-from treeagent.contrib.people.marks import FILE, Mark, deciding, read_marks
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.index import shard_rows
 from treeagent.search.node import Tree, task_groups
@@ -20,67 +18,29 @@ from treeagent.store import read_as, read_lines
 from treeagent.types import WHOLE, Share, UserError
 
 
-def run_marks(folder: Path) -> list[Mark]:
-    """All marks of the run that contains ``folder``, its folder of trees or episodes.
-
-    Raises:
-        StoreError: the file of marks is damaged.
-    """
-    return read_marks(folder.parent / FILE)
-
-
-def marked_trees(
-    folder: Path,
-    name: str | None = None,
-    index: int | None = None,
-    marks: Sequence[Mark] | None = None,
-    process_weight: float = 0.0,
-) -> Iterator[Tree]:
-    """Yield the trees of shards, with those of the ``marks`` applied that are in force (``deciding``); by default the
-    marks of the run.
-
-    Args:
-        process_weight: ``search.process_weight`` of the search that grew the trees.
-
-    Raises:
-        CorruptShard, StoreError: a shard or the file of marks is damaged.
-    """
-    states = deciding(run_marks(folder) if marks is None else marks)
-    tasks = {mark.task_id for found in states.values() for mark in found}
-    for tree in read_as(from_record, folder, name, index):
-        yield apply_marks(tree, states, process_weight) if tree.task.id in tasks else tree
-
-
-def read_trees(
-    folder: Path, names: Sequence[str] = (COLLECTED,), marks: Sequence[Mark] | None = None
-) -> Iterator[Tree]:
-    """Yield the searched training trees of the shards with these names, with marks applied as in ``marked_trees``. Only
-    one tree is in memory at a time.
+def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> Iterator[Tree]:
+    """Yield the searched training trees of the shards with these names. Only one tree is in memory at a time.
 
     Raises:
         UserError: a tree was collected or imported by text alone.
     """
-    return (_learnable(tree, folder) for name in names for tree in marked_trees(folder, name, marks=marks))
+    return (_learnable(tree, folder) for name in names for tree in read_as(from_record, folder, name))
 
 
 def trees_by_task(
     folder: Path,
     names: Sequence[str],
-    marks: Sequence[Mark] | None = None,
-    process_weight: float = 0.0,
     share: Share = WHOLE,
 ) -> Iterator[tuple[Sequence[int], list[Tree]]]:
     """Yield the trees of ``read_trees`` grouped by task, with their indices in the order of ``read_trees``. Tasks come
     in the order of their first tree. Only the trees of one task are in memory at a time.
 
     Args:
-        process_weight: ``search.process_weight`` of the search that grew the trees.
         share: yield this share of the tasks only. The trees of other tasks are not read.
 
     Raises:
         UserError: as ``read_trees``.
     """
-    states = deciding(run_marks(folder) if marks is None else marks)
     files, hashes = list[_File](), array("q")
     for name in names:
         for rows in shard_rows(folder, name):
@@ -90,8 +50,7 @@ def trees_by_task(
     own = np.flatnonzero(is_first)[share.index :: share.count]
 
     def read(record: Mapping[str, Any]) -> Tree:
-        tree = from_record(record)
-        return _learnable(apply_marks(tree, states, process_weight) if states else tree, folder)
+        return _learnable(from_record(record), folder)
 
     def read_at(file: _File, places: NDArray[np.int64]) -> Iterator[Tree]:
         return read_lines(read, folder, file.name, file.index, (int(place) - file.first for place in places))

@@ -20,8 +20,6 @@ from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.contrib.judging.components import read_rules
 from treeagent.contrib.judging.constraint import mean_costs, next_multiplier
 from treeagent.contrib.judging.reweigh import rescored
-from treeagent.contrib.people.first_marks import first_marks, record_marks
-from treeagent.contrib.people.marks import FILE
 from treeagent.contrib.scale.launch import launch
 from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
 from treeagent.generators.config import VllmConfig
@@ -52,7 +50,7 @@ from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
-from treeagent.pipeline.trees import read_trees, run_marks, trees_by_task
+from treeagent.pipeline.trees import read_trees, trees_by_task
 from treeagent.store import shards
 from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
 
@@ -111,14 +109,6 @@ def update(
     for part in (*methods, *(["constraint"] if config.rewards.budgets else [])):
         run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
-    given = len(run_marks(source.trees))
-    for _, _, out in updates:
-        read = run.facts(out.name).get("given_marks") if run.is_done(out.name) else None
-        if read is not None and given > read:
-            progress.warn(
-                f"{out} was made before {given - read} of the {given} lines of {source.path / FILE} were written and "
-                f"stays as it is: to learn from them, give another --out and --trees {source.path}"
-            )
     names, process_weight = source.collections(), source.config.search.process_weight
     multipliers = constrain(config, run, "constraints", source.trees, names, {})
     return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
@@ -180,9 +170,8 @@ def learn(
     """
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
-    marks = run_marks(trees or run.trees)
     jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight, marks)
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight)
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
@@ -231,7 +220,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         UserError: another model searched the trees, or a setting does not fit.
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
-    job = replace(job, marks=first_marks(job.scratch, job.marks))
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
     head = value_head(loaded, config)
@@ -242,8 +230,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     values = data.values if len({row.task_id for row in data.values}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
-    if leads:
-        record_marks(job.scratch, job.marks)
     validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
@@ -285,9 +271,8 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     recomputes = result.recomputes and not config.training.gradient_checkpointing
     if result.parts > 1 or recomputes:
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
-    marks = {"given_marks": len(job.marks)} | ({"marks": data.marks} if data.marks else {})
     value = {"value": asdict(fitted)} if fitted is not None else {}
-    return {"update": asdict(result), **value, "alarms": alarms, **marks}
+    return {"update": asdict(result), **value, "alarms": alarms}
 
 
 def _device_map(config: RunConfig) -> str | None:

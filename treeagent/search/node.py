@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from treeagent.contrib.people.marks import Mark
 from treeagent.types import Action, Origin, State, Task
 
 
@@ -83,8 +82,6 @@ class Edge:
     """Parts of the step's reward and its costs, by name (``treeagent.contrib.judging``); empty if there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
-    vetoed: bool = False
-    """Whether a reviewer's mark forbids learning this action. Not stored: ``views.marked`` applies marks to a tree."""
     divergence: float | None = None
     """How much the policy's choice of this action would change if it knew the outcome, in nats; None if not measured.
     Not stored: ``stages.hindsight`` measures it."""
@@ -155,8 +152,6 @@ class Node:
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below, except by calls
     that the policy is unlikely to make (``growth.reopen``)."""
-    marks: list[Mark] = field(default_factory=list[Mark])
-    """Reviewers' marks on this state and its actions. Not stored: ``views.marked`` applies marks to a tree."""
     paid: float | None = None
     """At the end of a plan: the sum of the rewards on its path, which were withheld from the search. Set after the plan
     was executed, for reports only; None elsewhere."""
@@ -237,10 +232,9 @@ class Tree:
         A malformed or refused call is never taught, and neither is a step back that search pruned. If the tree does not
         grow beyond it, its Q is an unverified V. If a chain continues beyond it, the call took a step but left the
         environment unchanged, so it did not contribute to the later rewards; the other steps of the chain are taught.
-        If the tree's imagined paths were replayed (its root is real), only replayed actions are taught. An action that
-        a reviewer vetoed is never taught.
+        If the tree's imagined paths were replayed (its root is real), only replayed actions are taught.
         """
-        refused = edge.vetoed or (edge.child is not None and (edge.child.invalid or edge.child.repeat))
+        refused = edge.child is not None and (edge.child.invalid or edge.child.repeat)
         return not refused and (self.root.origin == "imagined" or path_origin([edge]) == "real")
 
     def nodes(self) -> Iterator[Node]:

@@ -1,13 +1,13 @@
 """Rows to imitate: the best paths of a tree, or the best continuation from each of its states."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_logprob, path_origin, path_return, reaches
+from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_logprob, path_return, reaches
 from treeagent.views.tokens import TokenRow, path_rows
 from treeagent.world_model.transition import call_text
 
@@ -71,28 +71,6 @@ def path_targets(path: Sequence[Edge], discount: float) -> list[float]:
     return from there, in reward units."""
     paid = list(accumulate((edge.reward or 0.0 for edge in path), initial=0.0))
     return [paid[index] + path_return(path[index:], discount) for index in range(len(path))] + [paid[-1]]
-
-
-def edited_rows(tree: Tree, encode: Callable[[str], tuple[int, ...]]) -> Iterator[TokenRow]:
-    """A row for each turn that a reviewer wrote to replace an action, after the prompt of that action. Chains may reach
-    one state several times; the turn is then written after the first prompt only.
-
-    Args:
-        tree: a tree to which marks were applied.
-        encode: the token ids of a turn's text with its end, as the policy would have sampled them.
-    """
-    written_marks: set[str] = set()
-    for path, node in tree.walk():
-        if (
-            node.state.messages and node.state.messages[-1].partial
-        ):  # the turn has already begun, and an edit replaces a whole turn
-            continue
-        for mark in node.marks:
-            if mark.verdict == "edit" and mark.id not in written_marks:
-                written_marks.add(mark.id)
-                prompt, written = tree.prompt_ids(path), encode(mark.text)
-                mask = (False,) * len(prompt) + (True,) * len(written)
-                yield TokenRow(tree.task.id, prompt + written, mask, origin=path_origin(path))
 
 
 def _calls(path: Sequence[Edge]) -> tuple[str, ...]:

@@ -4,15 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heapreplace
-from itertools import combinations, compress, islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from treeagent.contrib.people.marks import Source, preference
-from treeagent.search.node import Edge, Node, Tree, path_origin, path_return, reaches
+from treeagent.search.node import Edge, Tree, path_origin, path_return, reaches
 from treeagent.search.puct import merge_key
 from treeagent.types import Origin
 from treeagent.views.tokens import require_logprobs, turn_tokens
@@ -52,11 +51,8 @@ class PreferencePair:
     chosen: Continuation
     rejected: Continuation
     margin: float
-    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths, the difference of their returns. If a reviewer
-    decided the pair, it is at least ``PairConfig.min_margin``, whatever Q says."""
+    """Q(chosen) - Q(rejected) > 0 in reward units; for whole paths, the difference of their returns."""
     origin: Origin = "real"
-    source: Source | Literal["rule"] = "rule"
-    """Source of the preference: a person, a judge such as a model, or the values that search found."""
 
 
 @config_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -94,7 +90,7 @@ def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterat
 
 def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
     """The pairs of ``compared_siblings`` as tokens."""
-    for path, margin, chosen, rejected, source in compared_siblings(tree, config):
+    for path, margin, chosen, rejected in compared_siblings(tree, config):
         require_logprobs(tree.task.id, (chosen, rejected))
         yield PreferencePair(
             task_id=tree.task.id,
@@ -103,24 +99,17 @@ def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
             rejected=_continuation([rejected]),
             margin=margin,
             origin=path_origin((*path[-1:], chosen, rejected)),
-            source=source,
         )
 
 
 def compared_siblings(
     tree: Tree, config: PairConfig
-) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge, Source | Literal["rule"]]]:
+) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
     """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
-    Each item is the path to their node, the margin, the chosen edge, the rejected edge, and the source of the
-    preference. At each node, the pairs that reviewers decided come first, then the others by margin, widest first, as
-    many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
-
-    Reviewers outrank Q. Two actions that they compared form a pair in the order that they gave, whatever the visits and
-    the margin, and no pair if they called them equally good. An action that they vetoed is rejected, and the best of
-    its tried siblings is chosen.
+    Each item is the path to their node, the margin, the chosen edge and the rejected edge. At each node, the pairs come
+    by margin, widest first, as many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
     """
     for path, node in tree.walk():
-        decided = _decided_pairs(tree, node, config)
         tried = [(edge.value, edge) for edge in node.edges if edge.visits >= config.min_visits]
         good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
         bad = sorted(tried, key=itemgetter(0))
@@ -128,13 +117,10 @@ def compared_siblings(
         qualified = (
             (margin, best, worst)
             for margin, best, worst in _widest_first(_few_of_each_call(good), _few_of_each_call(bad), config.min_margin)
-            if merge_key(best.action) != merge_key(worst.action) and _texts(best, worst) not in decided
+            if merge_key(best.action) != merge_key(worst.action)
         )
-        for decided_pair in decided.values():
-            if decided_pair is not None:
-                yield path, *decided_pair
         for margin, chosen, rejected in islice(qualified, 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE):
-            yield path, margin, chosen, rejected, "rule"
+            yield path, margin, chosen, rejected
 
 
 _Valued = tuple[float, Edge]
@@ -173,42 +159,6 @@ def _widest_first(
             heapreplace(waiting, (bad[column + 1][0] - good[row][0], row, column + 1))
         else:
             heappop(waiting)
-
-
-_DecidedPair = tuple[float, Edge, Edge, Source]
-"""Margin, chosen action, rejected action, and source of the decision."""
-
-
-def _decided_pairs(tree: Tree, node: Node, config: PairConfig) -> dict[frozenset[str], _DecidedPair | None]:
-    """The pairs of siblings that reviewers decided, by the texts of the two actions. None for two actions that form no
-    pair."""
-    decided: dict[frozenset[str], _DecidedPair | None] = {}
-    if not node.marks:
-        return decided
-
-    def pair(chosen: Edge, rejected: Edge, source: Source) -> _DecidedPair | None:
-        margin = chosen.value - rejected.value
-        return (max(margin, config.min_margin), chosen, rejected, source) if tree.may_prefer(chosen) else None
-
-    edges = list({edge.action.text: edge for edge in reversed(node.edges)}.values())[::-1]  # the first of each text
-    for first, second in combinations(edges, 2):
-        verdict = preference(node.marks, first.action.text, second.action.text)
-        if verdict is not None:
-            better, source = verdict
-            chosen, rejected = (first, second) if better > 0 else (second, first)
-            decided[_texts(first, second)] = pair(chosen, rejected, source) if better else None
-    good = [edge for edge in edges if edge.visits and tree.may_prefer(edge)]
-    for edge in edges:
-        # ``edge.vetoed`` is too broad: it is also set on the last action of an episode that was vetoed as a whole.
-        refusal = next((mark for mark in node.marks if mark.refuses(edge.action.text)), None)
-        if refusal is not None and good:
-            best = max(good, key=lambda each: each.value)
-            decided.setdefault(_texts(best, edge), pair(best, edge, refusal.source))
-    return decided
-
-
-def _texts(first: Edge, second: Edge) -> frozenset[str]:
-    return frozenset((first.action.text, second.action.text))
 
 
 def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:

@@ -15,8 +15,7 @@ from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
 
 from treeagent.config import load_config
 from treeagent.contrib.guards.approval import Answer, Approve, Request, answer, ask, waiting
-from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv, format_named
-from treeagent.contrib.people.marks import FILE, append_mark, new_mark
+from treeagent.contrib.guards.shield import FORBIDDEN, ShieldedEnv
 from treeagent.envs import EnvDynamics
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
@@ -141,30 +140,3 @@ def test_a_setting_turns_the_hook_on_and_wants_a_folder(tmp_path: Path) -> None:
     assert env.step("up")[0].startswith(FORBIDDEN + "it was not approved")
 
 
-def test_calls_that_reviewers_marked_unsafe_are_forbidden_until_the_mark_is_withdrawn(tmp_path: Path) -> None:
-    unsafe = new_mark("ada", "unsafe", state="s", shown=("Action: up",), calls=("up",), choice=0)
-    append_mark(tmp_path / FILE, unsafe)
-    shield = Shield(marks=str(tmp_path))
-    env = ShieldedEnv(Stairs(), shield)
-    env.reset(options={"task": stairs_task(1)})
-    assert env.step("up")[0] == FORBIDDEN + "a reviewer marked it unsafe"
-    assert env.step("up up")[0] != FORBIDDEN + "a reviewer marked it unsafe"
-    append_mark(tmp_path / FILE, new_mark("ben", "withdraw", withdraws=unsafe.id))
-    env = ShieldedEnv(Stairs(), shield)
-    env.reset(options={"task": stairs_task(1)})
-    assert env.step("up")[0] == "stair 1"
-    with pytest.raises(UserError, match=r"shield\.marks"):
-        ShieldedEnv(Stairs(), Shield(marks=str(tmp_path / "nowhere")))
-
-
-@pytest.mark.parametrize(
-    "marked", [format_named(ToolCall("add", {"y": 2, "x": 1})), 'add {"x":1,"y":2}', "add[1, 2]", "add[1,2]"]
-)
-def test_an_unsafe_call_is_forbidden_however_it_is_written_and_other_calls_are_not(tmp_path: Path, marked: str) -> None:
-    append_mark(tmp_path / FILE, new_mark("ada", "unsafe", state="s", shown=("turn",), calls=(marked,), choice=0))
-    env = ShieldedEnv(ToolboxEnv(), Shield(marks=str(tmp_path)))
-    same = (ToolCall("add", {"x": 1, "y": 2}), ToolCall("add", {"y": 2, "x": 1}))
-    for call in (*same, "add[1, 2]", "add[1,2]", 'add {"x": 1, "y": 2}', ' add {"y":2,  "x":1}'):
-        assert env.forbidden(call), call
-    for call in (ToolCall("add", {"x": 2, "y": 1}), "add[2, 1]", ToolCall("multiply", {"x": 1, "y": 2})):
-        assert env.forbidden(call) is None, call

@@ -22,7 +22,6 @@ from treeagent.contrib.judging.config import JudgeConfig, RewardsConfig
 from treeagent.contrib.judging.judge import HACKED
 from treeagent.contrib.judging.report_judging import judging_section
 from treeagent.contrib.judging.rescore import assess_trees
-from treeagent.contrib.people.marks import Mark, deciding, new_mark, state_hash
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline.build import scored
 from treeagent.search import Limits, SearchConfig, make_search
@@ -184,18 +183,13 @@ def test_agreement_with_the_verifier_and_with_people_by_hand(tmp_path: Path) -> 
 
     tree = searched(RewardsConfig(), tmp_path)
     ends = list(finished_paths(tree))
-    marks: list[Mark] = []
     for place, path in enumerate(ends):
         path[-1].components = {"outcome": 0.0, "judge": 1.0 if place == 0 else 0.25}
-        if place < 2 and (node := path[-1].child) is not None:
-            messages = node.state.messages
-            marks.append(new_mark("ada", "solved", state=state_hash(tree.task.id, messages), shown=("a",)))
-    found = Assessments(RewardsConfig(judge=JUDGE), deciding(marks))
+    found = Assessments(RewardsConfig(judge=JUDGE))
     found.add(tree)
     figures = found.figures()
     assert figures["agreement/judge_verifier"] == pytest.approx(1 - 1 / len(ends))
     assert figures["agreement/judge_verifier_kappa"] == pytest.approx(0.0)
-    assert (figures["agreement/judge_people"], figures["agreement/judge_people_ends"]) == (0.5, 2.0)
 
     for path in ends:  # a reward model without a judge or tiers
         path[-1].components = {"outcome": 0.0, "learned": path[-1].components["judge"]}

@@ -1,11 +1,9 @@
 """The comparisons that a reward model learns from a tree, by hand."""
 
-from hand_trees import TASK, hand_tree
+from hand_trees import hand_tree
 
 from treeagent.contrib.judging.comparisons import Comparison, ends
 from treeagent.contrib.judging.comparisons import comparisons as compared
-from treeagent.contrib.people.marked import apply_marks
-from treeagent.contrib.people.marks import deciding, new_mark, state_hash
 from treeagent.search.node import finished_paths
 from treeagent.views.pairs import PairConfig
 
@@ -13,26 +11,13 @@ WON, LOST = (1, 2, 10, 11, 20, 21, 30, 40), (1, 2, 13, 23)
 
 
 def test_ends_and_siblings_by_hand() -> None:
-    found = {end.token_ids: (end.paid, end.success, end.tokens, end.source) for end in ends(hand_tree())}
-    assert found == {WON: (1.0, True, 6, "rule"), LOST: (0.0, False, 2, "rule")}
+    found = {end.token_ids: (end.paid, end.success, end.tokens) for end in ends(hand_tree())}
+    assert found == {WON: (1.0, True, 6), LOST: (0.0, False, 2)}
     assert list(compared([hand_tree()], PairConfig())) == [
         Comparison("hand-1", WON, LOST, 1.0, "ends"),
         Comparison("hand-1", (1, 2, 10, 11, 20, 21), (1, 2, 13, 23), 0.75, "siblings"),
         Comparison("hand-1", WON, (1, 2, 10, 11, 20, 21, 31, 32, 41), 0.5, "siblings"),
     ]
-
-
-def test_people_outrank_the_environment() -> None:
-    tree = hand_tree()
-    marks = []
-    for path in finished_paths(tree):
-        end = path[-1].child
-        assert end is not None
-        verdict = "failed" if path[-1].action.text == "A1" else "solved"
-        state = state_hash(TASK.id, end.state.messages)
-        marks.append(new_mark("ann", verdict, task_id=TASK.id, state=state, shown=("x",)))  # type: ignore[arg-type]
-    first = next(compared([apply_marks(tree, deciding(marks))], PairConfig()))
-    assert first == Comparison("hand-1", LOST, WON, 1.0, "ends", "human")
 
 
 def test_withheld_rewards_and_imagined_steps_are_left_out() -> None:

@@ -1,63 +1,17 @@
-"""Reviewers' verdicts on ends, under weighted rewards."""
+"""Trees under weighted rewards."""
 
 from hand_trees import hand_tree
 
 from treeagent.config import load_config
-from treeagent.contrib.judging.config import JudgeConfig, RewardsConfig
+from treeagent.contrib.judging.config import RewardsConfig
 from treeagent.contrib.judging.reweigh import reweighed
-from treeagent.contrib.people.marked import apply_marks
-from treeagent.contrib.people.marks import Verdict, deciding, new_mark, state_hash
 from treeagent.pipeline.rows import sample_value_rows
-from treeagent.search.node import Tree, succeeds
+from treeagent.search.node import Tree
 
 
 def under(tree: Tree, **weights: float) -> Tree:
     [told] = reweighed([tree], RewardsConfig(weights=weights), {})
     return told
-
-
-def test_a_label_changes_the_outcome_and_survives_weighing_anew() -> None:
-    """The search counted A, A1 as a success. The reviewer marks it as failed, so only the steps are paid: 2 * -0.1."""
-    tree = under(hand_tree(), outcome=2.0, steps=-0.1)
-    [a, *_] = tree.root.edges
-    assert a.child is not None and a.child.edges[0].child is not None
-    won = a.child.edges[0]
-    end = won.child
-    assert end is not None
-    mark = new_mark("ada", "failed", state=state_hash(tree.task.id, end.state.messages), shown=("A1",))
-    apply_marks(tree, deciding([mark]))
-    assert won.components["outcome"] == 0.0 and not succeeds([a, won])
-    told = under(tree, outcome=2.0, steps=-0.1)
-    [first, *_] = told.root.edges
-    assert first.child is not None
-    assert abs((first.child.edges[0].reward or 0.0) + 0.1) < 1e-9
-
-
-def test_people_outrank_the_judge_and_the_tiers() -> None:
-    """The search counted A, A1 as a success, and the judge as a hack. A person marks it as solved, and then as
-    failed."""
-    cases: tuple[tuple[Verdict, float], ...] = (("solved", 1.0), ("failed", 0.0))
-    for verdict, worth in cases:
-        tree = under(hand_tree(), outcome=1.0)
-        [a, *_] = tree.root.edges
-        assert a.child is not None
-        won = a.child.edges[0]
-        end = won.child
-        assert end is not None
-        won.components = {**won.components, "hacked": 1.0}
-        assert not succeeds([a, won])
-        mark = new_mark("ada", verdict, state=state_hash(tree.task.id, end.state.messages), shown=("A1",))
-        apply_marks(tree, deciding([mark]))
-        assert succeeds([a, won]) == bool(worth)
-        judge = JudgeConfig(model="judge", items=("Is it right?",))
-        for config in (
-            RewardsConfig(weights={"outcome": 1.0}),
-            RewardsConfig(weights={"judge": 1.0}, judge=judge),
-            RewardsConfig(weights={"verdict": 1.0}, judge=judge, tiers=("rule", "judge")),
-        ):
-            [told] = reweighed([tree], config, {})
-            [first, *_] = told.root.edges
-            assert first.child is not None and first.child.edges[0].reward == worth
 
 
 def test_the_order_of_simulations_names_the_copies() -> None:

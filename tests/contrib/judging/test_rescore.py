@@ -16,7 +16,6 @@ from treeagent.config import load_config
 from treeagent.contrib.judging import Step
 from treeagent.contrib.judging.config import RewardsConfig
 from treeagent.contrib.judging.rescore import require_stored
-from treeagent.contrib.people.marks import append_mark, new_mark, read_marks
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.index import write_trees
 from treeagent.pipeline.world import experiences
@@ -68,17 +67,6 @@ def test_in_a_view_too_variations_are_held_out_with_their_tasks(searched: Path, 
         run.finish("collect-1-varied", {"variations": 3, "kept": 1, "bases": ["task"]})
     rescore(searched, tmp_path / "view", [BRIEF])
     assert {one.task_id for one in experiences(Run.open(tmp_path / "view"), ["collect-1-varied"])} == {"task"}
-
-
-def test_marks_on_a_view_stay_when_it_gets_new_ones_of_the_run(searched: Path, tmp_path: Path) -> None:
-    view = tmp_path / "view"
-    made = [new_mark("ada", "veto", id=name, state="s", shown=("a", "b"), choice=0) for name in "123"]
-    append_mark(searched / "marks.jsonl", made[0])
-    rescore(searched, view, [BRIEF])
-    append_mark(view / "marks.jsonl", made[1])
-    append_mark(searched / "marks.jsonl", made[2])
-    rescore(searched, view, [BRIEF])
-    assert read_marks(view / "marks.jsonl") == made
 
 
 @pytest.mark.slow

@@ -27,18 +27,20 @@ from treeagent.store import read_as
 def fitted(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 40 trees with a reward model. Its policy has learnt next to nothing, so marks of a person declare one
     end of each tree a success."""
-    run = tmp_path_factory.mktemp("fitted") / "run"
+    folder = tmp_path_factory.mktemp("fitted")
+    run, searched = folder / "run", folder / "searched"
     base = finished_run / "checkpoints" / "base"
     few = ["collect.tasks=40", "collect.batch=40", "workers=1", "environment.max_steps=3", "search.method=best_of_n"]
-    done = treeagent("collect", base, "--out", run, *few)
+    done = treeagent("collect", base, "--out", searched, *few)
     assert done.returncode == 0, done.stderr
-    for tree in read_as(from_record, run / "trees", "collect"):
+    for tree in read_as(from_record, searched / "trees", "collect"):
         for path in list(finished_paths(tree))[:1]:
             end = path[-1].child
             assert end is not None
             state = state_hash(tree.task.id, end.state.messages)
             mark = new_mark("ann", "solved", task_id=tree.task.id, state=state, shown=(path[-1].action.text,))
-            append_mark(run / "marks.jsonl", mark)
+            append_mark(searched / "marks.jsonl", mark)
+    assert treeagent("review", "apply", searched, "--out", run).returncode == 0
     done = treeagent("reward", "fit", run, "update.reward.max_steps=3", "update.reward.learning_rate=1e-3")
     assert done.returncode == 0, done.stderr
     assert "most weight" in done.stdout
@@ -89,30 +91,6 @@ def test_no_reward_model_is_told(fitted: Path, finished_run: Path, tmp_path: Pat
         pass
     done = treeagent("reward", "fit", empty)
     assert done.returncode == 2 and "no trees" in done.stderr
-
-
-def test_a_mark_given_after_an_interruption_waits_for_the_next_fit(
-    fitted: Path, finished_run: Path, tmp_path: Path
-) -> None:
-    folder, start = tmp_path / "run", finished_run / "checkpoints" / "base"
-    shutil.copytree(fitted, folder)
-    config = load_config(folder / "config.toml", ["update.reward.max_steps=3", "training.save_every=1"])
-    with Run.create(folder, Run.open(folder).config, resume=True) as run:
-        people = run.facts("reward")["pairs"]["of_people"]
-        with pytest.raises(KeyboardInterrupt):
-            fit_reward(config, run, Interrupted("reward"), start)
-        for tree in list(read_as(from_record, run.trees, "collect"))[::2]:
-            for path in finished_paths(tree):
-                end = path[-1].child
-                assert end is not None
-                state, said = state_hash(tree.task.id, end.state.messages), path[-1].action.text
-                mark = new_mark("bob", "failed", task_id=tree.task.id, state=state, shown=(said,))
-                append_mark(folder / "marks.jsonl", mark)
-        counts = list[int]()
-        for _ in range(2):
-            fit_reward(config, run, QuietProgress(), start)
-            counts.append(run.facts("reward")["pairs"]["of_people"])
-    assert counts[0] == people != counts[1]
 
 
 def test_an_interrupted_fit_is_not_continued_from_another_checkpoint(

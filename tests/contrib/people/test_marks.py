@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import treeagent
+from review_sample import close_tree, episode, sample_run
 
 from treeagent.contrib.people.marks import (
+    FILE,
     Mark,
     Verdict,
     agreement,
@@ -21,6 +24,7 @@ from treeagent.contrib.people.marks import (
     state_hash,
     unsafe_calls,
 )
+from treeagent.contrib.people.statistics import Agreement, agreements
 from treeagent.store import StoreError
 from treeagent.types import Message
 
@@ -121,26 +125,22 @@ def test_a_later_mark_of_one_reviewer_replaces_the_earlier_until_it_is_withdrawn
     "marks, expected",
     [
         ([], None),
-        ([compared("ada", A, B, A)], (1, "human")),
-        ([compared("ada", B, B, A)], (-1, "human")),
-        ([compared("ada", A, B, A), compared("ben", B, B, A)], (0, "human")),
-        ([compared("ada", None, B, A), compared("ben", B, A, B)], (-1, "human")),
+        ([compared("ada", A, B, A)], 1),
+        ([compared("ada", B, B, A)], -1),
+        ([compared("ada", A, B, A), compared("ben", B, B, A)], 0),
+        ([compared("ada", None, B, A), compared("ben", B, A, B)], -1),
         ([compared("ada", A, A, C)], None),
-        ([compared("model", B, A, B, source="judge")], (-1, "judge")),
-        ([compared("model", B, A, B, source="judge"), compared("ada", A, A, B)], (1, "human")),
-        ([compared("model", B, A, B, source="judge"), new_mark("ada", "skip", state="s", shown=(A, B))], (-1, "judge")),
     ],
 )
-def test_people_decide_by_majority_and_outrank_judges(marks: list[Mark], expected: object) -> None:
+def test_reviewers_decide_by_majority(marks: list[Mark], expected: object) -> None:
     assert preference(deciding(marks).get("s", []), A, B) == expected
 
 
 @pytest.mark.parametrize(
     "marks, expected",
     [
-        ([judged("ada", "solved")], (True, "human")),
+        ([judged("ada", "solved")], True),
         ([judged("ada", "solved"), judged("ben", "failed")], None),
-        ([judged("ada", "solved", source="judge"), judged("ben", "failed")], (False, "human")),
         ([judged("ada", "skip")], None),
     ],
 )
@@ -198,3 +198,26 @@ def test_incomplete_marks_are_refused(fields: dict[str, object]) -> None:
     verdict = fields.pop("verdict")
     with pytest.raises(ValueError):
         new_mark("ada", verdict, state="s", **fields)  # type: ignore[arg-type]
+
+
+def test_reviews_are_compared_with_search_and_environment(tmp_path: Path) -> None:
+    """Two people compare the actions of two trees, and one judges two episodes. Q of "left" is 1/2, of "remove" 1/4."""
+    run = sample_run(tmp_path / "run")
+    for task_id, choices in (("t0", (0, 0)), ("t1", (1, None))):  # as search ranks them; the other way round
+        tree = close_tree(task_id)
+        shown = tuple(edge.action.text for edge in tree.root.edges)
+        state = state_hash(task_id, tree.root.state.messages)
+        for who, choice in zip(("ada", "ben <b>"), choices, strict=True):
+            verdict: Verdict = "tie" if choice is None else "better"
+            mark = new_mark(who, verdict, task_id=task_id, state=state, shown=shown, choice=choice)
+            append_mark(run.path / FILE, mark)
+    for played in (episode("e0", 0.0), episode("e1", 1.0)):
+        *_, end = played.nodes()
+        state = state_hash(played.task.id, end.state.messages)
+        append_mark(run.path / FILE, new_mark("ada", "solved", task_id=played.task.id, state=state, shown=("x",)))
+    assert agreements(run) == (Agreement(1, 2), Agreement(1, 2))
+    # The values are left, left | right, tie: α = 1 - 3 · (0 + 2) / (2 · 2 + 1 · 3 + 1 · 3) = 1 - 6 / 10.
+    alpha, items = agreement(read_marks(run.path / FILE))["better"]
+    assert alpha == pytest.approx(0.4) and items == 2
+    said = treeagent("review", "list", run.path).stdout
+    assert "0.40" in said and "1 of 2" in said and "ben <b>" in said

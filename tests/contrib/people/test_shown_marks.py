@@ -1,19 +1,15 @@
 """The viewer shows marks of reviewers at the step and the episode, and the report shows them in numbers."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from review_sample import HOSTILE, close_tree, episode, sample_run
 
 from treeagent.config import RunConfig
 from treeagent.contrib.people.marks import FILE, Mark, Verdict, append_mark, new_mark, state_hash
-from treeagent.contrib.people.report import Agreement, reviews, reviews_html
 from treeagent.contrib.viewer.collect import Collector
 from treeagent.contrib.viewer.pack import FLAGS, pack
-from treeagent.pipeline.folder import Run
 from treeagent.search.node import Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
@@ -78,42 +74,3 @@ def test_a_new_mark_packs_the_trees_of_its_task_anew_and_no_others(tmp_path: Pat
     assert after.pieces[0] != before.pieces[0] and after.pieces[1] is before.pieces[1]
     append_mark(run.path / FILE, new_mark("ada", "withdraw", withdraws=mark.id))
     assert collector.collect([run.path]).pieces == before.pieces
-
-
-@pytest.fixture
-def reviewed(tmp_path: Path) -> Run:
-    """A run in which two people compare the actions of two trees and judge two episodes, and a model judges one
-    more."""
-    run = sample_run(tmp_path / "run")
-    first, second = close_tree("t0"), close_tree("t1")
-    failed, solved = episode("e0", 0.0), episode("e1", 1.0)
-    for mark in (
-        *(compared(first, who, 0) for who in ("ada", "ben <b>")),  # as search ranks them
-        *(compared(second, who, choice) for who, choice in (("ada", 1), ("ben <b>", None))),  # search prefers action 0
-        judged(failed, "ada", "solved"),  # the environment counts it as failed
-        judged(solved, "ada", "solved"),
-        judged(solved, "model-7", "failed", source="judge"),  # ignored, because a person judged it, too
-    ):
-        append_mark(run.path / FILE, mark)
-    return run
-
-
-def test_reviews_are_counted_and_compared_with_search_and_environment(reviewed: Run) -> None:
-    found = reviews(reviewed)
-    assert found is not None
-    assert found.verdicts == {
-        "ada": Counter(better=2, solved=2),
-        "ben <b>": Counter(better=1, tie=1),
-        "model-7 (a model)": Counter(failed=1),
-    }
-    assert found.pairs == Agreement(1, 2)
-    assert found.ends == Agreement(1, 2)
-    # The values are left, left | right, tie: α = 1 - 3 · (0 + 2) / (2 · 2 + 1 · 3 + 1 · 3) = 1 - 6 / 10.
-    alpha, items = found.alpha["better"]
-    assert alpha == pytest.approx(0.4) and items == 2 and found.alpha["solved"] == (None, 0)
-
-
-def test_the_report_has_a_section_of_reviews_only_where_there_are_some(reviewed: Run, tmp_path: Path) -> None:
-    section = reviews_html(reviews(reviewed))
-    assert "ben &lt;b&gt;" in section and "<b>" not in section and "0.40" in section and "1 of 2" in section
-    assert reviews_html(reviews(sample_run(tmp_path / "other"))) == ""

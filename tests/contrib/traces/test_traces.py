@@ -11,19 +11,16 @@ from toy_llama import make_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
-from treeagent.contrib.people.marks import FILE, append_mark, new_mark, state_hash
-from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows, write_traces
+from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.generators.formats import make_grammar
 from treeagent.generators.grammar import ReAct
 from treeagent.generators.tag_calls import TagCalls
-from treeagent.pipeline.export.dataset import export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imported import import_transcripts
-from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.trees import marked_trees, read_trees
+from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
@@ -350,25 +347,6 @@ def test_the_reward_of_verifiers_is_the_best_known_return() -> None:
     assert row["rewards"]["reward"]["score"] == -3.0
 
 
-def test_a_judgement_leaves_the_process_rewards_in_traced_advantages(tmp_path: Path) -> None:
-    """With η = 1/2, an outcome of 1 and a process reward of 0.2 make Q = 0.6. An end that is called failed leaves 0.1,
-    so that the advantages beside a sibling of Q = 0 are 0.05 and -0.05."""
-    tree = forked_tree()
-    left = tree.root.edges[0]
-    assert left.child is not None
-    win = left.child.edges[0]
-    assert win.child is not None
-    win.process, win.value_sum, left.value_sum = 0.2, 0.6, 0.6
-    with Run.create(tmp_path / "run", load_config(None, ["search.process_weight=0.5"]), resume=False) as run:
-        write_shard(run.trees, "collect", 0, [to_record(tree)])
-    state = state_hash("fork", win.child.state.messages)
-    append_mark(run.path / FILE, new_mark("ada", "failed", task_id="fork", state=state, shown=("left", "win")))
-    write_traces(run, tmp_path / "out.jsonl", "verifiers", "trees", TOLD.tools)
-    nodes = orjson.loads((tmp_path / "out.jsonl").read_bytes())["nodes"]
-    scored = {each["message"]["content"]: each["advantages"][0] for each in nodes if "advantages" in each}
-    assert scored == pytest.approx({"left": 0.05, "right": -0.05})
-
-
 def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", load_config(None, []), resume=False) as run:
         write_shard(run.trees, "collect", 0, [to_record(forked_tree())])
@@ -490,18 +468,3 @@ def test_transcripts_in_a_models_tokens_are_imitated(tmp_path: Path, finished_ru
     assert done.returncode == 0, done.stderr
     done = treeagent("update", "rft", base, "--trees", run, "--out", tmp_path / "new")
     assert done.returncode == 0 and (tmp_path / "new" / "checkpoints" / "rft").is_dir(), done.stderr
-
-
-def test_a_mark_in_an_imported_run_belongs_to_one_of_the_transcripts_of_its_task(tmp_path: Path) -> None:
-    """The transcripts differ only in their reward, so both trees contain the marked state."""
-    talks = [CHAT, CHAT | {"reward": 0.0}]
-    config = load_config(None, ["policy.format=tools"])
-    import_transcripts(config, written(tmp_path / "in.jsonl", *talks), tmp_path / "run")
-    run = Run.open(tmp_path / "run")
-    first, second = marked_trees(run.trees, "collect")
-    assert first.seed != second.seed
-    step = first.root.edges[0].action.text
-    state = state_hash("t1", first.root.state.messages)
-    mark = new_mark("ada", "veto", task_id="t1", state=state, shown=(step,), choice=0, seed=first.seed)
-    append_mark(run.path / FILE, mark)
-    assert export(config, run, QuietProgress(), ["marks"], "jsonl", tmp_path / "data") == {"marks": 1}

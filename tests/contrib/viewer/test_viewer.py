@@ -197,9 +197,9 @@ def test_the_page_of_two_runs_holds_both(tmp_path: Path) -> None:
     assert [(each["run"], each["piece"]) for each in content.index["trees"]] == [(0, 0), (1, 1)]
 
 
-def test_a_run_ends_with_a_page_that_its_report_links_to(finished_run: Path) -> None:
-    assert '<a href="view.html">' in (finished_run / "report.html").read_text()
-    data = opened((finished_run / "view.html").read_text())
+def test_the_page_of_a_whole_run(finished_run: Path, tmp_path: Path) -> None:
+    write_page(page := tmp_path / "view.html", Collector().collect([finished_run]))
+    data = opened(page.read_text())
     index = data["index"]
     trees = [each for each in index["trees"] if each["kind"] == "trees"]
     assert {each["name"] for each in trees} >= {"collect", "evaluate-base-mcts"}

@@ -13,7 +13,6 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
 from treeagent.contrib.guards.approval import Approve, Request, ask, history_key
-from treeagent.contrib.people.marks import FILE, read_marks, unsafe_calls
 from treeagent.envs.answers import checked_key, checked_legal, checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
 from treeagent.envs.calls import arguments_of, as_call, read_call
@@ -22,7 +21,6 @@ from treeagent.types import REACHES_OUT, Split, Task, ToolCall, UserError, only_
 
 FORBIDDEN = "Forbidden call: "
 """First words of the observation after a forbidden call."""
-_UNSAFE = "a reviewer marked it unsafe"
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -35,9 +33,6 @@ class Shield:
     predicate: Annotated[str, REACHES_OUT] = ""
     """A function of yours, "module:function", that takes a call and returns the reason why it is forbidden, or None.
     It gets a ``ToolCall`` for a well-formed tool call, and otherwise the text."""
-    marks: str = ""
-    """Folder of a run. Calls that its reviewers marked as unsafe are forbidden; each process reads the marks when it
-    builds the environment."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
     """Cost of each forbidden call, in units of reward. It lowers both the outcome (a verifier's verdict not below 0)
     and the step's process reward, so that it does not depend on ``search.process_weight``."""
@@ -89,16 +84,12 @@ class ShieldedEnv(Env):
         self._env, self._shield = env, shield or Shield()
         self._observation_bytes, self._episode_bytes = observation_bytes, episode_bytes
         self._denied = [(_compiled(each, "shield.deny"), f"it matches {each!r}") for each in self._shield.deny]
-        unsafe = _unsafe(self._shield)
-        self._denied += [(_compiled(rf"\A{re.escape(each)}\Z", "marks"), _UNSAFE) for each in unsafe]
         self._predicate = _imported(self._shield.predicate)
         self._approve = approve or Approve()
         self._needs_approval = [_compiled(each, "approve.calls") for each in self._approve.calls]
         if self._needs_approval and not self._approve.folder:
             raise UserError("environment.approve.calls wants a folder for the requests: set environment.approve.folder")
         self._tools = env.tools() if self._denied or self._predicate or self._needs_approval else ()
-        # A pattern alone misses a tool call whose arguments are written in another way.
-        self._unsafe = [call for each in unsafe if isinstance(call := as_call(each, self._tools), ToolCall)]
         self._episode = _EpisodeState()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
@@ -178,8 +169,6 @@ class ShieldedEnv(Env):
         """Return why the call is forbidden, or None if it is allowed."""
         if not self._denied and self._predicate is None:
             return None
-        if as_call(action, self._tools) in self._unsafe:
-            return _UNSAFE
         call, texts = self._call_and_texts(action)
         for pattern, why in self._denied:
             if any(map(pattern.search, texts)):
@@ -253,14 +242,6 @@ def _compiled(pattern: str, key: str) -> re.Pattern[str]:
         return re.compile(pattern, re.IGNORECASE | re.DOTALL)  # DOTALL, so that a line break cannot hide a call
     except re.error as error:
         raise UserError(f"{key} holds {pattern!r}, which is no regular expression: {error}") from error
-
-
-def _unsafe(shield: Shield) -> tuple[str, ...]:
-    if not shield.marks:
-        return ()
-    if not Path(shield.marks).is_dir():
-        raise UserError(f"shield.marks is {shield.marks!r}, where no folder is: give the folder of a run")
-    return unsafe_calls(read_marks(Path(shield.marks) / FILE))
 
 
 def _imported(predicate: str) -> Callable[[str | ToolCall], object] | None:

@@ -1,12 +1,11 @@
-"""Counts which tiers decided about ends, and how often they agree with the verifier and with people."""
+"""Counts which tiers decided about ends, and how often they agree with the verifier."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from treeagent.contrib.judging.cascade import deciding_tier
 from treeagent.contrib.judging.components import components_of
 from treeagent.contrib.judging.config import RewardsConfig
-from treeagent.contrib.people.marks import Mark, label, state_hash
 from treeagent.search.node import Edge, Node, Tree, reaches
 
 _SUCCESS = 0.5
@@ -16,14 +15,10 @@ _NAMED = 3
 
 
 class Assessments:
-    """Counts over the ends of episodes in trees, which are read one at a time.
+    """Counts over the ends of episodes in trees, which are read one at a time."""
 
-    Args:
-        states: ``marks.deciding`` marks by state; only people's marks count.
-    """
-
-    def __init__(self, config: RewardsConfig, states: Mapping[str, Sequence[Mark]] | None = None) -> None:
-        self._config, self._states = config, states or {}
+    def __init__(self, config: RewardsConfig) -> None:
+        self._config = config
         self._tiers = Counter[str]()
         self._pairs: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
         self._doubted: dict[str, dict[str, None]] = {}
@@ -53,20 +48,16 @@ class Assessments:
                 if successes[0] != successes[1]:
                     self._doubted.setdefault(tier, {})[tree.task.id] = None
         verified = reaches(sum(components_of(edge).get("outcome", 0.0) for edge in path), 1.0)
-        judgement = label(self._states.get(state_hash(tree.task.id, node.state.messages), ()))
         for name in ("judge", "learned"):
             if name not in components:
                 continue
             success = components[name] >= _SUCCESS and not (name == "judge" and components.get("hacked"))
             self._pairs.setdefault((name, "verifier"), []).append((success, verified))
-            if judgement is not None and judgement[1] == "human":
-                self._pairs.setdefault((name, "people"), []).append((success, judgement[0]))
 
     def figures(self) -> dict[str, float]:
         """Metrics of all ends added so far. ``tier/NAME`` is the share of ends that a tier decides. ``agreement/...``
-        compares ``judge`` and ``learned`` with ``verifier`` and ``people``, and each tier with ``judge`` on spot
-        checks. For each pair there is the share of equal verdicts on success, Cohen's κ if it is defined, and the
-        number of ends."""
+        compares ``judge`` and ``learned`` with ``verifier``, and each tier with ``judge`` on spot checks. For each
+        pair there is the share of equal verdicts on success, Cohen's κ if it is defined, and the number of ends."""
         ends = self._tiers.total()
         names = (*self._config.tiers, "none") if ends else ()
         found = {f"tier/{name}": self._tiers[name] / ends for name in names}

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from treeagent.contrib.people.marks import Source, label
 from treeagent.search.node import Edge, Tree, finished_paths, outcome, path_origin, reaches, succeeds
 from treeagent.types import derive_seed
 from treeagent.views.pairs import PairConfig, compared_siblings
@@ -29,10 +28,8 @@ class End:
     tokens: int
     """Number of tokens in the conversation after the task's prompt."""
     paid: float
-    """The environment's own return, in reward units; 1 or 0 where reviewers judged the end."""
+    """The environment's own return, in reward units."""
     success: bool
-    source: Source | Literal["rule"] = "rule"
-    """Source of the judgement: a person, a judge, or the environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +42,28 @@ class Comparison:
     margin: float
     """Difference in return between two ends, or in Q between two siblings; above 0, in reward units."""
     kind: Literal["ends", "siblings"] = "ends"
-    source: Source | Literal["rule"] = "rule"
-    """Source of the preference: a person, a judge, or the returns."""
 
 
 def ends(tree: Tree) -> Iterator[End]:
-    """The finished paths of a tree with a known reward and known tokens. Apply marks to the tree before
-    (``views.marked``)."""
+    """The finished paths of a tree with a known reward and known tokens."""
     for path in finished_paths(tree):
         last = path[-1].child
         assert last is not None
         if path[-1].outcome is None or path_origin(path) == "imagined" or not is_read(last):
             continue
-        judgement, token_ids = label(last.marks), tree.prompt_ids(path)
+        token_ids = tree.prompt_ids(path)
         yield End(
             task_id=tree.task.id,
             token_ids=token_ids,
             tokens=sum(_tokens_added(edge) for edge in path),
             paid=outcome(path),
             success=succeeds(path),
-            source="rule" if judgement is None else judgement[1],
         )
 
 
 def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Comparison]:
     """The pairs of one task. These are at most 16 pairs of ends with returns that differ by at least
-    ``config.min_margin``, and the siblings of ``compared_siblings``, where reviewers' comparisons outrank Q."""
+    ``config.min_margin``, and the siblings of ``compared_siblings``."""
     found = [end for tree in trees for end in ends(tree)]
     wide = [
         (better, worse)
@@ -81,14 +74,13 @@ def comparisons(trees: Sequence[Tree], config: PairConfig) -> Iterator[Compariso
     if len(wide) > _MOST_PER_TASK:
         wide = random.Random(derive_seed("comparisons", found[0].task_id)).sample(wide, _MOST_PER_TASK)
     for better, worse in wide:
-        source = better.source if better.source != "rule" else worse.source
         margin = better.paid - worse.paid
-        yield Comparison(better.task_id, better.token_ids, worse.token_ids, margin, "ends", source)
+        yield Comparison(better.task_id, better.token_ids, worse.token_ids, margin, "ends")
     for tree in trees:
-        for path, margin, chosen, rejected, source in compared_siblings(tree, config):
+        for path, margin, chosen, rejected in compared_siblings(tree, config):
             if all(_is_compared(edge) for edge in (*path, chosen, rejected)):
                 first, second = (tree.prompt_ids([*path, edge]) for edge in (chosen, rejected))
-                yield Comparison(tree.task.id, first, second, margin, "siblings", source)
+                yield Comparison(tree.task.id, first, second, margin, "siblings")
 
 
 def _is_compared(edge: Edge) -> bool:

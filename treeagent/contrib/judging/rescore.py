@@ -3,7 +3,6 @@ from which updates can learn."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.contrib.judging.agreement import Assessments
@@ -25,24 +24,21 @@ from treeagent.contrib.judging.judge import ToolCaller
 from treeagent.contrib.judging.ledger import FILE as LEDGER
 from treeagent.contrib.judging.ledger import Ledger
 from treeagent.contrib.judging.reweigh import rescored
-from treeagent.contrib.people.marks import FILE, append_mark, deciding, read_marks
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.pipeline.build import env_dynamics, environment, reward_value
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.index import append, write_trees
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.trees import run_marks
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, regular, shard_place, shards, write_atomic
+from treeagent.store import read_as, regular, shard_place, shards
 from treeagent.types import ToolCall, UserError, Value
 from treeagent.views.figures import tree_figures
 
 
 def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> dict[str, float]:
     """Write the trees of ``source`` to ``view``, with the rewards that ``config.rewards`` gives them. Finished shards
-    are kept, so a command that was killed continues after them. The marks of reviewers are copied, because an update
-    applies them to the trees that it learns from. Nothing is written to ``source``.
+    are kept, so a command that was killed continues after them. Nothing is written to ``source``.
 
     Returns:
         ``tree_figures`` and ``ComponentSums.figures`` of all trees.
@@ -69,8 +65,7 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
                 advance(1)
             if (bases := source.stages().get(name, {}).get("bases")) is not None:
                 view.finish(name, {"bases": bases})  # variations are held out together with the tasks that they vary
-    _copy_marks(source.path / FILE, view.path / FILE)
-    sums, assessed = ComponentSums(), Assessments(config.rewards, deciding(run_marks(view.trees)))
+    sums, assessed = ComponentSums(), Assessments(config.rewards)
     stored = (tree for name in view.collections() for tree in _read(view, name))
     tree_metrics = tree_figures(assessed.reading(sums.reading(stored)))
     costs, alarms = judge_figures(config.rewards, view.path, "rescore")
@@ -80,16 +75,6 @@ def rescore(config: RunConfig, source: Run, view: Run, progress: Progress) -> di
         view.log("rescore", {"step": 0, **figures})
         view.finish("rescore", figures | ({"alarms": alarms + assessed.doubts()} if judging else {}))
     return figures
-
-
-def _copy_marks(theirs: Path, ours: Path) -> None:
-    """Add the marks of the run to those of its view, which may have marks of its own."""
-    if theirs.exists() and not ours.exists():
-        write_atomic(ours, regular(theirs).read_bytes())
-    known = {mark.id for mark in read_marks(ours)}
-    for mark in read_marks(theirs):
-        if mark.id not in known:
-            append_mark(ours, mark)
 
 
 def _ends(config: RewardsConfig, source: Run, view: Run, real: EnvDynamics | None) -> Assessor | None:

@@ -15,8 +15,6 @@ from treeagent.config import RunConfig
 from treeagent.contrib.judging.audit import FILE, RewardAudit, ScoredEnd, audit
 from treeagent.contrib.judging.comparisons import Comparison, End, comparisons, ends
 from treeagent.contrib.judging.reward_learner import calibrate, scores, train_reward
-from treeagent.contrib.people.first_marks import first_marks, record_marks
-from treeagent.contrib.people.marks import Mark
 from treeagent.learners.checkpoints import is_begun
 from treeagent.learners.config import RewardModelConfig
 from treeagent.learners.lora import with_adapter
@@ -27,7 +25,7 @@ from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.metrics import logged
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import read_ends
-from treeagent.pipeline.trees import run_marks, trees_by_task
+from treeagent.pipeline.trees import trees_by_task
 from treeagent.pipeline.world import is_held_out
 from treeagent.store import regular, write_atomic
 from treeagent.types import derive_seed
@@ -44,8 +42,7 @@ _FIRST = "first"
 def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> tuple[Path, RewardAudit]:
     """Fit the reward model of ``treeagent reward fit``: a copy of ``checkpoint`` that learns, with a Bradley-Terry
     loss, which of two ends of a task and which of two siblings is better. A tenth of the tasks is held out for the
-    audit, which is stored with the model. A model that was fitted before is replaced. An interrupted fit resumes with
-    the marks that it began with.
+    audit, which is stored with the model. A model that was fitted before is replaced.
 
     Returns:
         the model's folder, a checkpoint with a value head, and its audit.
@@ -64,14 +61,13 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     head = _new_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "reward", "lora"))
     fitted = Checkpoint(adapted, loaded.tokenizer, head)
-    marks = first_marks(scratch, run_marks(run.trees))
-    parts = _read(run, fitted, config, marks)
+    parts = _read(run, fitted, config)
     train, validation, held_out = (parts[name] for name in ("train", "validation", "held out"))
     if not held_out.ends:
         raise RunError(
             f"no episode of {run.path} that ended is of a task that is held out for the audit: collect more tasks"
         )
-    record_marks(scratch, marks)
+    scratch.mkdir(parents=True, exist_ok=True)
     write_atomic(scratch / _FIRST, name.encode())
     checked = validation.pairs[:_MOST]
     validate = _order(fitted, head, checked) if checked else None
@@ -87,8 +83,7 @@ def fit_reward(config: RunConfig, run: Run, progress: Progress, checkpoint: Path
     write_atomic(out / FILE, orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2))
     pairs = train.pairs
     kinds = {kind: sum(pair.kind == kind for pair in pairs) for kind in ("ends", "siblings")}
-    people = sum(pair.source == "human" for pair in pairs)
-    facts = {"pairs": kinds | {"of_people": people}, "update": asdict(result), "calibration": asdict(calibration)}
+    facts = {"pairs": kinds, "update": asdict(result), "calibration": asdict(calibration)}
     run.finish(REWARD, facts | {"audit": found.to_json()})
     shutil.rmtree(scratch, ignore_errors=True)
     return out, found
@@ -114,15 +109,15 @@ class _Part:
     ends: list[End] = field(default_factory=list[End])
 
 
-def _read(run: Run, checkpoint: Checkpoint, config: RunConfig, marks: Sequence[Mark]) -> dict[str, _Part]:
-    """The pairs and ends of the searched trees, with ``marks`` applied, split into training, validation and audit. A
-    harder variation is in the same part as its task."""
+def _read(run: Run, checkpoint: Checkpoint, config: RunConfig) -> dict[str, _Part]:
+    """The pairs and ends of the searched trees, split into training, validation and audit. A harder variation is in the
+    same part as its task."""
     chat, names = make_chat(checkpoint, config), dict[str, str]()
     for name in run.collections():
         bases = run.stages().get(name, {}).get("bases", ())
         names |= {row.task: base for row, base in zip(tree_rows(run.trees, name), bases, strict=False)}
     parts = {name: _Part() for name in ("train", "validation", "held out")}
-    for _, group in trees_by_task(run.trees, run.collections(), marks, run.config.search.process_weight):
+    for _, group in trees_by_task(run.trees, run.collections()):
         read_ends(group, chat)
         task = names.get(group[0].task.id, group[0].task.id)
         part = parts["held out" if is_held_out(task) else "validation" if _validates(task) else "train"]

@@ -1,8 +1,7 @@
 """Reviewers' marks on what an agent did: the append-only file that holds them, and how several marks are combined.
 
 RUN/marks.jsonl holds one JSON object per line, with the fields of ``Mark``. A line is never changed; a later line
-withdraws a mark. A mark identifies the judged conversation by a hash, so it applies in every tree that contains this
-conversation.
+withdraws a mark. A mark names the judged conversation by a hash, so it applies in every tree with this conversation.
 """
 
 import fcntl
@@ -24,12 +23,11 @@ from treeagent.types import Message
 
 FILE = "marks.jsonl"
 """Name of the file in a run's folder."""
-Source = Literal["human", "judge"]
 Verdict = Literal["better", "tie", "skip", "veto", "edit", "unsafe", "solved", "failed", "withdraw"]
 _REFUSALS = ("veto", "edit", "unsafe")
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="ignore"))
 class Mark:
     """A reviewer's judgement of one item: of two actions at a state, of one action there, or of a whole episode."""
 
@@ -48,17 +46,13 @@ class Mark:
     shown: tuple[str, ...] = ()
     """Texts of the actions in the order in which they were shown, left first; for an episode, all its actions."""
     calls: tuple[str, ...] = ()
-    """The calls in ``shown``: a tool call as ``tool {"argument": value}``, any other call as the agent wrote it. Older
-    marks hold tool calls as ``tool[value, value]``, without the names of the arguments."""
+    """The calls in ``shown``: a tool call as ``tool {"argument": value}``, any other call as the agent wrote it."""
     choice: int | None = None
     """Index in ``shown`` of the better action, or of the one that is vetoed, edited or unsafe. None means all of
     them."""
     text: str = ""
     """The whole turn that the reviewer wrote to replace the action ("edit")."""
     note: str = ""
-    source: Source = "human"
-    """A judge is a program, such as a model. Its marks count only on items that no person has marked, except by a
-    skip."""
     withdraws: str = ""
     seed: int = 0
     """Seed of the tree in which the item was shown."""
@@ -196,52 +190,46 @@ def effective_marks(marks: Iterable[Mark]) -> list[Mark]:
             continue
         about = mark.choice if mark.choice is None else mark.shown[mark.choice]
         kind: object = (mark.verdict, about) if mark.verdict in _REFUSALS else "judgement"
-        key = (mark.source, mark.who, mark.item, kind)
+        key = (mark.who, mark.item, kind)
         latest.pop(key, None)
         latest[key] = mark
     return list(latest.values())
 
 
 def deciding(marks: Iterable[Mark]) -> dict[str, list[Mark]]:
-    """The standing marks by state. A judge's marks of an item are dropped if a person has marked the item, except by
-    a skip."""
-    count = effective_marks(marks)
-    by_people = {mark.item for mark in count if mark.source == "human" and mark.verdict != "skip"}
+    """The marks that count, by state."""
     states: dict[str, list[Mark]] = {}
-    for mark in count:
-        if mark.source == "human" or mark.item not in by_people:
-            states.setdefault(mark.state, []).append(mark)
+    for mark in effective_marks(marks):
+        states.setdefault(mark.state, []).append(mark)
     return states
 
 
-def preference(marks: Iterable[Mark], first: str, second: str) -> tuple[int, Source] | None:
+def preference(marks: Iterable[Mark], first: str, second: str) -> int | None:
     """Which of two actions at one state reviewers prefer, by majority.
 
     Args:
         marks: the ``deciding`` marks of the state.
 
     Returns:
-        1 if ``first`` is better, -1 if ``second`` is, 0 for a tie; and the source of the marks. None if no mark
-        compares the two.
+        1 if ``first`` is better, -1 if ``second`` is, 0 for a tie; None if no mark compares the two.
     """
     votes = [mark for mark in marks if mark.verdict in ("better", "tie") and set(mark.shown) == {first, second}]
     if not votes:
         return None
     total = sum(0 if mark.choice is None else 1 if mark.shown[mark.choice] == first else -1 for mark in votes)
-    return (total > 0) - (total < 0), votes[0].source
+    return (total > 0) - (total < 0)
 
 
-def label(marks: Iterable[Mark]) -> tuple[bool, Source] | None:
-    """Whether an episode succeeded, by the majority of the ``deciding`` marks of its end, and the source of the marks.
-    None if there are no such marks, or equally many on each side."""
-    votes = [mark for mark in marks if mark.verdict in ("solved", "failed")]
-    total = sum(1 if mark.verdict == "solved" else -1 for mark in votes)
-    return (total > 0, votes[0].source) if total else None
+def label(marks: Iterable[Mark]) -> bool | None:
+    """Whether an episode succeeded, by the majority of the ``deciding`` marks of its end. None if there are no such
+    marks, or equally many on each side."""
+    total = sum({"solved": 1, "failed": -1}.get(mark.verdict, 0) for mark in marks)
+    return total > 0 if total else None
 
 
 def unsafe_calls(marks: Iterable[Mark]) -> tuple[str, ...]:
     """The calls that standing marks call unsafe, as in ``Mark.calls``, sorted."""
-    count = [mark for found in deciding(marks).values() for mark in found if mark.verdict == "unsafe"]
+    count = [mark for mark in effective_marks(marks) if mark.verdict == "unsafe"]
     calls = {
         call
         for mark in count
@@ -252,12 +240,10 @@ def unsafe_calls(marks: Iterable[Mark]) -> tuple[str, ...]:
 
 
 def agreement(marks: Iterable[Mark]) -> dict[str, tuple[float | None, int]]:
-    """Krippendorff's α of people's comparisons of actions ("better") and of their judgements of episodes ("solved"),
-    each with the number of items that at least two people judged. A skip does not count as a judgement."""
+    """Krippendorff's α of the comparisons of actions ("better") and of the judgements of episodes ("solved"), each with
+    the number of items that at least two reviewers judged. A skip does not count as a judgement."""
     found: dict[str, dict[object, list[object]]] = {"better": {}, "solved": {}}
     for mark in effective_marks(marks):
-        if mark.source != "human":
-            continue
         if mark.verdict in ("better", "tie"):
             chosen = "" if mark.choice is None else mark.shown[mark.choice]
             found["better"].setdefault(mark.item, []).append(chosen and (1 if chosen == min(mark.shown) else 2))

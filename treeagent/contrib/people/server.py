@@ -80,7 +80,7 @@ class Review:
         """
         stays, after = after.startswith("at/"), after.removeprefix("at/")
         every = self._all_marks()
-        own = [mark for mark in effective_marks(every) if mark.who == self.who and mark.source == "human"]
+        own = [mark for mark in effective_marks(every) if mark.who == self.who]
         judged = {mark.item for mark in own if mark.choice is None or mark.verdict == "better"}
         waiting = [item for item in self._items.values() if (item.state, frozenset(item.texts)) not in judged]
         indices = {known: index for index, known in enumerate(self._items)}

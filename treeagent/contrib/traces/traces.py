@@ -20,9 +20,9 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.generators.grammar import openai_tools
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.trees import marked_trees
 from treeagent.search.node import Edge, Node, Tree, path_origin
-from treeagent.store import replacing, shard_names, shards
+from treeagent.search.record import from_record
+from treeagent.store import read_as, replacing, shard_names, shards
 from treeagent.types import Message, ToolCall
 from treeagent.views.advantages import AdvantageConfig, advantages
 
@@ -72,7 +72,7 @@ def write_traces(
             checkpoint = run.recorded_checkpoint(name)
             began = shards(folder, name)[0].stat().st_mtime_ns
             facts = TraceFacts(tools, checkpoint.name if checkpoint else "", name, began, run.config.update.advantages)
-            for tree in marked_trees(folder, name, process_weight=run.config.search.process_weight):
+            for tree in read_as(from_record, folder, name):
                 for row in make(tree, facts):
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
                     count += 1

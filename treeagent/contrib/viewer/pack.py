@@ -189,7 +189,7 @@ def _sides(tree: Tree, config: RunConfig) -> dict[int, float]:
                 if id(edge) not in margins:
                     note(edge, -margin)
         return margins
-    for _, margin, preferred, rejected, _ in compared_siblings(tree, config.update.pairs):
+    for _, margin, preferred, rejected in compared_siblings(tree, config.update.pairs):
         note(preferred, margin)
         note(rejected, -margin)
     return margins

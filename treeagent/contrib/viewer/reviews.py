@@ -62,7 +62,6 @@ def _packed(mark: Mark, verdict: str, other: str = "") -> dict[str, Any]:
         "note": mark.note,
         "text": mark.text,
         "other": other,
-        "judge": "" if mark.source == "human" else "judge",
     }
     return {name: visible(value, lines=True) for name, value in row.items() if value}
 

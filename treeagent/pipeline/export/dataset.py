@@ -18,14 +18,13 @@ import pyarrow
 import pyarrow.parquet
 
 from treeagent.config import RunConfig, config_difference
-from treeagent.contrib.people.marks import FILE, effective_marks, read_marks
 from treeagent.pipeline.export.card import card
 from treeagent.pipeline.export.views import VIEWS, Row
 from treeagent.pipeline.folder import COLLECTED, Run, RunError
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.trees import marked_trees
 from treeagent.search.node import Tree
-from treeagent.store import regular, remove_leftovers, replacing, shard_place, shards, write_atomic
+from treeagent.search.record import from_record
+from treeagent.store import read_as, regular, remove_leftovers, replacing, shard_place, shards, write_atomic
 
 Format = Literal["parquet", "jsonl"]
 _STATE = "export.json"
@@ -105,10 +104,7 @@ def _definition(config: RunConfig, run: Run, views: Sequence[str], format: Forma
         for section in sections
         for key, value in asdict(getattr(config.update, section)).items()
     }
-    marks = hashlib.sha256(
-        "".join(mark.id for mark in effective_marks(read_marks(run.path / FILE))).encode()
-    ).hexdigest()
-    return {"treeagent": version("treeagent"), "format": format, "views": list(views), "marks": marks} | settings
+    return {"treeagent": version("treeagent"), "format": format, "views": list(views)} | settings
 
 
 def _finished(out: Path, definition: Row, collected: Mapping[str, Path]) -> dict[str, Row]:
@@ -151,8 +147,6 @@ def _refuse_empty(
             empty = [view for view in empty if not any(VIEWS[view].rows(tree, config))]
             if not empty:
                 return
-    if empty[0] == "marks":
-        raise RunError(f"no reviewer has marked a training tree of {run.path}: treeagent review {run.path}")
     loosen = f"loosen update.{VIEWS[empty[0]].section}, " if VIEWS[empty[0]].section else ""
     raise RunError(
         f"the view {empty[0]} of {run.path} has no rows: {loosen}collect more trees, or leave it out by --view"
@@ -201,7 +195,7 @@ def _trees(path: Path, config: RunConfig, views: Sequence[str]) -> Iterator[Tree
     Raises:
         RunError: a tree has no token ids, and one of the views needs them.
     """
-    for tree in marked_trees(path.parent, *shard_place(path), process_weight=config.search.process_weight):
+    for tree in read_as(from_record, path.parent, *shard_place(path)):
         if tree.text_only and not all(VIEWS[view].texts for view in views):
             raise RunError(
                 f"the tree of task {tree.task.id} in {path} holds actions without token ids: of trees collected with "

@@ -59,7 +59,6 @@ def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
             "ref_rejected_logps": pair.rejected.logprob,
             "margin": pair.margin,
             "origin": pair.origin,
-            "source": pair.source,
         }
 
 
@@ -135,18 +134,6 @@ def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
     for step in transitions(tree, config.policy.format):
         row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
         yield row | {"history": _message_rows(step.history)}
-
-
-def _marks(tree: Tree, config: RunConfig) -> Iterator[Row]:
-    for path, node in tree.walk():
-        for mark in node.marks:
-            if mark.seed == tree.seed:  # other trees may contain the same state
-                columns = ("when", "who", "source", "verdict", "choice", "shown", "text", "note")
-                yield {
-                    "task_id": tree.task.id,
-                    "prompt": _message_rows(_read(tree, path, node)),
-                    **{name: getattr(mark, name) for name in columns},
-                }
 
 
 def _criticality(tree: Tree, config: RunConfig) -> Iterator[Row]:
@@ -242,7 +229,7 @@ _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
 _TYPES = {
-    **dict.fromkeys(("task_id", "origin", "action", "observation", "source"), _text),
+    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
     **dict.fromkeys(("when", "who", "verdict", "text", "note"), _text),
     "shown": pyarrow.list_(_text),
     **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history", "completion"), _messages),
@@ -255,7 +242,7 @@ _TYPES = {
     **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
     "value_positions": _ids,
     **{"candidate_ids": pyarrow.list_(_ids), "candidate_masks": pyarrow.list_(_flags)},
-    **dict.fromkeys(("depth", "choice", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
+    **dict.fromkeys(("depth", "visits", "place", "node", "parent", "edge", "child"), pyarrow.int32()),
     **dict.fromkeys(("value", "prior", "value_sum"), _real),
     **dict.fromkeys(("context_ids", "action_ids", "action_forced"), _ids),
     **{"seed": pyarrow.int64(), "policy": _text, "action_logps": pyarrow.list_(pyarrow.float32())},
@@ -267,7 +254,6 @@ VIEWS: Mapping[str, View] = {
         _columns(
             *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
             *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
-            "source",
         ),
         _pairs,
         "pairs",
@@ -310,13 +296,6 @@ VIEWS: Mapping[str, View] = {
             *("prior", "visits", "value_sum", "reward"),
         ),
         _edges,
-        texts=True,
-    ),
-    "marks": View(
-        _columns(
-            *("task_id", "prompt", "shown", "verdict", "choice", "text", "note", "who", "when", "source"),
-        ),
-        _marks,
         texts=True,
     ),
     "reflection": View(_columns("task_id", "prompt", "completion"), _reflections, "imitation", texts=True),

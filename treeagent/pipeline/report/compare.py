@@ -8,7 +8,6 @@ from pathlib import Path
 from treeagent.config import config_difference, flat_settings
 from treeagent.contrib.judging.judge import Judge
 from treeagent.contrib.judging.report_ratings import Episodes, Ratings, episodes_of, rate_policies, shared_tasks
-from treeagent.contrib.people.reviewed import reviewed_rows
 from treeagent.contrib.suite.report import difference_text
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.report.anytime import anytime_charts
@@ -61,7 +60,7 @@ def compared(runs: Sequence[Run]) -> list[Compared]:
             raise RunError(f"{run.path} is given twice: name each run once")
     plain = [run.path.resolve().name for run in runs]
     names = plain if len(set(plain)) == len(plain) else [str(run.path) for run in runs]
-    compared_runs = [Compared(name, run, reviewed_rows(run)) for name, run in zip(names, runs, strict=True)]
+    compared_runs = [Compared(name, run, run.result_rows()) for name, run in zip(names, runs, strict=True)]
     for each in compared_runs:
         if not each.rows:
             raise RunError(

@@ -10,8 +10,7 @@ from treeagent.types import Action
 
 Row = Mapping[str, Any]
 """The results of one policy in one mode. The keys are those of ``RESULT_COLUMNS``, ``success_low`` and ``success_high``
-(95 % interval), ``error`` (the text of the first error), and those that ``run.outcomes.summarise`` and
-``run.reviewed.reviewed_rows`` add."""
+(95 % interval), ``error`` (the text of the first error), and those that ``outcomes.summarise`` adds."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
@@ -109,16 +108,6 @@ def judgement(rows: Sequence[Row]) -> list[str]:
             clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
             sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
     return sentences
-
-
-def reviewed(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each row in which reviewers judged episodes."""
-    return [
-        f"{_label(row)}: reviewers judged {row['judged']} of {row['tasks']} episodes, which count as they say; the "
-        f"environment agrees on {row['agreed']}."
-        for row in rows
-        if row.get("judged")
-    ]
 
 
 def pass_at_n_note(rows: Sequence[Row]) -> list[str]:

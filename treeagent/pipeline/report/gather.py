@@ -8,8 +8,6 @@ from itertools import islice
 from typing import Any
 
 from treeagent.contrib.judging.constraint import path_costs, within_budgets
-from treeagent.contrib.people.report import Reviews, reviews
-from treeagent.contrib.people.reviewed import reviewed_rows
 from treeagent.pipeline.alarms import first_cause
 from treeagent.pipeline.folder import SEARCHED, Run
 from treeagent.pipeline.outcomes import stage_of_row
@@ -72,29 +70,25 @@ class Content:
     audits: Sequence[Row] = ()
     """The audit of the world model in each round."""
     world: Sequence[Chart] = ()
-    reviews: Reviews | None = None
-    """Statistics of the reviewers' marks; None if there are no marks."""
     costs: Sequence[Row] = ()
     """The cost of each stage, as given by ``_cost``."""
     metrics: Sequence[Row] = ()
     """Rows of metrics.jsonl."""
     tree: Tree | None = None
     """The search tree that the page shows."""
-    view: str = ""
-    """Relative address of the page with all trees and episodes; empty if there is none."""
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further facts about the run and the page, such as the seed and versions."""
     config: str = ""
     """The full config, as TOML."""
 
 
-def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[str, str] | None = None) -> Content:
+def gather(run: Run, *, config: str = "", provenance: Mapping[str, str] | None = None) -> Content:
     """Gather the content of a run's page.
 
     Raises:
         CorruptShard, StoreError, RunError: a file is damaged.
     """
-    rows, stages = reviewed_rows(run), run.stages()
+    rows, stages = run.result_rows(), run.stages()
     learned = _Collected()
     for name in run.collections():
         if SEARCHED.fullmatch(name):
@@ -117,11 +111,9 @@ def gather(run: Run, *, view: str = "", config: str = "", provenance: Mapping[st
         audit=audit,
         audits=[{"stage": name} | facts for name, facts in stages.items() if re.fullmatch(r"audit-\d+", name)],
         world=_world_charts(audit),
-        reviews=reviews(run),
         costs=[cost for name, facts in stages.items() if (cost := _cost(name, facts))],
         metrics=run.metrics(),
         tree=learned.example_tree(),
-        view=view,
         config=config,
         provenance=provenance or {},
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from treeagent.contrib.judging.report_judging import judging_section
 from treeagent.contrib.judging.report_reward import reward_section
-from treeagent.contrib.people.report import reviews_html
 from treeagent.contrib.suite.report import SUITE_COLUMNS, SUITE_NOTE, difference, grouped, suite_cells
 from treeagent.pipeline.report.chart import Chart
 from treeagent.pipeline.report.curves import SHOWN_FIRST, curves
@@ -26,7 +25,6 @@ from treeagent.pipeline.report.describe import (
     observation,
     pass_at_n_note,
     result_columns,
-    reviewed,
     signal_cell,
     statistics,
 )
@@ -96,11 +94,10 @@ def write_report(path: Path, content: Content) -> None:
         _signal(draw, content),
         _part(draw, "What the trees teach", content.learning_charts, "Of the last collection."),
         _world(draw, content),
-        reviews_html(content.reviews),
         judging_section(content.metrics),
         reward_section(content.reward),
         _costs(content.costs),
-        _tree(content.tree, content.view) if content.tree else "",
+        _tree(content.tree) if content.tree else "",
         _curves(draw, curves(content.metrics)),
         _provenance(content.provenance, content.config),
     ]
@@ -140,9 +137,7 @@ def _results(rows: Sequence[Row]) -> str:
     most = max(row["success"] for row in rows)
     best = [index for index, row in enumerate(rows) if row["success"] == most]
     note = "Against: mean difference on the same tasks in points [95 % interval over them]."
-    notes = sentences(
-        (*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *reviewed(rows), *components(rows))
-    )
+    notes = sentences((*[note] * bool(paired), *budget(rows), *pass_at_n_note(rows), *components(rows)))
     html = table(columns, cells, words=("policy", "mode"), best=best, marked=bars)
     return f"<h2>Results</h2>{html}{notes}{warnings(failures(rows))}"
 
@@ -285,7 +280,7 @@ def _curves(draw: Draw, charts_by_stage: Mapping[str, Sequence[Chart]]) -> str:
     return f"<h2>Training curves</h2>{''.join(parts)}" if parts else ""
 
 
-def _tree(tree: Tree, view: str) -> str:
+def _tree(tree: Tree) -> str:
     chosen = {id(edge) for edge in best_path(tree, "visits")}
     spent = tree.budget
     title = (
@@ -294,14 +289,9 @@ def _tree(tree: Tree, view: str) -> str:
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
-    explanation = (
-        f'<a href="{escaped(view)}">All trees and episodes</a>'
-        if view
-        else "<code>treeagent view RUN</code> writes a page of all trees and episodes."
-    )
     broke = f'<p class="mark">broke off: {escaped(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{explanation}</p><p>{escaped(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{escaped(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
         f"</summary><pre>{escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
-from treeagent.contrib.people.reviewed import reviewed_rows
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.index import shard_rows
 from treeagent.pipeline.report.describe import call_text, latest_signal, marks, more_steps, observation, statistics
@@ -125,7 +124,7 @@ def show_run(run: Run, console: Terminal) -> None:
     name, signal = latest_signal(stages)
     if signal:
         print_signal(name, signal, console)
-    if rows := reviewed_rows(run):
+    if rows := run.result_rows():
         print_results(rows, console)
 
 

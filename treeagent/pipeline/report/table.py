@@ -18,7 +18,6 @@ from treeagent.pipeline.report.describe import (
     judgement,
     pass_at_n_note,
     result_columns,
-    reviewed,
     signal_cell,
 )
 from treeagent.pipeline.terminal import Terminal
@@ -77,7 +76,7 @@ def print_signal(name: str, rows: Sequence[Row], console: Terminal) -> None:
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
     """Print the table of results, sentences on what searches found and took, and the episodes that failed."""
     console.print("", results_table(rows), sep="\n")
-    for sentence in (*pass_at_n_note(rows), *judgement(rows), *reviewed(rows), *components(rows)):
+    for sentence in (*pass_at_n_note(rows), *judgement(rows), *components(rows)):
         console.print(Text(visible(sentence)), soft_wrap=True)
     for sentence in failures(rows):
         console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)

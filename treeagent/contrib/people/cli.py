@@ -1,0 +1,146 @@
+"""The command ``treeagent review``: people judge what an agent did, and a run is written anew as they judged it."""
+
+import getpass
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from treeagent.contrib.people.apply import EDITS, write_marked
+from treeagent.contrib.people.marks import (
+    FILE,
+    agreement,
+    append_mark,
+    effective_marks,
+    new_mark,
+    read_marks,
+    unsafe_calls,
+)
+from treeagent.contrib.people.queue import review_queue
+from treeagent.contrib.people.server import Review, ReviewServer
+from treeagent.contrib.people.statistics import agreements
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.terminal import Terminal
+from treeagent.types import UserError
+from treeagent.visible import visible
+
+app = typer.Typer(
+    help="Let people judge a run in the browser, list their marks, and write the run anew as they judged it.",
+    no_args_is_help=True,
+)
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Who = Annotated[str, typer.Option("--who", help="Your name, which your marks bear; by default your login.")]
+
+
+@app.command()
+def serve(
+    run_folder: RunFolder,
+    who: Who = "",
+    kind: Annotated[Literal["pairs", "episodes", "both"], typer.Option(help="What to review.")] = "both",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+) -> None:
+    """Review a run in the browser: compare actions blind; judge episodes; veto actions, correct them or mark them
+    unsafe.
+
+    Serves a page on this machine only, until Ctrl-C. Reads RUN, also while it is being written, and adds to
+    RUN/marks.jsonl.
+
+    Example: treeagent review serve runs/shop --who ada
+    """
+    run = Run.open(run_folder)
+    read_marks(run.path / FILE)  # raises here, before the server starts, if the file is damaged
+    items = review_queue(run, kind)
+    if not items:
+        raise RunError(f"{run.path} holds nothing to review: collect trees in it, or evaluate a checkpoint")
+    try:
+        server = ReviewServer(Review(run, items, _name(who)), port)
+    except OSError as error:
+        raise RunError(f"port {port} cannot be used ({error.strerror}): leave --port out, or give another") from error
+    with server:
+        Terminal(soft_wrap=True).print(f"{len(items)} items to review at {server.url}", "Ctrl-C ends it", sep="\n")
+        server.serve_forever()
+
+
+@app.command("list")
+def list_marks(run_folder: RunFolder) -> None:
+    """List the marks that count, and how well reviewers, search and environment agree.
+
+    Reads RUN/marks.jsonl, trees and episodes.
+
+    Example: treeagent review list runs/shop
+    """
+    run = Run.open(run_folder)
+    every = read_marks(run.path / FILE)
+    if not (count := effective_marks(every)):
+        raise RunError(f"{run_folder} has no marks: make some with treeagent review serve {run_folder}")
+    table = Table(Column("id", no_wrap=True), "when", "who", "verdict", "of", "task", "note", box=None, pad_edge=False)
+    for mark in count:
+        of = mark.text if mark.verdict == "edit" else "" if mark.choice is None else mark.shown[mark.choice]
+        cells = (mark.when[:16], mark.who, mark.verdict, " ".join(of.split())[:60], mark.task_id, mark.note)
+        table.add_row(mark.id, *(Text(visible(cell)) for cell in cells))
+    console = Terminal(soft_wrap=True)
+    Terminal().print(table)
+    for kind, (alpha, items) in agreement(every).items():
+        if items:
+            value = "undefined, as all say the same" if alpha is None else f"{alpha:.2f}"
+            console.print(f"Krippendorff's α of {items} items judged {kind} by two or more reviewers: {value}")
+    pairs, ends = agreements(run)
+    if pairs.items:
+        console.print(f"Q is greater for the preferred action in {pairs.words()} of the pairs")
+    if ends.items:
+        console.print(f"the environment agrees on {ends.words()} of the judged episodes")
+    for call in unsafe_calls(every):
+        console.print(Text(f"unsafe; a pattern that forbids it: {visible(re.escape(call))}"))
+
+
+@app.command()
+def withdraw(
+    run_folder: RunFolder, mark: Annotated[str, typer.Argument(metavar="ID", help="The mark's id.")], who: Who = ""
+) -> None:
+    """Take back a mark. This adds a line to RUN/marks.jsonl.
+
+    Example: treeagent review withdraw runs/shop 3f2b0c6e8d1a4f7b9c5e0d2a6b8f1c3d
+    """
+    file = Run.open(run_folder).path / FILE
+    if mark not in {each.id for each in effective_marks(read_marks(file))}:
+        raise RunError(f"{file} holds no standing mark {mark}: treeagent review list {run_folder} lists them")
+    append_mark(file, new_mark(_name(who), "withdraw", withdraws=mark))
+
+
+@app.command()
+def apply(
+    run_folder: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="MARKED", help="The folder of the new run.")],
+) -> None:
+    """Write the trees and episodes of a run anew, as its reviewers judged them. RUN stays as it is.
+
+    MARKED is a run from which updates learn: treeagent update dpo CHECKPOINT --trees MARKED --out NEW. Turns that
+    reviewers wrote are in MARKED/edits.jsonl as prompts and completions.
+
+    Example: treeagent review apply runs/shop --out runs/marked
+    """
+    source = Run.open(run_folder)
+    if not effective_marks(read_marks(source.path / FILE)):
+        raise RunError(f"{run_folder} has no marks: make some with treeagent review serve {run_folder}")
+    if out.exists():
+        raise RunError(f"{out} exists: choose a new folder")
+    counts = write_marked(source, out)
+    changes = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no mark is on a state of its trees"
+    Terminal(soft_wrap=True).print(f"{out}: {changes}")
+    if (out / EDITS).exists():
+        Terminal(soft_wrap=True).print(f"written turns are in {out / EDITS}")
+
+
+def _name(who: str) -> str:
+    """The name that marks bear: ``who``, or else the user's login.
+
+    Raises:
+        UserError: the user has no login, as a container's user may have none.
+    """
+    try:
+        return who or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise UserError("this user has no login name: give a name by --who") from error
