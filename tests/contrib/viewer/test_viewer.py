@@ -16,6 +16,7 @@ from treeagent.config import RunConfig
 from treeagent.contrib.hindsight.criticality import criticality
 from treeagent.contrib.viewer.collect import Collector
 from treeagent.contrib.viewer.pack import FLAGS, pack
+from treeagent.contrib.viewer.page import write_page
 from treeagent.pipeline.folder import Run, is_being_written
 from treeagent.pipeline.index import TreeRow
 from treeagent.search.growth import Growth, backup
