@@ -102,9 +102,7 @@ def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
         )
 
 
-def compared_siblings(
-    tree: Tree, config: PairConfig
-) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
+def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
     """Tried siblings with a Q that differs by at least ``config.min_margin``, in reward units (Agent Q, algorithm 1).
     Each item is the path to their node, the margin, the chosen edge and the rejected edge. At each node, the pairs come
     by margin, widest first, as many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
