@@ -26,6 +26,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.anytime import moments
 from benchmarks.command import parser, record_of, settings_of
 from benchmarks.ladders import LADDERS, Rung
 from benchmarks.record import Row, digest, outcome_row
@@ -38,7 +39,6 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
-from treeagent.pipeline.report.anytime import moments
 from treeagent.pipeline.update import fit_base
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.search.config import ABMCTSConfig, BeamConfig, RebaseConfig

@@ -15,6 +15,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from treeagent import seams
 from treeagent.cli.app import app
 from treeagent.config import RunConfig
 
@@ -70,7 +71,7 @@ def test_code_names_pages_that_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_recipes_exist(page: Path) -> None:
     text = page.read_text()
-    known = cast(TyperGroup, get_command(app)).commands
+    known = {*cast(TyperGroup, get_command(app)).commands, *seams.commands()}
     for command in re.findall(r"(?:^    |`|/)treeagent ([a-z]+)", text, re.MULTILINE):
         assert command in known, command
     for name in re.findall(r"--config ([\w/]+)(?![\w/.])", text):

@@ -12,7 +12,7 @@ from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Row
-from treeagent.pipeline.progress import Progress, Stage
+from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.report.page import report
 from treeagent.pipeline.rounds import (
     RoundHistory,
@@ -34,7 +34,6 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
         the rows of RUN/results.json: the base policy in every mode of ``evaluate.modes``, and the updated policies in
         the first mode only.
     """
-    progress.plan(_quickstart_stages(config))
     warm = warm_start(config, run, progress)
     collect(config, run, progress, warm)
     base = fit_base(config, run, progress, warm)
@@ -46,25 +45,6 @@ def quickstart(config: RunConfig, run: Run, progress: Progress) -> list[Row]:
     rows = evaluate(config, run, progress, evaluations)
     report(run)
     return rows
-
-
-def _quickstart_stages(config: RunConfig) -> list[Stage]:
-    """The quickstart's stages, with the seconds they usually take on two cores with the recipe quickstart."""
-    return [
-        *_begin_stages(config),
-        Stage("search", 55),
-        Stage("value head", 5, ("value",)),
-        Stage("updates", 90, config.update.methods),
-        Stage("evaluation", 60, ("evaluate",)),
-    ]
-
-
-def _begin_stages(config: RunConfig) -> list[Stage]:
-    """The stages of a warm start. A large model makes every later stage slower, but not the demonstrations."""
-    return [
-        Stage("demonstrations", 40 if config.policy.model is None else 5),
-        Stage("warm start", 160, ("warm_start",)),
-    ]
 
 
 def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None = None) -> list[Row]:
@@ -82,7 +62,6 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     Raises:
         UserError: the settings ask for imagined trees, but the environment is itself imagined.
     """
-    progress.plan(_train_stages(config, run, checkpoint))
     start = policy = begin(config, run, progress, checkpoint)
     history = RoundHistory(start)
     for number in range(1, config.adapt.rounds + 1):
@@ -100,21 +79,3 @@ def train(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     run.finish("adapt", {"rounds": len(history.figures), "best": history.best.name})
     report(run)
     return rows
-
-
-def _train_stages(config: RunConfig, run: Run, checkpoint: Path | None) -> list[Stage]:
-    """The stages of search-and-adapt, with durations relative to those of the quickstart."""
-    adapt, stages = config.adapt, list[Stage]()
-    if checkpoint is None and run.recorded_checkpoint("start") is None:
-        stages += _begin_stages(config)
-    if adapt.imagined_in(1):
-        stages.append(Stage("first search", 55, ("search-0",)))
-    for number in range(1, adapt.rounds + 1):
-        if adapt.imagined_in(number):
-            stages.append(Stage(f"round {number}: world model", 60, (f"world-{number}",)))
-        updates = tuple(f"round-{number}-{method}" for method in adapt.methods)
-        stages += [
-            Stage(f"round {number}: search", 55, (f"search-{number}",)),
-            Stage(f"round {number}: updates", 30 * len(updates), updates),
-        ]
-    return [*stages, Stage("evaluation", 60, ("evaluate",))]

@@ -363,20 +363,11 @@ def test_show_prints_a_runs_state(run: Path) -> None:
     write_atomic(run / "results.json", orjson.dumps([ROW]))
     result = treeagent("show", run)
     assert result.exit_code == 0
-    assert "collect" in result.stdout and "100.0 %" in result.stdout and "83.5" in result.stdout
-    assert f"treeagent show {run} {TASK.id}" in result.stdout
+    assert "collect" in result.stdout and TASK.id in result.stdout and "83.5" in result.stdout
     assert "errors" not in result.stdout
     write_atomic(run / "results.json", orjson.dumps([ROW | {"errors": 3, "error": "OSError: [gone]"}]))
     told = treeagent("show", run).stdout
     assert "errors" in told and "dpo with mcts: 3 of 200 episodes failed, the first: OSError: [gone]" in told
-
-
-def test_show_counts_no_trees_where_no_variation_was_kept(run: Path) -> None:
-    write_shard(run / "trees", "collect-1-varied", 0, [])
-    result = treeagent("show", run)
-    assert result.exit_code == 0, result.output
-    [counted] = [line.split() for line in result.stdout.splitlines() if line.startswith("collect-1-varied")]
-    assert counted == ["collect-1-varied", "0", "–", "0", "0", "0"]
 
 
 def test_show_prints_a_tasks_tree(run: Path) -> None:
@@ -388,19 +379,6 @@ def test_show_prints_a_tasks_tree(run: Path) -> None:
 
 def test_show_prints_a_digest_only(run: Path) -> None:
     assert treeagent("show", run, "--digest").stdout == digest([to_record(sample_tree())]) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("rewards", "success"), [((0.5, 0.5), "100.0 %"), ((1.0, -0.2), "0.0 %"), ((0.9, 0.0), "0.0 %")]
-)
-def test_show_counts_as_success_what_learning_does(tmp_path: Path, rewards: Sequence[float], success: str) -> None:
-    """A path counts by its return, not by the reward of a step."""
-    tree = sample_tree()
-    for (path, _), reward in zip(list(tree.walk())[1:], rewards, strict=True):
-        path[-1].reward = reward
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        write_shard(run.trees, "collect", 0, [to_record(tree)])
-    assert success in treeagent("show", tmp_path / "run").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,25 @@
 import io
-from typing import Any
+from collections.abc import Sequence
 
 from report_sample import ROWS, long_tree, sample_tree
 
 from treeagent.pipeline.report.describe import (
+    Row,
     cell,
     headline,
-    judgement,
-    latest_signal,
     marks,
+    notes,
     observation,
-    pass_at_n_note,
 )
-from treeagent.pipeline.report.show import show_tree
-from treeagent.pipeline.report.table import print_results, print_signal, results_table
+from treeagent.pipeline.report.show import print_results, show_tree
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Node
 from treeagent.types import Message, State, Task
 
 
-def printed(thing: Any) -> str:
-    console = Terminal(file=io.StringIO(), width=200)
-    console.print(thing)
+def printed(rows: Sequence[Row], width: int = 200) -> str:
+    console = Terminal(file=io.StringIO(), width=width)
+    print_results(rows, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -51,7 +49,7 @@ def test_a_missing_figure_is_a_dash() -> None:
 
 
 def test_the_table_shows_every_row() -> None:
-    text = printed(results_table(ROWS))
+    text = printed(ROWS)
     for row in ROWS:
         assert f"{row['generated_tokens']:,}" in text
 
@@ -62,68 +60,31 @@ FAILED = [
 
 
 def test_errors_are_shown_where_there_are_some() -> None:
-    assert "errors" not in printed(results_table([{**row, "errors": 0, "error": ""} for row in ROWS]))
-    assert "errors" in printed(results_table(FAILED))
-    console = Terminal(file=io.StringIO(), width=80)
-    print_results(FAILED, console)
-    assert isinstance(console.file, io.StringIO)
-    told = console.file.getvalue()
-    assert "…" not in told and "base with greedy:" not in told
+    assert "errors" not in printed([{**row, "errors": 0, "error": ""} for row in ROWS])
+    told = printed(FAILED, width=80)
+    assert "errors" in told and "…" not in told and "base with greedy: 0" not in told
     assert "dpo with mcts: 3 of 200 episodes failed, the first: the server [at x] answered 500\n" in told
 
 
 def test_the_table_fits_a_narrow_terminal() -> None:
-    rows = [{**row, "mode": "best_of_n"} for row in ROWS]
-    console = Terminal(file=io.StringIO(), width=80)
-    console.print(results_table(rows))
-    assert isinstance(console.file, io.StringIO)
-    assert "…" not in console.file.getvalue() and "environment" in console.file.getvalue()
+    told = printed([{**row, "mode": "best_of_n"} for row in ROWS], width=80)
+    assert "…" not in told and "environment" in told
 
 
 def test_what_search_found_is_told_from_what_it_took() -> None:
     rows = [ROWS[0], {**ROWS[1], "found": 0.75, "taken": 0.8}, {**ROWS[3], "found": 0.0}]
-    assert judgement(rows) == [
+    assert notes(rows) == [
         "base with mcts: search found a success for 75.0 % of the tasks and took one in 80.0 % of these.",
         "dpo with mcts: search found a success for 0.0 % of the tasks.",
     ]
-    assert judgement(ROWS) == []
-    console = Terminal(file=io.StringIO(), width=80)
-    print_results(rows, console)
-    assert isinstance(console.file, io.StringIO)
-    assert set(judgement(rows)) <= set(console.file.getvalue().splitlines())
+    assert notes(ROWS) == [] and set(notes(rows)) <= set(printed(rows).splitlines())
 
 
 def test_a_row_whose_ends_betray_success_is_marked() -> None:
     rows = [ROWS[0], {**ROWS[1], "pass_at_n": True}]
     assert [cell(row, "mode") for row in rows] == ["greedy", "mcts *"]
-    [sentence] = pass_at_n_note(rows)
-    assert sentence.startswith("* pass@N") and pass_at_n_note(ROWS) == []
-    console = Terminal(file=io.StringIO(), width=200)
-    print_results(rows, console)
-    assert isinstance(console.file, io.StringIO)
-    assert "mcts *" in console.file.getvalue() and sentence in console.file.getvalue()
-
-
-SIGNAL: list[dict[str, Any]] = [
-    {"depth": 1, "states": 3120, "found": 900, "auc": 0.75, "separation": 1.234, "siblings": 0.625, "pairs": 48},
-    {"depth": "ends", "states": 7, "found": 7, "auc": None, "separation": None, "siblings": None, "pairs": 0},
-]
-
-
-def test_the_value_signal_is_a_table_within_80_columns() -> None:
-    console = Terminal(file=io.StringIO(), width=80)
-    print_signal("collect", SIGNAL, console)
-    assert isinstance(console.file, io.StringIO)
-    told = [line.split() for line in console.file.getvalue().splitlines()]
-    assert ["1", "3,120", "900", "0.75", "1.23", "0.62", "48"] in told
-    assert ["ends", "7", "7", "–", "–", "–", "0"] in told
-
-
-def test_the_last_searched_training_tasks_tell_the_signal() -> None:
-    stages = {"collect-1": {"value_signal": SIGNAL[:1]}, "collect-2": {"value_signal": SIGNAL}, "collect-3": {}}
-    stages["collect-4"] = {"value_signal": SIGNAL[1:]}  # every state led to a success
-    assert latest_signal(stages | {"vary-3": {"value_signal": SIGNAL[:1]}}) == ("collect-2", SIGNAL)
-    assert latest_signal({"collect": {}}) == ("", ())
+    [sentence] = notes(rows)
+    assert sentence.startswith("* pass@N") and sentence in printed(rows)
 
 
 def test_a_tree_is_printed_with_its_figures_and_marks() -> None:

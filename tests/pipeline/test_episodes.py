@@ -9,7 +9,7 @@ import pytest
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.index import write_trees
-from treeagent.pipeline.report.episodes import Failures, Kind, ending, is_solved, show_episodes, steps
+from treeagent.pipeline.report.episodes import Kind, ending, is_solved, reasons, show_episodes, steps
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
@@ -89,32 +89,16 @@ def test_tenths_sum_to_a_success() -> None:
     assert is_solved(episode("tenths", ("go", "", "end"), reward=0.1 + 0.2 + 0.7))
 
 
-def test_failures_are_counted_and_solved_episodes_are_not() -> None:
-    failures = Failures()
-    for each in [*EPISODES, episode("wordy", ("no 3", "again", "malformed"), ("x", "y" * 500, "refused"))]:
-        failures.add(each)
-    assert (failures.episodes, failures.failed, failures.turns) == (7, 6, 9)
-    assert list(failures.lines()) == [
-        "6 of 7 episodes failed",
-        "  2 × broke off: the prompt has 90 tokens",
-        "  1 × wrong end",
-        "  1 × cut off by a limit",
-        "  1 × broke off: OSError: gone",
-        "  1 × broke off",
-        "3 of their 9 turns were malformed",
-        "  3 × no 1",
-        "2 of their 9 turns were refused",
-        "  1 × you cannot fly",
-        f"  1 × {'y' * 200}…",
+def test_every_reason_of_a_failure_is_named(run: Run) -> None:
+    assert list(reasons(EPISODES[2])) == [
+        "cut off by a limit",
+        "malformed turn: no 1",
+        "malformed turn: no 22",
+        "refused call: you cannot\n fly",
     ]
-
-
-def test_reasons_beyond_the_commonest_are_summed() -> None:
-    failures = Failures()
-    for place in range(14):
-        words = [("x", "reason " + "abcdefghijklmn"[place], "refused")] * (14 - place)
-        failures.add(episode(str(place), *words))
-    assert list(failures.lines())[-2:] == ["  5 × reason j", f"  {4 + 3 + 2 + 1} × others"]
+    said = shown(run, "solved")  # the counts are over all episodes
+    for line in ("1 × malformed turn: no 22", "1 × refused call: you cannot fly", "1 × wrong end"):
+        assert f"  {line}" in said
 
 
 @pytest.mark.parametrize(

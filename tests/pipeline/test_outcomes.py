@@ -1,6 +1,6 @@
 """An interrupted evaluation resumes after its finished batches, and ends like one that was never interrupted."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.progress import Advance, Stage
+from treeagent.pipeline.progress import Advance
 from treeagent.pipeline.report.episodes import is_solved, steps
 from treeagent.search.record import from_record
 from treeagent.store import digest, read_as, shard_names, shards
@@ -44,8 +44,6 @@ class Watcher:
     played: list[str] = field(default_factory=list[str])
     done: int = 0
     total: int = 0
-
-    def plan(self, stages: Sequence[Stage]) -> None: ...
 
     def warn(self, sentence: str) -> None:
         raise AssertionError(sentence)

@@ -1,109 +1,118 @@
-"""RUN/report.html of a real run: its sections, and the files of its figures."""
+"""RUN/report.html: of hostile content, and of a real run."""
 
-import csv
 import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
-import orjson
+import pytest
 from command import treeagent
+from report_sample import HOSTILE, ROWS, TASK, long_tree, sample_tree
 
-from treeagent.config import RunConfig
+from treeagent.config import RunConfig, dump_config
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import write_trees
-from treeagent.pipeline.report.gather import gather
-from treeagent.search.record import from_record
-from treeagent.store import read_as, shard_place, shards
-from treeagent.world_model.fidelity import wilson_interval
+from treeagent.pipeline.report.page import Content, render
+
+METRICS = [
+    {"stage": stage, "step": step, "loss": 1 / (step + 1), "kl": None, HOSTILE: 1}
+    for stage in ("sft", "dpo <i>")
+    for step in range(50)
+]
 
 
-def test_every_figure_of_the_page_is_a_file_with_its_data(finished_run: Path) -> None:
-    page = (finished_run / "report.html").read_text()
-    links = re.findall(r'href="(figures/[^"]+)"', page)
-    assert len(links) == len(set(links)) == 2 * page.count("<svg")
-    for link in links:
-        assert (finished_run / link).is_file()
-    for name in ("anytime-tokens", "anytime-steps", "collecting-tokens", "advantages", "calibration-ends"):
-        assert f"figures/{name}.csv" in links
+@pytest.fixture(scope="module")
+def page() -> str:
+    content = Content(
+        rows=[{**row, "errors": 7, "error": HOSTILE} for row in ROWS],
+        metrics=METRICS,
+        config=dump_config(RunConfig()),
+        costs=[{"stage": "collect", "seconds": 2.0, "generated_tokens": 1200}],
+        provenance={"seed": "0", "treeagent": "<0.1>"},
+        alarms=[("alarms-2", "plateau of 3 < 4")],
+        tree=sample_tree(),
+    )
+    return render(content).decode()
 
 
-def test_the_curves_end_at_what_the_evaluation_found(finished_run: Path) -> None:
-    run = Run.open(finished_run)
-    rows = {f"{row['policy']} {row['mode']}": row for row in run.result_rows()}
-    with (finished_run / "figures" / "anytime-tokens.csv").open() as file:
-        last = {row["series"]: row for row in csv.DictReader(file)}
-    searched = [name for name, row in rows.items() if row["mode"] != "greedy"]
-    assert searched
-    for name in searched:
-        assert float(last[f"{name}, found"]["generated tokens a task"]) > 0
-        assert float(last[f"{name}, found"]["generated tokens a task"]) <= rows[name]["generated_tokens"]
-        found = next(line for line in gather(run).anytime[0].lines if line.label == f"{name}, found")
-        assert found.points[-1][1] == rows[name]["found"]
+class Balance(HTMLParser):
+    """Fails if a closing tag does not match the innermost open element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
 
 
-def test_trees_of_an_older_version_give_no_curve_and_no_error(finished_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    for path in shards(run / "trees"):
-        name, index = shard_place(path)
-        trees = list(read_as(from_record, run / "trees", name, index))
-        for tree in trees:
-            tree.spent = []
-        write_trees(run / "trees", name, index, trees)
-    content = gather(Run.open(run))
-    assert not content.anytime and not content.collecting and content.rows
+def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert not {"script", "link", "img", "iframe"} & set(parser.seen)
+    shown = re.compile(r"<pre>.*?</pre>", re.DOTALL)  # the settings, some of which are addresses
+    assert "://" not in shown.sub("", page) and "@import" not in page and "url(" not in page
 
 
-def copy_of(run: Path, folder: Path, solved: str) -> Path:
-    """A copy of a run with a new name and another ``solved`` in its first row of results."""
-    shutil.copytree(run, folder)
-    rows = Run.open(folder).result_rows()
-    low, high = wilson_interval(solved.count("1"), len(solved))
-    changed = {"success": solved.count("1") / len(solved), "success_low": low, "success_high": high}
-    rows[0] |= {"solved": solved, **changed}
-    (folder / "results.json").write_bytes(orjson.dumps(rows))
-    return folder
+def test_everything_is_on_the_page(page: str) -> None:
+    assert "dpo with mcts solves 83.5 % of 200 held-out tasks" in page
+    for words in ("search[red kettle]", "open(item=3)", "imagined", "untried", "invalid", "simulations = 16"):
+        assert words in page
+    assert "I should look first." in page and "Thank you." in page
+    assert "plateau of 3 &lt; 4 <small>(alarms-2)</small>" in page
+    assert page.index("plateau of 3") < page.index("dpo with mcts solves")
+    assert "dpo with mcts: 7 of 200 episodes failed, the first: &lt;script&gt;" in page and "<td>1,200</td>" in page
+    assert ">1</td><td>0.02</td><td>49</td>" in page  # loss: first, last, last step
 
 
-def test_runs_are_compared_task_by_task(finished_run: Path, tmp_path: Path) -> None:
-    one, two = copy_of(finished_run, tmp_path / "one", "0001"), copy_of(finished_run, tmp_path / "two", "1101")
-    config = (two / "config.toml").read_text()
-    (two / "config.toml").write_text(config.replace("seed = 0", "seed = 3"))
-    page = tmp_path / "pages" / "both.html"
-    page.parent.mkdir()
-    done = treeagent("report", one, two, "--out", page)
-    assert done.returncode == 0, done.stderr
-    told = page.read_text()
-    # Of four tasks two are won and none is lost: as in test_suite.py, the interval is 0.3333 ± 0.4990.
-    assert "<td>+50.0 [-16.6, +83.2]</td><td>4</td>" in told
-    assert '<td class="word">seed</td><td class="word">0</td><td class="word">3</td>' in told
-    links = re.findall(r'href="(figures/[^"]+)"', told)
-    assert "figures/both-tokens.csv" in links and all((page.parent / link).is_file() for link in links)
-    with (page.parent / "figures" / "both-tokens.csv").open() as file:
-        series = {row["series"] for row in csv.DictReader(file)}
-    assert {"one base mcts, taken", "two base mcts, taken", "two base greedy"} <= series
-    before = {path: path.read_text() for path in (page.parent / "figures").iterdir()}
-    assert treeagent("report", one, finished_run, "--out", page.with_name("others.html")).returncode == 0
-    assert before == {path: path.read_text() for path in before}
+def test_the_figure_has_a_point_and_an_interval_for_each_row(page: str) -> None:
+    assert page.count("<svg") == 1 and page.count("<circle") == page.count('class="whisker"') == len(ROWS)
+    # 0.41 ± ... of greedy base at 20480 / 200 = 102 tokens: in the second decade from the left
+    assert ">base greedy</text>" in page and ">100</text>" in page and ">10,000</text>" in page
 
 
-def test_a_report_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
+def test_text_is_escaped_and_the_hidden_answer_stays_hidden(page: str) -> None:
+    assert HOSTILE not in page and "&lt;script&gt;" in page
+    assert "<b>red</b>" not in page and "&lt;0.1&gt;" in page
+    assert str(TASK.data["answer"]) not in page
+
+
+def test_a_long_path_of_the_tree_ends_with_the_number_of_its_other_steps() -> None:
+    text = render(Content(tree=long_tree(1200))).decode()
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    assert "go 99<" in text and "go 100<" not in text and "1,100 more steps" in text
+
+
+def test_an_empty_run_has_a_page_that_is_the_same_every_time() -> None:
+    pages = [render(Content()).decode() for _ in range(2)]
+    assert pages[0] == pages[1]
+    assert "Nothing has been evaluated yet." in pages[0] and "Warnings" not in pages[0] and "<svg" not in pages[0]
+
+
+def test_the_report_of_a_run_is_written_anew(finished_run: Path, tmp_path: Path) -> None:
+    first = (finished_run / "report.html").read_text()
+    assert "One search tree" in first and "<svg" in first and "Cost" in first
     run = tmp_path / "run"
     shutil.copytree(finished_run, run)
     (run / "report.html").unlink()
-    shutil.rmtree(run / "figures")
     assert treeagent("report", run).returncode == 0
-    assert (run / "report.html").is_file() and (run / "figures" / "anytime-tokens.svg").is_file()
+    assert (run / "report.html").read_text() == first
 
 
-def test_what_cannot_be_reported_is_refused(finished_run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     Run.create(empty, RunConfig(), resume=False).close()
-    for arguments, named in (
-        ([tmp_path / "none"], "none"),
-        ([empty], "empty"),
-        ([finished_run, empty], "empty"),
-        ([finished_run, finished_run.parent / "." / finished_run.name], "twice"),
-    ):
-        done = treeagent("report", *arguments)
-        assert done.returncode == 2 and named in done.stderr, done.stderr
+    for folder in (tmp_path / "none", empty):
+        done = treeagent("report", folder)
+        assert done.returncode == 2 and folder.name in done.stderr, done.stderr

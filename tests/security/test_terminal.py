@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -28,8 +27,7 @@ from treeagent.pipeline.export.card import card
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.fidelity import fidelity_json, fidelity_table
-from treeagent.pipeline.report.gather import Alarm, Content
-from treeagent.pipeline.report.html import write_report
+from treeagent.pipeline.report.page import Content, render
 from treeagent.pipeline.terminal import Terminal, guard_streams
 from treeagent.search.graph import write_graph
 from treeagent.search.node import Budget, Edge, Node, Tree
@@ -255,39 +253,20 @@ def test_a_terminal_prints_no_link_of_a_text() -> None:
     assert orders(stream.getvalue()) == []
 
 
-def test_the_command_that_is_printed_to_copy_is_one_command_that_works(tmp_path: Path) -> None:
-    for place, hostile in enumerate([attack("x; touch owned # $(id) `id` 'quoted' \n"), "--digest"]):
-        path = tmp_path / str(place)
-        tree = hostile_tree()
-        tree.task = replace(tree.task, id=hostile)
-        with Run.create(path, RunConfig(), resume=False) as made:
-            write_shard(made.trees, "collect", 0, [to_record(tree)])
-        shown = printed("show", path).stdout
-        command = shown[shown.index("treeagent show") :].strip()
-        assert "\n" not in command
-        program, *arguments = shlex.split(command)
-        assert program == "treeagent"
-        assert "3 simulations" in printed(*arguments).stdout
-
-
-def test_the_page_shows_every_word(tmp_path: Path) -> None:
+def test_the_page_shows_every_word() -> None:
     row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
     steps = [{"stage": attack("stage"), "step": step, attack("metric"): step} for step in range(3)]
     facts = {attack("name"): attack("fact")}
-    path = tmp_path / "report.html"
-    write_report(
-        path,
-        Content(
-            rows=[row],
-            metrics=steps,
-            config=attack("config"),
-            provenance=facts,
-            alarms=[Alarm(attack("raised by"), attack("alarm"))],
-            cause=attack("cause"),
-            tree=hostile_tree(),
-        ),
+    content = Content(
+        rows=[row],
+        metrics=steps,
+        config=attack("config"),
+        provenance=facts,
+        alarms=[(attack("raised by"), attack("alarm"))],
+        cause=attack("cause"),
+        tree=hostile_tree(),
     )
-    page = path.read_text()
+    page = render(content).decode()
     assert orders(page) == []
     fields = (
         "policy",

@@ -1,16 +1,12 @@
-"""Commands to inspect, review and compare runs, and to list settings: show, view, watch, review and others."""
+"""Commands to inspect and review runs, and to list settings and recipes."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from treeagent.cli.options import Hindsight, HindsightModel, RunFolder, Trust, measured_in_hindsight, require_trees
 from treeagent.pipeline.terminal import Terminal
-
-if TYPE_CHECKING:
-    from treeagent.contrib.judging.judge import Judge
 
 app = typer.Typer()
 
@@ -21,10 +17,16 @@ def recipes() -> None:
 
     Example: treeagent recipes
     """
-    from treeagent.pipeline.recipes import recipes as known
-    from treeagent.pipeline.report.table import recipes_table
+    from rich.table import Column, Table
+    from rich.text import Text
 
-    Terminal().print(recipes_table(known()))
+    from treeagent.pipeline.recipes import recipes as known
+
+    table = Table(Column("recipe", no_wrap=True), "what it is for", box=None, pad_edge=False)
+    for recipe in known():
+        table.add_row(Text(recipe.name), Text(recipe.sentence))
+
+    Terminal().print(table)
 
 
 @app.command()
@@ -80,29 +82,6 @@ def show(
 
 
 @app.command()
-def verify(run_folder: RunFolder) -> None:
-    """Check that all stored trees and episodes of a run are intact, and that the index matches the shards.
-
-    Reads RUN/trees and RUN/episodes, writes nothing, and stops at the first damaged file.
-
-    Example: treeagent verify runs/shop
-    """
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.progress import RichProgress
-    from treeagent.pipeline.verify_trees import require_episodes
-    from treeagent.pipeline.verify_trees import verify as check
-    from treeagent.store import shards
-
-    run = Run.open(run_folder)
-    for folder in (run.trees, run.episodes):
-        with RichProgress().track(f"verify {folder.name}", len(shards(folder))) as advance:
-            count, trees = check(folder, advance)
-        if folder == run.episodes:
-            require_episodes(run)
-        Terminal(soft_wrap=True).print(f"{count:,} shards with {trees:,} trees in {folder}: all whole")
-
-
-@app.command()
 def view(
     run_folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folders of one or more runs.")],
     out: Annotated[
@@ -144,85 +123,20 @@ def view(
 
 
 @app.command()
-def watch(
-    run_folder: RunFolder,
-    once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
-) -> None:
-    """Watch a run from another terminal: its stages, rates, the time left, the latest episodes and alarms.
+def report(run_folder: RunFolder) -> None:
+    """Write the report of a run again: results, warnings, costs, metrics and one search tree on one page.
 
-    Only reads RUN's files, so it does not disturb the run. Ends with the run or by Ctrl-C.
+    Reads RUN, writes RUN/report.html.
 
-    Example: treeagent watch runs/shop
-    """
-    from contextlib import suppress
-
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.report.watch import watch as watch_run
-
-    with suppress(KeyboardInterrupt):
-        watch_run(Run.open(run_folder), Terminal(), once=once)
-
-
-@app.command()
-def report(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN... [KEY=VALUE]...",
-            help="The folders of one or more runs; and rewards.judge=..., a judge by whom their policies are rated.",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE.html",
-            help="The file of a comparison; by default comparison.html in the first RUN.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Write the report of a run again, or a comparison of the policies of several runs, or with --out of one run.
-
-    Reads each RUN. Writes RUN/report.html, or the comparison with ratings of all policies, and all figures as SVG and
-    CSV in a folder next to it. The replies of a judge are stored in judge.sqlite of the first RUN.
-
-    Example: treeagent report runs/seed0 runs/seed1
+    Example: treeagent report runs/shop
     """
     from treeagent.pipeline.folder import Run, RunError
-    from treeagent.pipeline.report.compare import write_comparison
     from treeagent.pipeline.report.page import report as write_page
 
-    folders = [Path(word) for word in words if "=" not in word or Path(word).is_dir()]
-    judge = _rating_judge([word for word in words if Path(word) not in folders], folders)
-    runs = [Run.open(folder) for folder in folders]
-    console = Terminal(soft_wrap=True)
-    if len(runs) > 1 or judge is not None or out is not None:
-        page = out or folders[0] / "comparison.html"
-        if (ratings := write_comparison(page, runs, judge)) is not None:
-            console.print(ratings.table(), ratings.note, "", sep="\n")
-    elif not runs[0].stages():
-        raise RunError(f"{runs[0].path} has finished no stage, so that there is nothing to report: go on with --resume")
-    else:
-        page = write_page(runs[0])
-    console.print(str(page))
-
-
-def _rating_judge(overrides: Sequence[str], folders: Sequence[Path]) -> "Judge | None":
-    """Return the judge of a comparison, or None without settings. Its replies are stored with the first run."""
-    from treeagent.config import load_config
-    from treeagent.pipeline.folder import Run, RunError
-
-    if not folders:
-        raise RunError("no folder of a run is given: name one or more before the settings")
-    if not overrides:
-        return None
-    strange = [each for each in overrides if not each.startswith("rewards.judge")]
-    if strange:
-        raise RunError(f"{strange[0]!r} is no folder, and of the settings a report reads rewards.judge alone")
-    from treeagent.contrib.judging.assess import judge_of
-
-    return judge_of(load_config(None, overrides).rewards, Run.open(folders[0]).path, "compare")
+    run = Run.open(run_folder)
+    if not run.stages():
+        raise RunError(f"{run.path} has finished no stage, so that there is nothing to report: go on with --resume")
+    Terminal(soft_wrap=True).print(str(write_page(run)))
 
 
 @app.command()

@@ -146,9 +146,7 @@ def open_run(
     if options.resume and resumed is None:
         print_line(f"{options.out} holds no run yet: a new one begins")
     with Run.create(options.out, config, resume=options.resume) as run, tracked(run):
-        progress = RichProgress(run=run.path)
-        yield run, progress
-        progress.finish()
+        yield run, RichProgress()
         if methods or config.rewards.judge:
             show_alarms(run, Terminal(stderr=True))
 
@@ -245,7 +243,7 @@ def require_trees(folder: Path, kind: str = "") -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    from treeagent.pipeline.report.table import print_results
+    from treeagent.pipeline.report.show import print_results
 
     print_results(rows, Terminal())
 

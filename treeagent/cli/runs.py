@@ -76,9 +76,7 @@ def collect(
     options = Given(config, overrides, seed, engine, out, resume, trust)
     with open_run(options, ["collect"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.pipeline.collect import collect as search_tasks
-        from treeagent.pipeline.progress import Stage
 
-        progress.plan([Stage("search", 1)])
         search_tasks(run.config, run, progress, checkpoint_path)
 
 
@@ -155,10 +153,8 @@ def update(
     with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.cli.preflight import require_whole_vocabulary
         from treeagent.pipeline.folder import Run
-        from treeagent.pipeline.progress import Stage
         from treeagent.pipeline.update import update as update_policy
 
-        progress.plan([Stage("update", 1, (method,))])
         source = Run.open(trees) if trees else None
         if source is not None:
             require_whole_vocabulary(source.config, [method])
@@ -197,11 +193,7 @@ def evaluate(
     with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.pipeline.evaluate import evaluate as evaluate_policies
         from treeagent.pipeline.evaluate import evaluate_disturbed
-        from treeagent.pipeline.progress import Stage
 
-        disturbed = len(run.config.evaluate.suite)
-        harder = [Stage("disturbances", disturbed, ("evaluate disturbed",))] if disturbed else []
-        progress.plan([Stage("evaluation", 1, ("evaluate",)), *harder])
         evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
         print_rows(evaluate_policies(run.config, run, progress, evaluations))
         if run.config.evaluate.suite:

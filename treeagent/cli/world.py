@@ -38,8 +38,7 @@ def fit(run_folder: RunFolder, overrides: Overrides = None, config: Config = Non
     settings = load_config(own, overrides or (), world=None if config is None else find_recipe(config))
     require_trusted_worlds(settings, trust)
     with Run.create(run_folder, Run.open(run_folder).config, resume=True) as run:
-        progress = RichProgress()  # progress.json tells of the command that made the run
-        written = fit_world(settings, run, progress)
+        written = fit_world(settings, run, RichProgress())
     Terminal().print(f"world model in {written}")
 
 

@@ -12,7 +12,6 @@ from interrupted import Interrupted
 from treeagent.agent.checkpoint import load_tokenizer
 from treeagent.config import load_config
 from treeagent.contrib.judging.audit import FILE
-from treeagent.contrib.judging.report_reward import reward_section
 from treeagent.contrib.judging.reward_stage import fit_reward
 from treeagent.contrib.people.marks import append_mark, new_mark, state_hash
 from treeagent.pipeline.build import reward_value
@@ -58,8 +57,6 @@ def test_the_audit_is_stored_and_shown(fitted: Path) -> None:
     assert facts["audit"]["tasks"] == audit["tasks"] > 0 and facts["pairs"]["ends"] > 0 and audit["mixed_tasks"] > 0
     assert facts["pairs"]["of_people"] > 0 and facts["pairs"]["siblings"] > 0
     assert 0 <= audit["calibration_error"] <= 1 and 0 <= audit["cap"] < 1
-    page = reward_section(audit)
-    assert "expected calibration error" in page and reward_section({}) == ""
 
 
 def test_a_weight_above_the_cap_is_refused(fitted: Path, finished_run: Path, tmp_path: Path) -> None:

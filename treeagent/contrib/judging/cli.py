@@ -35,7 +35,6 @@ def fit(
     Example: treeagent reward fit runs/shop
     """
     from treeagent.contrib.hindsight.hindsight import searching_policy
-    from treeagent.contrib.judging.report_reward import reward_table
     from treeagent.contrib.judging.reward_stage import fit_reward
     from treeagent.pipeline.folder import COLLECTED, Run
     from treeagent.pipeline.progress import RichProgress
@@ -45,6 +44,5 @@ def fit(
     settings = trusted_settings(run_folder, overrides, trust)
     start = find_checkpoint(checkpoint) if checkpoint else searching_policy(own, "--checkpoint")
     with Run.create(run_folder, own.config, resume=True) as run:
-        progress = RichProgress()  # progress.json tells of the command that made the run
-        written, audit = fit_reward(settings, run, progress, start)
-    Terminal().print("", reward_table(audit.to_json()), f"\nreward model in {written}", sep="\n")
+        written, audit = fit_reward(settings, run, RichProgress(), start)
+    Terminal().print(str(audit.to_json()), f"reward model in {written}", sep="\n")

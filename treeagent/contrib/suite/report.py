@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from treeagent.pipeline.report.describe import Row
-from treeagent.pipeline.report.table import narrow_table
+from treeagent.pipeline.report.show import narrow_table
 from treeagent.pipeline.terminal import Terminal
 from treeagent.visible import visible
 

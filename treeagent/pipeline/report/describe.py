@@ -1,16 +1,14 @@
-"""Text for results, trees and episodes, shared by the terminal and the HTML pages."""
+"""Results, trees and steps in words, for the terminal and the page alike."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treeagent.pipeline.folder import SEARCHED
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
-"""The results of one policy in one mode. The keys are those of ``RESULT_COLUMNS``, ``success_low`` and ``success_high``
-(95 % interval), ``error`` (the text of the first error), and those that ``outcomes.summarise`` adds."""
+"""The results of one policy in one mode, as ``outcomes.summarise`` makes them."""
 RESULT_COLUMNS = {
     "policy": "policy",
     "mode": "mode",
@@ -25,108 +23,10 @@ RESULT_COLUMNS = {
 """Keys of a row, in the order in which they are shown, with their headings."""
 
 
-_AXES = ("when", "which", "how")
-"""Components of tool calls that are shown as shares: the mean over the calls to which each applies."""
-SIGNAL_COLUMNS = {
-    "depth": "steps",
-    "states": "states",
-    "found": "success found",
-    "auc": "AUC",
-    "separation": "d'",
-    "siblings": "siblings in order",
-    "pairs": "pairs",
-}
-"""Keys of a row of ``value_signal``, in the order in which they are shown, with their headings."""
-SIGNAL_NOTE = (
-    "Steps are counted from the root. At ends V judges an outcome, elsewhere it predicts one. AUC: the chance that V "
-    "is greater at a state from which a success was found than at another; 0.5 is no signal. d': how far the two means "
-    "of V are apart, in standard deviations. Siblings in order: of two siblings of which one led to a success, V is "
-    "greater at that one."
-)
-
-
-def latest_signal(stages: Mapping[str, Mapping[str, Any]]) -> tuple[str, Sequence[Row]]:
-    """The name and the ``value_signal`` of the last stage of training tasks, searched in the environment, in which an
-    AUC is known.
-
-    An AUC needs both states from which a success was found and others. Without such a stage, the result is ("", ()).
-    """
-    for name in reversed(list(stages)):
-        rows = stages[name].get("value_signal", ())
-        if SEARCHED.fullmatch(name) and any(row["auc"] is not None for row in rows):
-            return name, rows
-    return "", ()
-
-
-def signal_cell(row: Row, key: str) -> str:
-    """The text of one value of a ``value_signal`` row; a dash if there is none."""
-    value = row.get(key)
-    if value is None:
-        return "–"
-    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
     """The columns to show for these rows; the column of errors only if an episode failed."""
     failed = any(row.get("errors") for row in rows)
     return {key: heading for key, heading in RESULT_COLUMNS.items() if key != "errors" or failed}
-
-
-def failures(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each row in which episodes failed."""
-    return [
-        f"{_label(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
-        for row in rows
-        if row.get("errors")
-    ]
-
-
-def components(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each row whose steps have reward components or whose costs have budgets.
-
-    It gives the axes of tool calls as shares, other components as means per episode, the share of episodes over a
-    budget, and the share of tasks whose plans were all refused for their costs.
-    """
-    sentences: list[str] = []
-    for row in rows:
-        axes = {name: value for name, value in row.get("components", {}).items() if name in _AXES}
-        others = {name: value for name, value in row.get("components", {}).items() if name not in _AXES}
-        parts = [f"{name} {value:.0%}" for name, value in axes.items()]
-        parts += [f"{name} {value:.3g}" for name, value in others.items() if value]
-        if "over_budget" in row:
-            parts += [f"over budget {row['over_budget']:.0%}", f"plans refused {row['plans_refused']:.0%}"]
-        if parts:
-            sentences.append(f"{_label(row)}, an episode: {', '.join(parts)}")
-    return sentences
-
-
-def judgement(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each search: for how many tasks it found a success, and for how many of these it took one."""
-    sentences = []
-    for row in rows:
-        if (found := row.get("found")) is not None:
-            clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
-            sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
-    return sentences
-
-
-def pass_at_n_note(rows: Sequence[Row]) -> list[str]:
-    """A sentence that explains the star beside a mode; none if no row has a star."""
-    if not any(row.get("pass_at_n") for row in rows):
-        return []
-    return [
-        "* pass@N: only a success ends an episode here, so an end betrays a success to a search that sees no reward."
-    ]
-
-
-def budget(rows: Sequence[Row]) -> list[str]:
-    """A sentence on the token limit of the searches; none if they had no limit, or different limits."""
-    searches = [row for row in rows if row["mode"] != "greedy"]
-    limits = {row.get("token_limit") for row in searches}
-    if len(limits) != 1 or None in limits:
-        return []
-    modes = " and ".join(dict.fromkeys(str(row["mode"]) for row in searches))
-    return [f"A search by {modes} starts nothing new after {limits.pop():,} generated tokens for a task."]
 
 
 def cell(row: Row, key: str) -> str:
@@ -162,6 +62,29 @@ def headline(rows: Sequence[Row]) -> str:
     separate = start.get("success_high", 1) < best.get("success_low", 0)
     certainty = "the 95 % intervals do not overlap" if separate else "the 95 % intervals overlap"
     return f"{solves}, {_label(start)} {_percent(start['success'])} %: {gain:+.1f} points; {certainty}."
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Sentences below the table of results: the star of a mode, and what each search found and took."""
+    sentences = []
+    if any(row.get("pass_at_n") for row in rows):
+        sentences.append(
+            "* pass@N: only a success ends an episode here, so an end betrays a success to a search without rewards."
+        )
+    for row in rows:
+        if (found := row.get("found")) is not None:
+            clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
+            sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
+    return sentences
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each row in which episodes failed."""
+    return [
+        f"{_label(row)}: {row['errors']} of {row['tasks']} episodes failed, the first: {row.get('error') or 'untold'}"
+        for row in rows
+        if row.get("errors")
+    ]
 
 
 def call_text(action: Action) -> str:
@@ -208,8 +131,7 @@ def observation(parent: Node, child: Node) -> str:
     before = parent.state.messages
     # + 1 skips the action, if it began a turn
     start = len(before) + (not any(message.partial for message in before[-1:]))
-    messages = child.state.messages[start:]
-    return "\n".join(message.content for message in messages)
+    return "\n".join(message.content for message in child.state.messages[start:])
 
 
 def _label(row: Row) -> str:

@@ -1,9 +1,7 @@
 """Prints the episodes of evaluations as conversations, and counts why they failed."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.padding import Padding
@@ -20,7 +18,7 @@ from treeagent.visible import visible
 Kind = Literal["failed", "solved", "all"]
 """Which episodes to show."""
 _MOST_REASONS = 10
-"""How many reasons are listed; the most frequent come first."""
+"""How many reasons are listed, the most frequent first."""
 _MOST_CHARACTERS = 200
 """How many characters of a reason are shown."""
 
@@ -57,60 +55,17 @@ def ending(episode: Tree) -> str:
     return "cut off by a limit"
 
 
-@dataclass
-class Failures:
-    """Counts of the reasons why episodes failed."""
-
-    episodes: int = 0
-    failed: int = 0
-    turns: int = 0
-    """Number of turns in the failed episodes."""
-    endings: Counter[str] = field(default_factory=Counter[str])
-    """Number of failed episodes, by how they ended."""
-    malformed: Counter[str] = field(default_factory=Counter[str])
-    """Number of malformed turns in failed episodes, by reason."""
-    refused: Counter[str] = field(default_factory=Counter[str])
-    """Number of calls in failed episodes that the environment refused, by its message."""
-
-    def add(self, episode: Tree) -> None:
-        """Add an episode to the counts."""
-        self.episodes += 1
-        if is_solved(episode):
-            return
-        self.failed += 1
-        self.endings[ending(episode)] += 1
-        parent = episode.root
-        for edge in steps(episode):
-            self.turns += not edge.thought
-            if edge.action.error:
-                self.malformed[edge.action.error] += 1
-            elif edge.child is not None and edge.child.invalid:
-                self.refused[observation(parent, edge.child).strip()] += 1
-            if edge.child is not None:
-                parent = edge.child
-
-    def lines(self) -> Iterator[str]:
-        """The counts as lines of text."""
-        yield f"{self.failed} of {self.episodes} episodes failed"
-        yield from _reason_lines(self.endings)
-        for name, reasons in (("malformed", self.malformed), ("refused", self.refused)):
-            if reasons:
-                yield f"{reasons.total()} of their {self.turns} turns were {name}"
-                yield from _reason_lines(reasons)
-
-
-def _reason_lines(reasons: Counter[str]) -> Iterator[str]:
-    """Lines with the most frequent reasons and their counts. Reasons that differ only in numbers are merged."""
-    alike: dict[str, Counter[str]] = {}
-    for reason, count in reasons.items():
-        alike.setdefault(re.sub(r"\d+", "0", reason), Counter())[reason] += count
-    groups = sorted(alike.values(), key=lambda group: -group.total())
-    for group in groups[:_MOST_REASONS]:
-        [(reason, _)] = group.most_common(1)
-        words = visible(" ".join(reason.split())) or "an empty answer"
-        yield f"  {group.total()} × {words[:_MOST_CHARACTERS]}{'…' * (len(words) > _MOST_CHARACTERS)}"
-    if rest := sum(group.total() for group in groups[_MOST_REASONS:]):
-        yield f"  {rest} × others"
+def reasons(episode: Tree) -> Iterator[str]:
+    """Why a failed episode failed: how it ended, and each malformed turn and refused call."""
+    yield ending(episode)
+    parent = episode.root
+    for edge in steps(episode):
+        if edge.action.error:
+            yield f"malformed turn: {edge.action.error}"
+        elif edge.child is not None and edge.child.invalid:
+            yield f"refused call: {observation(parent, edge.child).strip()}"
+        if edge.child is not None:
+            parent = edge.child
 
 
 def show_episodes(
@@ -130,16 +85,20 @@ def show_episodes(
         raise RunError(f"{run.path} holds no episodes: treeagent eval CHECKPOINT --out {run.path} plays some")
     found = False
     for name in names:
-        failures = Failures()
+        count, failed, why = 0, 0, Counter[str]()
         console.print(Text(visible(name), style="bold underline"))
         for episode in read_as(from_record, run.episodes, name):
-            failures.add(episode)
+            count += 1
+            if not is_solved(episode):
+                failed += 1
+                why.update(" ".join(reason.split()) for reason in reasons(episode))
             ours = task_id is None or task_id in (episode.task.id, visible(episode.task.id))
             found = found or ours
             if ours and kind in ("all", "solved" if is_solved(episode) else "failed"):
                 show_episode(episode, console, depth=depth)
-        for line in failures.lines():
-            console.print(Text(line), soft_wrap=True)
+        console.print(f"{failed} of {count} episodes failed")
+        for reason, times in why.most_common(_MOST_REASONS):
+            console.print(Text(f"  {times} × {visible(reason)[:_MOST_CHARACTERS]}"), soft_wrap=True)
     if not found:
         raise RunError(f"{run.path} has no episode of task {task_id}: treeagent show RUN --episodes all lists them")
 

@@ -1,8 +1,7 @@
-"""Prints search trees and the state of a run on the terminal."""
+"""Prints runs, results and search trees on the terminal."""
 
 import difflib
-import shlex
-from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,9 +10,19 @@ from rich.text import Text
 from rich.tree import Tree as Branch
 
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.index import shard_rows
-from treeagent.pipeline.report.describe import call_text, latest_signal, marks, more_steps, observation, statistics
-from treeagent.pipeline.report.table import narrow_table, print_results, print_signal
+from treeagent.pipeline.report.describe import (
+    Row,
+    call_text,
+    cell,
+    failures,
+    headline,
+    marks,
+    more_steps,
+    notes,
+    observation,
+    result_columns,
+    statistics,
+)
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
@@ -25,6 +34,86 @@ _INDENT = 4
 """Columns by which Rich indents each level of a tree."""
 _NARROWEST = 20
 """Fewest columns for the text of a step."""
+
+
+def narrow_table(headings: dict[str, bool]) -> Table:
+    """An empty table without lines. ``headings`` maps each heading to whether its column holds words (else numbers)."""
+    table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
+    for heading, words in headings.items():
+        broken = heading.replace(" ", "\n", 1) if not words else heading
+        table.add_column(broken, justify="left" if words else "right", overflow="fold", vertical="bottom")
+    return table
+
+
+def print_results(rows: Sequence[Row], console: Terminal) -> None:
+    """Print one row per policy and mode, the most successful ones bold, with the headline and notes below."""
+    columns = result_columns(rows)
+    table = narrow_table({heading: key in ("policy", "mode") for key, heading in columns.items()})
+    for column, key in zip(table.columns, columns, strict=True):
+        column.no_wrap = key == "success"
+    best = max((row["success"] for row in rows), default=None)
+    for row in rows:
+        table.add_row(
+            *(Text(visible(cell(row, key))) for key in columns), style="bold" if row["success"] == best else ""
+        )
+    console.print("", table, "", sep="\n")
+    for sentence in (headline(rows), *notes(rows)):
+        console.print(Text(visible(sentence)), soft_wrap=True)
+    for sentence in failures(rows):
+        console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)
+
+
+def show_run(run: Run, console: Terminal) -> None:
+    """Print the warnings, the finished stages, the names of the trees, a task of theirs, and the results."""
+    stages = run.stages()
+    console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
+    show_alarms(run, console)
+    console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(stages)) or "none"))
+    for name in shard_names(run.trees):
+        for record in islice(read_as(check_format, run.trees, name), 1):
+            console.print(Text.assemble(("trees ", "dim"), f"{visible(name)}, of tasks such as ", record["task"]["id"]))
+    if rows := run.result_rows():
+        print_results(rows, console)
+
+
+def show_alarms(run: Run, console: Terminal) -> None:
+    """Print the warnings of a run so far."""
+    for sentence in run.alarms():
+        console.print(Text(sentence, style="yellow"), soft_wrap=True)
+
+
+def show_task(
+    run: Run, task_id: str, console: Terminal, *, depth: int | None = None, graph: Path | None = None
+) -> None:
+    """Print every tree of a task below the name of its shards, or write the first tree to the file ``graph``.
+
+    ``task_id`` is the id itself, or the id as it is printed, with escapes for invisible characters.
+
+    Raises:
+        RunError: the run has no tree of that task.
+        ValueError: the suffix of ``graph`` names no known format.
+    """
+    known: list[str] = []
+    found = False
+    for name in shard_names(run.trees):
+        for record in read_as(check_format, run.trees, name):
+            known.append(record["task"]["id"])
+            if task_id not in (known[-1], visible(known[-1])):
+                continue
+            found = True
+            if graph is not None:
+                from treeagent.search.graph import write_graph  # networkx, which only a graph needs
+
+                write_graph(from_record(record), graph)
+                console.print(f"tree of {visible(name)} in {visible(str(graph))}")
+                return
+            console.print(Text(visible(name), style="bold underline"))
+            show_tree(from_record(record), console, depth=depth)
+    if not found:
+        [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
+        raise RunError(
+            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {visible(near)}"
+        )
 
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
@@ -69,87 +158,6 @@ def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
         text.append(f"  {mark}", style="not bold magenta" if mark == "imagined" else "not bold yellow")
     if edge.action.thought:
         text.append(f"\n{visible(edge.action.thought.strip(), lines=True)}", style="not bold italic default")
-    if edge.child is not None:
-        shown = observation(parent, edge.child).strip()
-        if shown:
-            text.append(f"\n→ {visible(shown.splitlines()[0])}", style="not bold dim default")
+    if edge.child is not None and (shown := observation(parent, edge.child).strip()):
+        text.append(f"\n→ {visible(shown.splitlines()[0])}", style="not bold dim default")
     return text
-
-
-def show_task(
-    run: Run, task_id: str, console: Terminal, *, depth: int | None = None, graph: Path | None = None
-) -> None:
-    """Print every tree of a task below the name of its shards, or write the first tree to the file ``graph``.
-
-    ``task_id`` is the id itself, or the id as it is printed, with escapes for invisible characters.
-
-    Raises:
-        RunError: the run has no tree of that task.
-        ValueError: the suffix of ``graph`` names no known format.
-    """
-    known: list[str] = []
-    found = False
-    for name in shard_names(run.trees):
-        for record in read_as(check_format, run.trees, name):
-            known.append(record["task"]["id"])
-            if task_id in (known[-1], visible(known[-1])):
-                found = True
-                if graph is not None:
-                    from treeagent.search.graph import write_graph  # networkx, which only a graph needs
-
-                    write_graph(from_record(record), graph)
-                    console.print(f"tree of {visible(name)} in {visible(str(graph))}")
-                    return
-                console.print(Text(visible(name), style="bold underline"))
-                show_tree(from_record(record), console, depth=depth)
-    if not found:
-        [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
-        raise RunError(
-            f"{run.path} has no tree of task {task_id}: its {len(known)} trees are of others, such as {visible(near)}"
-        )
-
-
-def show_run(run: Run, console: Terminal) -> None:
-    """Print the warnings, the finished stages, the trees by name and, if there are any, V's signal and the results."""
-    stages = run.stages()
-    console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
-    show_alarms(run, console)
-    console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(stages)) or "none"))
-    if names := shard_names(run.trees):
-        console.print("", _trees_table(run), sep="\n")
-        for record in islice(read_as(check_format, run.trees, names[0]), 1):
-            task_id = visible(record["task"]["id"])
-            words = ["treeagent", "show", visible(str(run.path)), *(["--"] if task_id.startswith("-") else []), task_id]
-            console.print(Text.assemble(("one of them ", "dim"), shlex.join(words)), soft_wrap=True)
-    name, signal = latest_signal(stages)
-    if signal:
-        print_signal(name, signal, console)
-    if rows := run.result_rows():
-        print_results(rows, console)
-
-
-def show_alarms(run: Run, console: Terminal) -> None:
-    """Print the warnings of a run so far."""
-    for sentence in run.alarms():
-        console.print(Text(sentence, style="yellow"), soft_wrap=True)
-
-
-def _trees_table(run: Run) -> Table:
-    figures_of = ("count", "success found", "broke off", "simulations", "generated tokens")
-    table = narrow_table({"trees": True} | dict.fromkeys(figures_of, False))
-    for name in shard_names(run.trees):
-        sums: Counter[str] = Counter()
-        for rows in shard_rows(run.trees, name):
-            sums["count"] += len(rows.trees)
-            sums["success"] += sum(row.accuracy > 0 for row in rows.trees)
-            sums["told"] += any(row.told for row in rows.trees)
-            sums["errors"] += sum(row.failed for row in rows.trees)
-            sums["simulations"] += rows.budget.simulations
-            sums["generated_tokens"] += rows.budget.generated_tokens
-        # Trees planned at evaluation hold no rewards, so they do not tell whether they found a success.
-        withheld = name.startswith("evaluate-") and not sums["told"]
-        share = "withheld" if withheld else f"{100 * sums['success'] / sums['count']:.1f} %" if sums["count"] else "–"
-        figures = (sums["count"], sums["errors"], sums["simulations"], sums["generated_tokens"])
-        count, errors, simulations, tokens = (f"{figure:,}" for figure in figures)
-        table.add_row(Text(visible(name)), count, share, errors, simulations, tokens)
-    return table
