@@ -510,6 +510,7 @@ class AdaptConfig:
     seed_tasks: Annotated[int, Field(gt=0)] = 100
     """Number of tasks searched in the real environment before the first round, if that round may use the world model,
     so that the world model has data to learn from."""
+
     @model_validator(mode="after")
     def _one_share_a_round(self) -> Self:
         if isinstance(self.imagined, tuple) and len(self.imagined) != self.rounds:

@@ -268,17 +268,6 @@ def test_a_user_without_a_login_is_asked_for_a_name(run: Path, tmp_path: Path, m
     assert treeagent("review", "withdraw", run, "a", "--who", "ann").exit_code == 0
 
 
-def test_a_checkpoint_does_not_lend_the_address_of_its_runs_copy(tmp_path: Path) -> None:
-    run, url = tmp_path / "run", f"file://{tmp_path}/copy"
-    wrong = ["environment.options={products=100}", "evaluate.first_task=9999", f"mirror={url}"]
-    Run.create(run, load_config(None, wrong), resume=False).close()
-    checkpoint = run / "checkpoints" / "base"
-    train_tokenizer([TASK.prompt] * 9, ScratchConfig()).save_pretrained(checkpoint)
-    (checkpoint / "config.json").write_text("{}")
-    assert "evaluate.first_task" in sentence("eval", checkpoint, "--out", tmp_path / "out")
-    assert url in sentence("eval", checkpoint, "--out", run)  # the run itself goes on with its copy, if it is trusted
-
-
 def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     said = sentence("quickstart", "--out", run)
     assert str(run) in said and "--resume" in said
