@@ -138,5 +138,3 @@ def test_a_setting_turns_the_hook_on_and_wants_a_folder(tmp_path: Path) -> None:
     env = environment(load_config(None, settings))
     env.reset(options={"task": stairs_task(1)})
     assert env.step("up")[0].startswith(FORBIDDEN + "it was not approved")
-
-
