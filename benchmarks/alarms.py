@@ -24,9 +24,9 @@ from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import QuietProgress
 
-ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "process", "validation")
+ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "validation")
 """The figures of a round that ``alarms`` reads."""
-ROUND_ALARMS = ("echo trap", "reward hacking", "format", "repetition", "plateau")
+ROUND_ALARMS = ("echo trap", "format", "repetition", "plateau")
 """The kinds of alarms that ``alarms`` raises."""
 
 QUESTION = "Which alarms do healthy runs raise, and which runs with a planted fault?"
@@ -55,12 +55,6 @@ SMALL = (
 )
 """Settings of a run that takes two to three minutes on one core."""
 FAULTS: Mapping[str, Sequence[str]] = {
-    "reward hack": [
-        "search.process_weight=0.9",
-        'adapt.methods=["grpo"]',  # imitation learns from verified successes only
-        "update.grpo.learning_rate=5e-4",
-        "update.grpo.max_steps=60",
-    ],
     "echo": [  # many passes over few rows, and no validation in between that could stop it
         'adapt.methods=["rft"]',
         "update.keep_trees=0.25",

@@ -102,21 +102,6 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-CALLS: Mapping[str, Variant] = {
-    "grpo": Variant(("grpo",)),
-    "grpo-errors": Variant(
-        ("grpo",),
-        (
-            "rewards.weights={outcome=1.0, needless=-0.1, missed=-0.3, wrong_tool=-0.2, wrong_arguments=-0.1, "
-            "malformed=-0.4}",
-        ),
-    ),
-    "grpo-axes": Variant(("grpo",), ("rewards.weights={outcome=1.0, when=0.1, which=0.1, how=0.1, format=1.0}",)),
-}
-"""Variants that weigh the scores of calls in the reward; "grpo" is paid by the outcome alone."""
-ARMS: Mapping[str, Variant] = {**VARIANTS, **CALLS}
-
-
 def config_of(recipe: str, seed: int, overrides: Sequence[str]) -> RunConfig:
     """The settings of a seed's run, which evaluates greedily on the seed's own test tasks."""
     file, chosen = find_recipe(recipe), ['evaluate.modes=["greedy"]', *overrides]
@@ -184,7 +169,7 @@ def _rows(job: Job, names: Sequence[str], shared_run: Run) -> Iterator[Row]:
     progress, start = QuietProgress(), job.start
     plain = settings_digest(job.recipe, start, job.overrides)
     for name in names:
-        variant, checkpoint = ARMS[name], start
+        variant, checkpoint = VARIANTS[name], start
         settings = job.settings(variant.overrides)
         before_name = name.split("-")[: len(variant.methods) - 1]
         for written, method in zip((*before_name, name), variant.methods, strict=True):
@@ -236,14 +221,14 @@ def _row(
 def main() -> None:
     options = starting(__doc__, "updates", out="runs/updates")
     options.add_argument("--config", default="adapt", help="a recipe's name or a TOML file")
-    options.add_argument("--variants", nargs="+", choices=list(ARMS))
+    options.add_argument("--variants", nargs="+", choices=list(VARIANTS))
     options.add_argument("--modes", nargs="+", default=["greedy"], help="modes of evaluation")
     options.add_argument(
         "--processes", type=int, default=2, help="seeds side by side, a core each; one seed takes all cores"
     )
     arguments = options.parse_args()
     config = config_of(arguments.config, 0, arguments.set)
-    names = arguments.variants or list(CALLS if config.rewards.tools else VARIANTS)
+    names = arguments.variants or list(VARIANTS)
     with (
         record_of(arguments, QUESTION, **limits_of(config)) as record,
         ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool,
@@ -253,7 +238,7 @@ def main() -> None:
             start = start_of(arguments.runs, seed)
             missing = list[str]()
             for name in names:
-                variant = ARMS[name]
+                variant = VARIANTS[name]
                 settings_hash = settings_digest(
                     arguments.config, start, [*variant.overrides, *arguments.set], variant.methods
                 )

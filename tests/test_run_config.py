@@ -182,43 +182,12 @@ def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
     assert load_config(None, [*hidden, "ray.gpus_per_worker=0.5"]).ray.gpus_per_worker == 0.5
 
 
-def test_a_value_head_of_outcomes_learns_no_mean_that_holds_process_rewards() -> None:
-    weight, target = "search.process_weight=0.3", "update.values.target=mean"
-    said = sentence(None, weight, target)
-    assert "update.values.target is 'mean'" in said and "search.process_weight 0.3" in said
-    assert load_config(None, [weight]) and load_config(None, [target])
-
-
 @pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
 def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
     assert "policy.actions is 'score'" in sentence(None, "policy.actions=score", model)
     assert sentence(None, "policy.actions=both", "policy.generator=remote", "policy.text_only=true").startswith(
         "policy: "
     )
-
-
-@pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
-def test_a_world_model_predicts_no_component_of_the_environment(model: str) -> None:
-    assert "rewards.budgets names 'damage'" in sentence(
-        None, "rewards.budgets.damage=1", "rewards.budgets.steps=9", model
-    )
-    assert load_config(None, ["rewards.budgets.damage=1"])
-    assert load_config(None, ["rewards.budgets.damage=1", "rewards.rules.damage=cost:damage", model])
-
-
-@pytest.mark.parametrize(
-    "setting",
-    ["search.process_weight=0.3", "rewards.weights.damage=-1", "rewards.weights.process=1", "rewards.weights.right=1"],
-)
-def test_imagined_trees_take_no_rewards_that_a_world_model_does_not_predict(setting: str) -> None:
-    name = setting.partition("=")[0]
-    assert f"{name} is set" in sentence(None, setting, "rewards.tools=true", "adapt.imagined=0.5")
-    assert load_config(None, [setting, "rewards.tools=true", "evaluate.world=runs/world"])  # plans see no rewards
-
-
-def test_imagined_trees_take_rewards_that_follow_from_a_predicted_step() -> None:
-    weights = "rewards.weights={outcome=1.0, steps=-0.1, invalid=-0.1, malformed=-0.1, brief=0.1}"
-    assert load_config(None, [weights, "rewards.tools=true", "rewards.rules.brief=own:brief", "adapt.imagined=0.5"])
 
 
 @pytest.mark.parametrize("setting", ["top_p=0.9", "min_p=0.1", "thought_tokens=64"])
@@ -319,11 +288,11 @@ def test_a_training_on_a_gpu_computes_in_bfloat16(settings: list[str], expected:
 
 def test_an_update_of_all_weights_of_a_large_model_has_a_lower_learning_rate() -> None:
     update = load_config(None, ["update.distil.learning_rate=3e-3"]).update
-    trainings = (update.rft, update.dpo, update.grpo, update.reward, update.distil)
+    trainings = (update.rft, update.dpo, update.grpo, update.distil)
     for trained, rates in (
-        (None, [1e-4, 2e-5, 2e-5, 1e-4, 3e-3]),  # an adapter
-        (29_999_999, [1e-4, 2e-5, 2e-5, 1e-4, 3e-3]),
-        (30_000_000, [1e-5, 1e-6, 1e-6, 1e-5, 3e-3]),
+        (None, [1e-4, 2e-5, 2e-5, 3e-3]),  # an adapter
+        (29_999_999, [1e-4, 2e-5, 2e-5, 3e-3]),
+        (30_000_000, [1e-5, 1e-6, 1e-6, 3e-3]),
     ):
         assert [training.at_rate(trained).learning_rate for training in trainings] == rates
 
@@ -383,17 +352,6 @@ def test_gae_refuses_a_critic_of_best_returns(path: Path | None) -> None:
         load_config(path, ["update.advantages.kind=gae", f"update.values.target={target}"])
 
 
-def test_gae_takes_no_values_from_rewards_in_another_unit() -> None:
-    """A task pays 1 in half of its episodes and V = 1/2 is right. Divided by their standard deviation, the returns are
-    2 and 0, so that the mean of R - V would be 1/2 instead of 0."""
-    weights = "rewards.weights={outcome=1.0}"
-    settings = ["update.advantages.kind=gae", "update.values.target=lambda", weights, "rewards.normalise=std"]
-    with pytest.raises(ConfigError, match=r"rewards\.normalise"):
-        load_config(None, settings)
-    load_config(None, settings[:3])
-    load_config(None, settings[1:])
-
-
 def test_a_world_model_on_a_server_is_not_trained() -> None:
     told = sentence(None, "world.generator=remote", "world.model=m", "world.hard_steps=5")
     assert told.startswith("world: hard_steps is 5")
@@ -417,7 +375,7 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
 def test_every_setting_is_explained_and_listed_once() -> None:
     keys = [key for key, _, _ in known_settings()]
     assert len(set(keys)) == len(keys) and set(flat_settings(RunConfig())) - set(keys) <= {
-        *("policy.lora", "world.lora", "world.teacher", "rewards.judge"),  # optional tables that are not set
+        *("policy.lora", "world.lora", "world.teacher"),  # optional tables that are not set
         *(key for key in flat_settings(RunConfig()) if key.startswith("environment.options")),
     }
     assert not [row.key for row in settings_rows() if not row.text.endswith((".", "?"))]

@@ -22,7 +22,6 @@ from pydantic.fields import FieldInfo
 from treeagent.contrib.guards.approval import Approve
 from treeagent.contrib.guards.disturbed import Disturbance
 from treeagent.contrib.guards.shield import Shield
-from treeagent.contrib.judging.config import ASSESSED, HIDDEN, RESERVED, RewardsConfig
 from treeagent.generators.config import (
     LOCAL_SERVER,
     ActionSource,
@@ -72,12 +71,13 @@ _REMOVED: Mapping[tuple[str, str], object] = {
 setting, so with this value they are ignored."""
 _OPEN_TABLES = (
     "environment.options.",
-    *(f"rewards.{table}." for table in ("weights", "schedule", "rules", "budgets")),
+    "rewards.options.",
 )
 """Tables whose keys the user chooses."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
 Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
+RewardOptions = dict[str, Any]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 LARGE = 30_000_000
@@ -397,16 +397,15 @@ class GRPOTraining(GRPOLoss, UpdateTraining):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class RewardTraining(UpdateTraining):
-    """Bradley-Terry training of a reward model on pairs of episode ends and of siblings (``treeagent reward fit``)."""
+class RewardsConfig:
+    """A reward of your own, which search and learning see in place of the environment's. Success, and every report of
+    it, stays with the environment."""
 
-    validate_every: Count = 50
-    """Optimiser steps between two validations, on pairs of tasks that are held out from training; the best checkpoint
-    is kept."""
-    centre: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """Weight of the penalty (u(chosen) + u(rejected))², which keeps the reward model's scores around 0."""
-    patience: Annotated[int, Field(ge=0)] = 5
-    """The fit stops early after this many validations in a row without a new best; 0 never stops early."""
+    function: Annotated[str, REACHES_OUT] = ""
+    """The reward of a step: a function of ``treeagent.pipeline.rewards.Step`` as "module:function", or the name of a
+    reward that treeagent.contrib brings. Empty keeps the environment's own reward. Evaluation never calls it."""
+    options: RewardOptions = Field(default_factory=dict)
+    """Options of ``function``."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -436,8 +435,6 @@ class UpdateConfig:
     """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
-    reward: RewardTraining = Field(default_factory=RewardTraining)
-    """Training of a reward model, on the pairs that ``pairs`` selects and on pairs of ends of one task."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Maximum number of tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
@@ -476,7 +473,7 @@ class EvaluateConfig:
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best
     end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for ``decision`` "leaf",
-    and not for lookahead or with ``rewards.budgets``."""
+    and not for lookahead."""
     suite: tuple[Disturbance, ...] = ()
     """Disturbances of the environment under which ``treeagent eval`` evaluates the same tasks again, one disturbance at
     a time; ``--suite full`` names all."""
@@ -657,39 +654,6 @@ class RunConfig:
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
             )
-        if self.search.learned_weight and self.rewards.learned is None:
-            raise ValueError(
-                f"search.learned_weight is {self.search.learned_weight:g}, but there is no reward model: set "
-                "rewards.learned to the folder of one"
-            )
-        if self.search.process_weight and self.rewards.weights:
-            raise ValueError(
-                f"search.process_weight is {self.search.process_weight:g} beside rewards.weights, which weighs the "
-                "component 'process': set one of them"
-            )
-        if self.search.process_weight and self.update.values.target == "mean":
-            raise ValueError(
-                f"update.values.target is 'mean', but search.process_weight {self.search.process_weight:g} mixes "
-                "process rewards into Q, and the value head learns outcomes: set update.values.target to 'lambda', "
-                "'best' or 'success'"
-            )
-        own_costs = set(self.rewards.budgets).difference(RESERVED, self.rewards.rules)
-        if own_costs and (self.evaluate.world or self.adapt.imagines):
-            raise ValueError(
-                f"rewards.budgets names {min(own_costs)!r}, a component of the environment, which the world model that "
-                "evaluate.world or adapt.imagined searches does not predict: give it as a rule (rewards.rules), or "
-                "search the environment"
-            )
-        predicted = {"outcome", *ASSESSED, *self.rewards.rules, *set(RESERVED).difference(HIDDEN)}
-        unpredicted = "search.process_weight" if self.search.process_weight else ""
-        if own_weights := set(self.rewards.weights).difference(predicted):
-            unpredicted = f"rewards.weights.{min(own_weights)}"
-        if unpredicted and self.adapt.imagines:
-            raise ValueError(
-                f"{unpredicted} is set, but the world model that adapt.imagined searches predicts no such reward, so "
-                "that its trees would compare steps that were paid it with steps that were not: leave it out, or set "
-                "adapt.imagined to 0"
-            )
         if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
             raise ValueError(
                 f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
@@ -710,11 +674,6 @@ class RunConfig:
                 "update.advantages.kind is 'gae', which needs the mean return of the policy from each state, but "
                 f"update.values.target is {self.update.values.target!r}, against which hardly any step gains: set "
                 "update.values.target to 'lambda' or 'mean'"
-            )
-        if self.update.advantages.kind == "gae" and self.rewards.normalise == "std":
-            raise ValueError(
-                "update.advantages.kind is 'gae', which compares rewards with V(s), but rewards.normalise 'std' divides"
-                " rewards by a task's spread, and V(s) estimates undivided ones: set rewards.normalise to 'none'"
             )
         return self
 

@@ -196,9 +196,9 @@ class Transition:
     state: State
     reward: float | None = 0.0
     """r; None if it is withheld, as at evaluation, where the search must not see the verifier."""
-    process: float = 0.0
-    """Process reward (for a milestone, or the quality of a step) in addition to the outcome; 0 if rewards are
-    withheld."""
+    outcome: float | None = None
+    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``; None if ``reward`` is the
+    environment's own."""
     terminated: bool = False
     """The environment ended the episode: the task is over."""
     truncated: bool = False
@@ -211,9 +211,9 @@ class Transition:
     error: str = ""
     """Why the dynamics cannot tell what follows, for example because a world model's answer cannot be read. The value
     of the step is then unknown, and it does not count as a visit."""
-    components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts of the step's reward and its costs, by name, as the dynamics gives them. If ``reward`` is a weighted sum,
-    the component ``outcome`` is the environment's own reward."""
+    info: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What the environment says of the step beside its observation, for a function of ``rewards.function``. Empty if
+    rewards are withheld. Never stored, and never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.alarms import HEALTHY, QUESTION, RunJob, judged_again, main, raised_alarms
+from benchmarks.alarms import HEALTHY, QUESTION, RunJob, main, raised_alarms
 from benchmarks.command import settings_of
 from benchmarks.planted import PAID, PaidStore, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
@@ -32,8 +32,8 @@ def store(paid: bool) -> PaidStore:
 
 
 def earned(env: PaidStore, actions: Sequence[str]) -> float:
-    """The process rewards of an episode in sum."""
-    return sum(float(str(env.step(action)[-1].get("process_reward", 0.0))) for action in actions)
+    """The component "paid" of an episode in sum."""
+    return sum(dict(env.step(action)[-1].get("components", {})).get("paid", 0.0) for action in actions)
 
 
 LOOK = "search[lantern]"
@@ -92,18 +92,6 @@ def test_alarms_are_told_by_round_and_kind() -> None:
     assert list(raised_alarms(stages)) == [
         (1, "no better"), (1, "value head"), (2, "nothing learnt"), (2, "plateau"), (2, "echo trap"),
     ]  # fmt: skip
-
-
-def test_a_row_is_judged_again_from_the_figures_of_its_rounds() -> None:
-    rounds = [(0.20, 0.10), (0.22, 0.20), (0.21, 0.30)]
-    figures = {"no better": 1.0, "format": 2.0}
-    for number, (success, process) in enumerate(rounds, 1):
-        steady = dict.fromkeys(("reward", "reward_std", "entropy", "invalid", "repetition"), 0.1)
-        of_round = steady | {"success": success, "process": process}
-        figures |= {f"{name} in round {number}": value for name, value in of_round.items()}
-    told = judged_again(figures)
-    assert told.items() - figures.items() == {("reward hacking", 2)}
-    assert figures.items() - told.items() == {("format", 2.0)}
 
 
 def test_a_fault_starts_from_the_warm_start_of_its_seed(tmp_path: Path) -> None:

@@ -45,20 +45,17 @@ class Rating:
 
 
 @pytest.mark.parametrize(
-    ("config", "budgets", "found"),
+    ("config", "found"),
     [
-        (PLAIN, {}, ["a"]),
-        (replace(PLAIN, likelihood_weight=20.0), {}, ["a", "b"]),  # 0.9 + 20 log 0.97 = 0.29
-        (replace(PLAIN, decision="visits"), {}, ["a", "b"]),  # this decision does not look at ends
-        (PLAIN, {"cost": 1.0}, ["a", "b"]),  # the good end may be over the budget
+        (PLAIN, ["a"]),
+        (replace(PLAIN, likelihood_weight=20.0), ["a", "b"]),  # 0.9 + 20 log 0.97 = 0.29
+        (replace(PLAIN, decision="visits"), ["a", "b"]),  # this decision does not look at ends
     ],
 )
-def test_planning_stops_at_a_good_end_where_ends_decide(
-    config: EvaluateConfig, budgets: Mapping[str, float], found: list[str]
-) -> None:
+def test_planning_stops_at_a_good_end_where_ends_decide(config: EvaluateConfig, found: list[str]) -> None:
     world = Visited(ends={"a": 0.0, "b": 0.0}, withheld=True)
     actors = Actors(POLICY, POLICY, Rating({"a": 0.9, "b": 0.6}))
-    _, [tree], _ = asyncio.run(play(actors, world, world, [task()], "mcts", config, SEARCH, SEED, budgets))
+    _, [tree], _ = asyncio.run(play(actors, world, world, [task()], "mcts", config, SEARCH, SEED))
     assert [edge.action.text for edge in tree.root.edges] == found
 
 

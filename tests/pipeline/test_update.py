@@ -14,7 +14,6 @@ import torch
 import yaml
 from command import CONFIG, treeagent
 from fail_in_second import fail_in_second
-from hand_trees import hand_tree
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
@@ -25,11 +24,11 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.folder import Run
 from treeagent.pipeline.index import append, write_trees
 from treeagent.pipeline.metrics import Event
 from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign, training_rows
+from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign
 from treeagent.pipeline.update import run_update, train_policy, update
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
@@ -87,33 +86,6 @@ def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end:
     assert row.token_ids == chat.prompt_ids(state.messages)
     assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
     assert row.value_targets == (0.0, 0.0)
-
-
-def store_two_ends(folder: Path, own: Checkpoint, config: RunConfig, weight: float) -> None:
-    """Store a tree of two ends with the outcomes 0.5 and 0, searched with this weight of the outcome."""
-    tree, chat = searched(own.tokenizer), make_chat(own, config)
-    tree.root.edges = []
-    for call, outcome in (("go", 0.5), ("stay", 0.0)):
-        action = Action(call, call, token_ids=(ids := chat.encode_action(call)), logprobs=(-1.0,) * len(ids))
-        turn = Message("assistant", call, ids)
-        end = Node(State(TASK, (*tree.root.state.messages, turn, Message("user", "done"))), terminated=True)
-        reward = weight * outcome
-        tree.root.edges.append(Edge(action, 0.5, 1, reward, reward, end, components={"outcome": outcome}))
-    (folder / "trees").mkdir()
-    append(folder / "trees", "collect", write_trees(folder / "trees", "collect", 0, [tree]))
-
-
-@pytest.mark.parametrize("normalise", ["none", "std"])
-def test_the_value_head_learns_the_rewards_that_a_search_pays(tmp_path: Path, normalise: str) -> None:
-    """Two ends pay 0.5 and 0, with a standard deviation of 0.25. Only what the policy learns is divided by it: a search
-    pays 0.5 again, and V(s) is added to that."""
-    config = load_config(CONFIG, ["rewards.weights={outcome=1.0}", f"rewards.normalise={normalise}"])
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    store_two_ends(tmp_path, own, config, weight=1.0)
-    data = training_rows(job(config, tmp_path), own, (0.0, 1.0))
-    assert [target for row in data.values for target in row.value_targets] == pytest.approx([0.5, 0.5, 0.0])
-    unit = {"none": 1.0, "std": 0.25}[normalise]
-    assert [max(row.advantages, key=abs) for row in data.rows] == pytest.approx([0.25 / unit, -0.25 / unit])
 
 
 SMALL = [
@@ -240,23 +212,6 @@ def refusal(file: Path, **policy: Any) -> str:
     with pytest.raises(UserError) as refused:
         check_accelerate_config(config)
     return str(refused.value)
-
-
-def test_multipliers_of_some_trees_do_not_steer_an_update_on_others(tmp_path: Path) -> None:
-    config = load_config(None, ["rewards.budgets={steps=0.25}", "rewards.multiplier_rate=1.0"])
-    lenders = [Run.create(tmp_path / name, config, resume=False) for name in ("one", "other")]
-    for run in lenders:
-        write_trees(run.trees, "collect", 0, [hand_tree()])
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        with pytest.raises(UserError, match="gone"):
-            update(config, run, QuietProgress(), tmp_path / "gone", ["rft"], lenders[0])
-        assert run.facts("constraints")["multipliers"]["steps"] > 0
-        with pytest.raises(
-            RunError, match=r"from trees of .*/run was begun with .*/one/trees, not with .*/other/trees"
-        ):
-            update(config, run, QuietProgress(), tmp_path / "gone", ["dpo"], lenders[1])
-    for run in lenders:
-        run.close()
 
 
 def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ DEPTH = 6
 
 @dataclass(frozen=True)
 class Tangle:
-    """Four places. The next place, the reward at an end and the process reward depend on the place, the steps so far
+    """Four places. The next place and the reward at an end depend on the place, the steps so far
     and the word. One word is refused and leads nowhere."""
 
     end_share: float = 0.2
@@ -37,7 +37,6 @@ class Tangle:
         return Transition(
             reached,
             reward=share("reward", here, word) if ends else 0.0,
-            process=share("process", here, word),
             terminated=ends,
             truncated=not ends and steps == DEPTH,
             invalid=refused,
@@ -62,7 +61,6 @@ configs = st.builds(
     gumbel=st.builds(GumbelConfig, st.integers(1, 5)),
     widening=st.sampled_from([0, 1, 2]),
     discount=st.sampled_from([1.0, 0.9]),
-    process_weight=st.sampled_from([0.0, 0.3]),
     leaves=st.integers(1, 6),
     skip_exhausted=st.booleans(),
     prune_invalid=st.booleans(),

@@ -81,7 +81,7 @@ def test_a_revisit_by_hand() -> None:
     backup(growth, [above, known])
     known.child.exhausted = True  # type: ignore[union-attr]
     mark_exhausted(growth, [above, known])
-    record_exhausted_returns(growth, [above, known], 0.0)
+    record_exhausted_returns(growth, [above, known])
     assert growth.exhausted_returns == {id(known): 0.6}
     assert not middle.exhausted
 
@@ -116,7 +116,7 @@ def test_nothing_is_known_beyond_a_refused_call() -> None:
     refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.9, invalid=True))
     growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[refused])))
     refused.child.exhausted = True  # type: ignore[union-attr]
-    record_exhausted_returns(growth, [refused], 0.0)
+    record_exhausted_returns(growth, [refused])
     assert growth.exhausted_returns == {}
 
 
@@ -129,7 +129,7 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
         end.child.exhausted = True  # type: ignore[union-attr]
         backup(growth, [above, end])
         mark_exhausted(growth, [above, end])
-        record_exhausted_returns(growth, [above, end], 0.0)
+        record_exhausted_returns(growth, [above, end])
     assert inner.exhausted
     assert growth.exhausted_returns[id(above)] == pytest.approx(0.8)
 
@@ -147,6 +147,6 @@ def test_a_refused_call_beside_a_success_does_not_hide_it(order: tuple[int, int]
         edge.child.exhausted = True  # type: ignore[union-attr]
         backup(growth, [above, edge])
         mark_exhausted(growth, [above, edge])
-        record_exhausted_returns(growth, [above, edge], 0.0)
+        record_exhausted_returns(growth, [above, edge])
     assert inner.exhausted
     assert growth.exhausted_returns == {id(won): 1.0, id(above): 1.0}

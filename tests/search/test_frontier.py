@@ -16,7 +16,7 @@ from treeagent.search.frontier import Beam, BestFirst, Frontier
 from treeagent.search.growth import Growth, backup
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, State, Transition
+from treeagent.types import Action
 
 AB = InOrder("ab")
 
@@ -157,8 +157,8 @@ def test_what_lies_deeper_is_discounted_more() -> None:
     assert order(best_first(world, 6, discount=0.5)) == ["", "a", "b"]
 
 
-@given(st.floats(0.1, 1), st.floats(0, 1), st.integers(0, 2**32))
-def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight: float, seed: int) -> None:
+@given(st.floats(0.1, 1), st.integers(0, 2**32))
+def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, seed: int) -> None:
     """Thoughts take no step, and neither the rank nor the backup discounts them."""
     luck = random.Random(seed)
     path = [
@@ -166,32 +166,15 @@ def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, weight
             Action("think", "" if luck.random() < 0.3 else "act"),
             0.5,
             reward=luck.choice([None, luck.random()]),
-            process=luck.random(),
             child=Node(begin(task(), ""), value=luck.random(), terminated=luck.random() < 0.5),
         )
         for _ in range(luck.randint(1, 5))
     ]
-    search = Beam(AB, Written(), SearchConfig(discount=discount, process_weight=weight))
-    backup(Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), path, weight)
+    search = Beam(AB, Written(), SearchConfig(discount=discount))
+    backup(Growth(Tree(task(), 0, Node(begin(task(), "")), discount=discount)), path)
     worth, likelihood = search.rank(path)
     assert worth == pytest.approx(path[0].value_sum)
     assert likelihood == 0.5 ** len(path)
-
-
-def test_process_rewards_weigh_as_the_settings_say() -> None:
-    class Steady(Written):
-        async def step(self, state: State, action: Action) -> Transition:
-            transition = await super().step(state, action)
-            quality = 1.0 if action.call == "b" else 0.0
-            return Transition(transition.state, transition.reward, process=quality)
-
-    world = Steady({"a": 0.6, "b": 0.3})
-    assert order(best_first(world, 4)) == ["", "a"]
-    tree = best_first(world, 4, process_weight=0.5)  # b: 0.15 + 0.5
-    assert order(tree) == ["", "b"]
-    assert statistics(tree)["bb"] == (1, 0.5)
-    # With γ = 1/2, b is worth (1.0 + 1) / 2, a 1.75 / 2, and bb (0 + 1 + 0.5) / 2.
-    assert order(best_first(Steady({"a": 3.5, "b": 2.0}), 6, process_weight=0.5, discount=0.5)) == ["", "a", "b"]
 
 
 @pytest.mark.parametrize("prune", [True, False])

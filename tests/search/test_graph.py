@@ -44,7 +44,6 @@ def small_tree(task_id: str = "shop-1", call: str = "left", seen: str = "cell 1"
                 visits=1,
                 value_sum=-0.5,
                 reward=None,
-                process=0.125,
                 child=right,
             ),
         ],
@@ -70,11 +69,11 @@ def test_every_number_of_the_tree_is_an_attribute() -> None:
         | {"truncated": True, "invalid": True, "text": "wall"},
     }
     assert {(one, two): attributes for one, two, attributes in graph.edges(data=True)} == {
-        (0, 1): {"N": 2, "Q": 0.625, "P": 0.5, "W": 1.25, "r": 0.0, "process": 0.0}
+        (0, 1): {"N": 2, "Q": 0.625, "P": 0.5, "W": 1.25, "r": 0.0}
         | {"text": "left", "call": "left", "thought": "", "logprob": -0.75},
-        (0, 3): {"N": 1, "Q": -0.5, "P": 0.375, "W": -0.5, "process": 0.125}
+        (0, 3): {"N": 1, "Q": -0.5, "P": 0.375, "W": -0.5}
         | {"text": "right", "call": "right", "thought": "wall?", "logprob": -2.0},
-        (1, 2): {"N": 1, "Q": 1.0, "P": 1.0, "W": 1.0, "r": 1.0, "process": 0.0}
+        (1, 2): {"N": 1, "Q": 1.0, "P": 1.0, "W": 1.0, "r": 1.0}
         | {"text": "buy it", "call": '{"name": "buy", "arguments": {"item": 3, "name": "é"}}'}
         | {"thought": "enough", "logprob": -0.5},
     }

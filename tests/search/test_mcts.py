@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tangle import DEPTH, PlaceValue, Tangle, configs, search, seeds, worlds
+from tangle import PlaceValue, Tangle, configs, search, seeds, worlds
 from toy_search import (
     AllPolicy,
     ConstantValue,
@@ -77,29 +77,22 @@ def test_statistics_add_up(config: SearchConfig, world: Tangle, seed: int) -> No
         # The first visit evaluates the node, and every later one goes on to a child. An end can only be visited again.
         arrivals, leaf_visits = path[-1].visits, path[-1].visits - node.visits
         assert leaf_visits == 1 or (closed and leaf_visits == arrivals)
-        assert path[-1].value_sum == pytest.approx(mixed_returns(path[-1], leaf_visits, config), abs=1e-9)
+        assert path[-1].value_sum == pytest.approx(returns(path[-1], leaf_visits, config.discount), abs=1e-9)
 
 
-def mixed_returns(edge: Edge, leaf_visits: int, config: SearchConfig) -> float:
-    """Σ G of the visits to an edge, weighted between outcomes and process rewards."""
-    outcome, process = returns(edge, leaf_visits, config.discount)
-    return (1 - config.process_weight) * outcome + config.process_weight * process
-
-
-def returns(edge: Edge, leaf_visits: int, discount: float) -> tuple[float, float]:
+def returns(edge: Edge, leaf_visits: int, discount: float) -> float:
+    """Σ G of the visits to an edge."""
     assert edge.child is not None
     below = [returns(lower, lower.visits - lower.child.visits, discount) for lower in edge.child.edges if lower.child]
     leaf = leaf_visits * edge.child.leaf_value(edge.reward)
-    outcome = edge.visits * (edge.reward or 0.0) + discount * (leaf + sum(each[0] for each in below))
-    return outcome, edge.visits * edge.process + discount * sum(each[1] for each in below)
+    return edge.visits * (edge.reward or 0.0) + discount * (leaf + sum(below))
 
 
 @given(configs, worlds, seeds)
 def test_values_are_within_the_range_of_returns(config: SearchConfig, world: Tangle, seed: int) -> None:
-    """Outcomes and estimates are in [0, 1), and so is the process reward of each of six steps."""
+    """Outcomes and estimates are in [0, 1)."""
     [tree] = search(config, world, [task()], [seed])
-    most = 1 - config.process_weight + config.process_weight * DEPTH
-    assert all(0.0 <= edge.value <= most for node in tree.nodes() for edge in node.edges)
+    assert all(0.0 <= edge.value <= 1.0 for node in tree.nodes() for edge in node.edges)
 
 
 @given(configs, worlds, seeds)

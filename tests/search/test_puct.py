@@ -210,27 +210,6 @@ def test_backup_with_discount() -> None:
     assert (values.low, values.high) == (3.5, 8.0)
 
 
-def test_backup_of_process_rewards() -> None:
-    """η = 0.25. Outcomes 0, 0, 1 with an end, process rewards 0.5, 0.25, 0. From each step on, the outcomes sum to 1
-    and the process rewards to 0.75, 0.25, 0. So 0.75 + 0.25 * 0.75 = 0.9375, 0.75 + 0.25 * 0.25 = 0.8125, 0.75."""
-    path, growth = chain(0.0, 0.0, 1.0, value=9.0, terminated=True), sprout()
-    path[0].process, path[1].process = 0.5, 0.25
-    backup(growth, path, 0.25)
-    assert [edge.value_sum for edge in path] == [0.9375, 0.8125, 0.75]
-    assert (growth.value_range.low, growth.value_range.high) == (0.75, 0.9375)
-    backup(growth, path)  # η = 0: the outcome alone
-    assert [edge.value_sum for edge in path] == [1.9375, 1.8125, 1.75]
-
-
-def test_process_rewards_are_discounted() -> None:
-    """γ = 0.5, η = 0.5: outcomes 1, 0.5, 0.25 and process 1, 1 + 0.5, 1 + 0.75, halved and summed."""
-    path, growth = chain(0.0, 0.0, 1.0, value=0.0, terminated=True), sprout(discount=0.5)
-    for edge in path:
-        edge.process = 1.0
-    backup(growth, path, 0.5)
-    assert [edge.value_sum for edge in path] == [0.5 * 0.25 + 0.5 * 1.75, 0.5 * 0.5 + 0.5 * 1.5, 0.5 + 0.5]
-
-
 @pytest.mark.parametrize(
     ("reward", "terminated", "expected"),
     [(4.0, True, 4.0), (None, True, 8.0), (4.0, False, 12.0), (None, False, 8.0), (0.0, True, 0.0)],

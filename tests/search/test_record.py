@@ -70,7 +70,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
     for kind, kept, apart in (
         (Tree, TREE_FIELDS, {"task", "root", "budget", "order", "spent", "place", "policy"}),
         (Node, NODE_FIELDS, {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "paid"}),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "chance", "group", "components", "divergence"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "chance", "group", "own_reward", "divergence"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),
@@ -108,7 +108,7 @@ def test_an_unusual_tree_comes_back() -> None:
     bad = Action("\x00 no call", "", "hm", (8,), (-3.0,), "no call in it")
     root.edges = [
         Edge(bad, 0.25, group=2),
-        Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, process=0.1, child=below),
+        Edge(call, 0.75, visits=3, value_sum=-0.1 + 0.2, reward=None, own_reward=0.5, child=below),
     ]
     root.exhausted = True
     tree = Tree(shop, 2**63 - 1, root, Budget(3, 4, 5, 2, 2, 1, 6, 7, 8, 0.1 + 0.2), "OSError: gone", 0.9)

@@ -60,7 +60,7 @@ def test_a_rollout_by_hand() -> None:
 
 @dataclass(frozen=True)
 class Toll:
-    """Every step pays 0.25 and a process reward, and costs three environment steps. An episode has ``limit`` steps at
+    """Every step pays 0.25 and costs three environment steps. An episode has ``limit`` steps at
     most."""
 
     limit: int = 3
@@ -70,7 +70,7 @@ class Toll:
 
     async def step(self, state: State, action: Action) -> Transition:
         truncated = len(calls(state)) + 1 >= self.limit
-        return Transition(after(state, action, "on"), reward=0.25, process=7.0, truncated=truncated, cost=3)
+        return Transition(after(state, action, "on"), reward=0.25, truncated=truncated, cost=3)
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,6 @@ def test_a_thought_of_its_own_takes_no_step_of_a_rollout(max_steps: int, reward:
 
 
 @dataclass(frozen=True)
-class Caught(Toll):
-    """A toll whose end a judge calls hacked."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        paid = await Toll.step(self, state, action)
-        return replace(paid, components={"hacked": float(paid.truncated)})
-
-
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_a_hacked_rollout_takes_back_what_was_paid(discount: float) -> None:
-    value = RolloutValue(AllPolicy("pay"), Caught(), max_steps=9, discount=discount)
-    assert [each.value for each in estimate(value, CELL, replace(CELL, paid=0.5))] == [0.0, -0.5]
-
-
-@dataclass(frozen=True)
 class Dreamt(Toll):
     """A toll of four steps in a world model, whose answer to the third step cannot be read if ``silent``."""
 
@@ -181,7 +166,7 @@ class Unjudged(Toll):
 
     async def step(self, state: State, action: Action) -> Transition:
         paid = await Toll.step(self, state, action)
-        return replace(paid, reward=None if paid.truncated else 0.25, components={"outcome": 0.25})
+        return replace(paid, reward=None if paid.truncated else 0.25, outcome=0.25)
 
 
 def test_a_rollout_without_a_verdict_keeps_the_rewards_before_its_end() -> None:
@@ -292,7 +277,7 @@ class Breaks:
     [
         ("fails", "RuntimeError: the server is gone", 2),
         ("hangs", "TimeoutError", 2),
-        ("nan", "the environment gave the reward nan and process 0.0", 3),
+        ("nan", "the environment gave the reward nan", 3),
     ],
 )
 def test_an_environment_that_fails_ends_its_own_rollout(how: str, error: str, steps: int) -> None:

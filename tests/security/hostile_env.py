@@ -37,8 +37,6 @@ ANSWERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "observation with half a pair": ("step", gives((HALF, 0.0, False, False, {}))),
     "observation of bytes": ("step", gives((b"here", 0.0, False, False, {}))),
     "reward beyond a float": ("step", gives(("here", HUGE, False, False, {}))),
-    "process reward beyond a float": ("step", gives(("here", 0.0, False, False, {"process_reward": HUGE}))),
-    "process reward NaN": ("step", gives(("here", 0.0, False, False, {"process_reward": math.nan}))),
     "info of another type": ("step", gives(("here", 0.0, False, False, {"a set"}))),
     "opening with half a pair": ("reset", gives((HALF, {}))),
     "verdict NaN": ("verify", gives(math.nan)),

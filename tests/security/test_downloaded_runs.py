@@ -131,15 +131,6 @@ def test_settings_that_reach_nothing_are_accepted(tmp_path: Path) -> None:
     assert list(reaching_out(file)) == []
 
 
-def test_a_table_of_code_reaches_out_by_each_of_its_keys(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text('[rewards.rules]\nbrief = "os:system"\nlong = "mine:long"\n')
-    assert list(reaching_out(file)) == [
-        ("rewards.rules", {"rewards.rules.brief": "os:system", "rewards.rules.long": "mine:long"})
-    ]
-    assert list(reaching_out(file, ["rewards.rules.brief=os:system", "rewards.rules.long=mine:long"])) == []
-
-
 @pytest.mark.parametrize("name", ["os:system", "builtins:print", "subprocess:Popen", "pathlib:Path", "json:loads"])
 def test_only_what_makes_an_environment_is_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,6 @@ GOOD = {
     "entropy": 1.0,
     "invalid": 0.05,
     "repetition": 0.1,
-    "process": 0.2,
 }
 
 
@@ -33,7 +32,6 @@ def test_figures_of_one_tree() -> None:
             "invalid": 0.0,
             "forbidden": 0.0,
             "repetition": 0.0,
-            "process": 0.0,
             "steps": 1.5,
             "failed": 0.0,
             "restarts": 0.0,
@@ -92,7 +90,6 @@ def test_a_solved_task_is_no_echo_trap() -> None:
     ("changed", "word"),
     [
         ({"entropy": 0.5, "reward_std": 0.1}, "echo trap"),
-        ({"process": 0.4, "success": 0.4}, "reward hacking"),
         ({"invalid": 0.3}, "format"),
         ({"repetition": 0.5}, "repetition"),
     ],
@@ -100,20 +97,6 @@ def test_a_solved_task_is_no_echo_trap() -> None:
 def test_each_sign_raises_its_alarm(changed: dict[str, float], word: str) -> None:
     [sentence] = alarms([GOOD, GOOD | changed])
     assert sentence.startswith(f"{word}: ")
-
-
-@pytest.mark.parametrize(
-    ("process", "success", "warned"),
-    [
-        (0.3, 0.5, True),  # more reward, but no more success
-        (0.3, 0.53, True),
-        (0.3, 0.56, False),  # the rewards lead to success
-        (0.22, 0.5, False),
-    ],
-)
-def test_process_rewards_that_rise_without_success_are_a_hack(process: float, success: float, warned: bool) -> None:
-    course = [GOOD | {"success": 0.5}, GOOD | {"success": success, "process": process}]
-    assert [sentence.split(":")[0] for sentence in alarms(course)] == ["reward hacking"] * warned
 
 
 @pytest.mark.parametrize(

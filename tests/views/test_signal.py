@@ -134,13 +134,6 @@ def test_estimates_stand_beside_what_followed() -> None:
     assert sorted(estimated_states(tree)) == [(0.2, 0.0), (0.5, near(0.2)), (0.8, 0.0), (0.8, 0.5)]
 
 
-def test_a_hacked_end_has_the_outcome_0() -> None:
-    """The environment paid 1 for each of two ends, and a judge calls the second one hacked."""
-    kept, hacked = (edge(name, (2,), 1, 0.0, node((1,), value=0.7, end="terminated"), 1.0) for name in "AB")
-    hacked.reward, hacked.components = 0.0, {"outcome": 1.0, "hacked": 1.0}
-    assert estimated_ends(Tree(TASK, 0, node((3,), kept, hacked))) == [(0.7, 1.0), (0.7, 0.0)]
-
-
 def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None:
     end = node((1,), value=0.7, end="terminated")
     tree = Tree(TASK, 0, node((2,), edge("A", (3,), 1, 0.0, end)))
@@ -153,9 +146,9 @@ def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None
 def test_the_value_of_an_end_without_a_verdict_is_that_of_the_whole_episode() -> None:
     """V = 0.5 is what is still to come after a step that paid 0.25."""
     last = edge("b", (2,), 1, 0.5, node((2,), value=0.5, end="terminated"))
-    last.reward, last.components = None, {"outcome": 1.0}
+    last.reward, last.own_reward = None, 1.0
     first = edge("a", (1,), 1, 0.75, node((1,), last, value=0.5), 0.25)
-    first.components = {"outcome": 0.0}
+    first.own_reward = 0.0
     assert estimated_ends(Tree(TASK, 0, node((3,), first))) == [(0.75, 1.0)]
 
 

@@ -214,7 +214,7 @@ def test_a_failure_without_a_verdict_is_known_by_its_outcome() -> None:
     it, where A1 succeeds."""
     tree = hand_tree()
     lost = tree.root.edges[2]
-    lost.reward, lost.components = None, {"outcome": 0.0}
+    lost.reward, lost.own_reward = None, 0.0
     tree.budget.estimates = 0
     for target, known in (("success", {(1, 2): 1.0, (1, 2, 13, 23): 0.0}), ("best", {})):
         rows = value_rows(tree, ValueTargetConfig(target=target))  # type: ignore[arg-type]

@@ -65,42 +65,6 @@ def export(
 
 
 @app.command()
-def rescore(
-    run_folder: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="RESCORED", help="The folder of the new trees, itself a run.")],
-    overrides: Overrides = None,
-    trust: Trust = False,
-) -> None:
-    """Compute the rewards of a run's trees again with other weights, rules or budgets, without a model.
-
-    Reads RUN/trees, writes RESCORED/trees, does not change RUN. The same command continues after it was killed.
-    search.process_weight can only be set to 0, as weights of rewards require. Updates and exports accept RESCORED like
-    a run: treeagent update dpo CHECKPOINT --trees RESCORED --out NEW.
-
-    Example: treeagent rescore runs/shop --out runs/brief 'rewards.weights={outcome=1.0, steps=-0.01}'
-    """
-    from treeagent.cli.options import require_trees
-    from treeagent.config import config_difference
-    from treeagent.contrib.judging.rescore import rescore as write
-    from treeagent.pipeline.folder import COLLECTED, Run
-    from treeagent.pipeline.progress import RichProgress
-    from treeagent.types import UserError
-
-    require_trees(run_folder, COLLECTED)
-    source = Run.open(run_folder)
-    config = trusted_settings(run_folder, overrides, trust)
-    for key in config_difference(source.config, config):
-        # Weights of rewards replace search.process_weight, which must then be 0.
-        if not key.startswith("rewards.") and (key != "search.process_weight" or config.search.process_weight):
-            raise UserError(f"rescore changes rewards.KEY settings alone, not {key}: leave it out")
-    if out.resolve() == run_folder.resolve():
-        raise UserError(f"--out {out} is the run itself, whose trees stay as they are: choose another folder")
-    with Run.create(out, config, resume=True) as view:
-        for name, value in write(config, source, view, RichProgress()).items():
-            Terminal().print(f"{name:24} {value:.4g}")
-
-
-@app.command()
 def traces(
     run_folder: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of JSON lines to write.")],

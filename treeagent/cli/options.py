@@ -147,7 +147,7 @@ def open_run(
         print_line(f"{options.out} holds no run yet: a new one begins")
     with Run.create(options.out, config, resume=options.resume) as run, tracked(run):
         yield run, RichProgress()
-        if methods or config.rewards.judge:
+        if methods:
             show_alarms(run, Terminal(stderr=True))
 
 

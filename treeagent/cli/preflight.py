@@ -12,8 +12,6 @@ from typing import Literal, get_args
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.contrib.guards.shield import ShieldedEnv
-from treeagent.contrib.judging.audit import require_cap
-from treeagent.contrib.judging.components import read_rules, require_names
 from treeagent.contrib.scale.launch import check_accelerate_config
 from treeagent.envs import make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
@@ -21,6 +19,7 @@ from treeagent.envs.base import Env, SnapshotKind
 from treeagent.envs.worker import kind_in_worker
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.imagination import require_world, with_planning_world
+from treeagent.pipeline.rewards import Place, make_reward
 from treeagent.pipeline.trackers import require_trackers
 from treeagent.types import Split, UserError
 
@@ -62,15 +61,8 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     ) as env:
         checked_tools(env.tools())
         _require_tasks(config, env, uses)
-        require_names(config.rewards, env.components)
-        require_cap(config.rewards, config.search.learned_weight)
-        read_rules(config.rewards)
-        if config.rewards.judge and config.rewards.judge.tools:
-            from treeagent.contrib.judging.assess import judge_tools
-
-            judge_tools(config.rewards, env)
-        if config.rewards.judge and config.rewards.judge.url:
-            import treeagent.generators.remote  # noqa: F401 - raises an error if the extra is missing
+        if config.rewards.function:
+            make_reward(config.rewards, Place(env, Path("runs"), ""))
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
         if "evaluate" in uses:

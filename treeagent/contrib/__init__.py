@@ -13,7 +13,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and audit it on held-out tasks."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

@@ -6,7 +6,7 @@ raise an exception for such a value, and it becomes the error of that episode, a
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Final
@@ -117,29 +117,6 @@ def checked_legal(answer: object) -> tuple[str, ...] | None:
     if isinstance(answer, list | tuple) and all(isinstance(each, str) and is_unicode(each) for each in answer):
         return tuple(answer)
     raise EnvBroken(f"legal_actions returned {answer!r:.200}: it must return a list of valid Unicode texts or None")
-
-
-def checked_components(info: Mapping[str, object], known: Sequence[str]) -> dict[str, float]:
-    """Return the reward components in the ``info`` of a step; raise ``EnvBroken`` if the environment does not declare a
-    component's name, or if a value is not a finite number."""
-    components = info.get("components", {})
-    if not isinstance(components, Mapping):
-        raise EnvBroken(f"info['components'] is {components!r:.200}: give numbers by their names")
-    for name, value in components.items():
-        if name not in known:
-            raise EnvBroken(f"info['components'] names {name!r}: declare it in Env.components, which are {known}")
-        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-            raise EnvBroken(f"component {name!r} of a step is {value!r:.80}: give a finite number, or leave it out")
-    return {name: float(value) for name, value in components.items()}
-
-
-def checked_process(info: Mapping[str, object]) -> float:
-    """Return the process reward in the ``info`` of a step, 0 if there is none; raise ``EnvBroken`` if it is not a
-    finite number."""
-    reward = info.get("process_reward", 0.0)
-    if isinstance(reward, bool) or not isinstance(reward, Real) or not math.isfinite(reward):
-        raise EnvBroken(f"info['process_reward'] is {reward!r:.80}: give a finite number")
-    return float(reward)
 
 
 def checked_turn(answer: object) -> tuple[str, str]:

@@ -29,7 +29,6 @@ class AsyncEnv(Protocol):
     stochastic: bool = False
     snapshot_portable: bool = True
     only_success_ends: bool = False
-    components: tuple[str, ...] = ()
     origin: Origin = "real"
 
     async def reset(
@@ -92,7 +91,7 @@ class WaitingEnv(Env):
         env = self._env = self._wait_for(made())
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
-        self.only_success_ends, self.components = env.only_success_ends, env.components
+        self.only_success_ends = env.only_success_ends
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

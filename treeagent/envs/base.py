@@ -62,8 +62,6 @@ class Env(Protocol):
     only_success_ends: bool = False
     """Whether only a success can end an episode, so that every failure runs on to a limit. The end of an episode then
     reveals success even to a search that sees no rewards. Its results are therefore labelled as pass@N."""
-    components: tuple[str, ...] = ()
-    """Names of the reward components that ``step`` may return in ``info["components"]``."""
     origin: Origin = "real"
     """"imagined" if a world model answers. Imagined steps are counted and stored separately from real ones."""
 
@@ -98,11 +96,8 @@ class Env(Protocol):
             An impossible action must not raise an exception: the observation says why it is impossible, and
             ``info["tool_error"]`` holds the reason as a non-empty text.
 
-            ``info["process_reward"]`` may hold a number in addition to the outcome, such as the reward of a milestone.
-            The agent never sees it, and evaluation withholds it like every reward.
-
-            ``info["components"]`` may map names from ``components`` to numbers: parts of the reward, or costs, of this
-            step. The section ``[rewards]`` of the settings weights them. A missing name counts as 0 at this step.
+            All of ``info`` reaches a function of ``rewards.function``, such as milestones or costs of this step. The
+            agent never sees it, and evaluation withholds it like every reward.
 
         Raises:
             Unanswered: the environment cannot answer this action; for example, a world model gave an unreadable
@@ -141,7 +136,7 @@ class Env(Protocol):
         return None
 
     def reference(self) -> Sequence[str | ToolCall] | None:
-        """Return the correct calls in the current state, all equally good, for ``rewards.tools``. It may use the
+        """Return the correct calls in the current state, all equally good, to score calls. It may use the
         answer, since no agent sees the result. ``None`` means that none is known: the demonstrator's next call is then
         the reference."""
         return None

@@ -1,17 +1,15 @@
 """A real environment as a ``Dynamics``: search can step it from any state, in any order."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from treeagent.envs.answers import (
     ENDING,
     broken_by,
-    checked_components,
     checked_key,
     checked_legal,
-    checked_process,
     checked_task,
     checked_verdict,
 )
@@ -85,7 +83,6 @@ class EnvDynamics:
         max_steps: most actions per episode, including malformed ones.
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: seed of the random outcomes of a stochastic environment.
-        costs: names of components to return even if rewards are withheld, because a plan must know its costs.
         list_actions: whether states hold the environment's legal actions, for a policy that scores them.
         snapshots: store for the snapshots of all instances.
     """
@@ -97,7 +94,6 @@ class EnvDynamics:
         max_steps: int,
         reveal_reward: bool = True,
         seed: int = 0,
-        costs: Collection[str] = (),
         list_actions: bool = False,
         snapshots: Snapshots | None = None,
     ) -> None:
@@ -111,7 +107,6 @@ class EnvDynamics:
         """The ``Forkable`` of each instance, by the ``id`` of its environment."""
         self._max_steps = max_steps
         self._reveal_reward = reveal_reward
-        self._costs = costs
         self._list_actions = list_actions
 
     @property
@@ -137,23 +132,6 @@ class EnvDynamics:
         if action.error:
             return self._malformed(position, state, action, 0)
         return await self._on_instance(position.episode, lambda fork: self._take_step(fork, position, state, action))
-
-    async def ask_and_step(
-        self, state: State, action: Action, question: Callable[[Env], Answer]
-    ) -> tuple[Answer, Transition]:
-        """Call ``question`` with the environment in ``state``, then take the step. Returns both results."""
-        position = self._position(state)
-
-        def both(fork: Forkable) -> tuple[Answer, Transition]:
-            with _forget_state_on_error(fork, position.episode):
-                replayed = _move_to(fork, position)
-                answer = question(fork.env)
-            if action.error:
-                return answer, self._malformed(position, state, action, replayed)
-            transition = self._take_step(fork, position, state, action)
-            return answer, replace(transition, cost=transition.cost + replayed)
-
-        return await self._on_instance(position.episode, both)
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
         if self._pool is None:
@@ -200,8 +178,6 @@ class EnvDynamics:
                         f"verify returned {verdict} at the end of the episode, but None at its start: return a number "
                         "from the start on, such as 0"
                     )
-                process = checked_process(info) if self._reveal_reward else 0.0
-                components = checked_components(info, env.components)
                 place, mark = checked_key(env.state_key()), fork.mark()
                 legal = None if terminated or truncated else self._legal_actions(env)
         except Unanswered as unanswered:
@@ -224,13 +200,12 @@ class EnvDynamics:
                 state, action, observation, place, _Position(mark, episode, position.paid + reward), legal
             ),
             reward=reward if self._reveal_reward else None,
-            process=process,
             terminated=terminated,
             truncated=truncated,
             origin=episode.origin,
             invalid=bool(info.get("tool_error")),
             cost=_cost(position, replayed),
-            components={name: each for name, each in components.items() if self._reveal_reward or name in self._costs},
+            info=info if self._reveal_reward else {},
         )
 
     def _legal_actions(self, env: Env) -> tuple[str, ...] | None:

@@ -46,7 +46,7 @@ _EPISODE_STARTS = frozenset({"reset", "restore"})
 _EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
 
-_About = tuple[SnapshotKind, bool, Origin, bool, tuple[str, ...]]
+_About = tuple[SnapshotKind, bool, Origin, bool]
 """Attributes of the environment that the process reports: those of ``Env`` without ``snapshot_portable``."""
 
 
@@ -170,7 +170,7 @@ class WorkerEnv(Env):
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
         about: _About = self._call("make", importable(self._name), self._options)
-        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends, self.components = about
+        self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
 
     def _end(self, grace_seconds: float = 0.0) -> str:
         """End the process, and the episode with it. Returns how it ended."""
@@ -352,7 +352,7 @@ class _Host:
     def make(self, name: str, options: Mapping[str, object]) -> _About:
         self.env = make_env(name, options)
         env = self.env
-        return kind_in_worker(env), env.stochastic, env.origin, env.only_success_ends, env.components
+        return kind_in_worker(env), env.stochastic, env.origin, env.only_success_ends
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))

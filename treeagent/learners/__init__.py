@@ -1,4 +1,4 @@
-"""Training on the rows of trees: supervised fine-tuning, policy distillation, DPO, GRPO, value heads, reward models.
+"""Training on the rows of trees: supervised fine-tuning, policy distillation, DPO, GRPO, value heads.
 
 Each learner takes the rows of one view of ``treeagent.views`` and changes a model in place:
 
@@ -7,7 +7,6 @@ Each learner takes the rows of one view of ``treeagent.views`` and changes a mod
     train_dpo(model, tokenizer, preference pairs, DPOConfig())
     train_grpo(model, tokenizer, advantage rows, GRPOConfig())
     fit_value(model, head, value rows, ValueConfig())
-    train_reward(model, tokenizer, head, comparisons, RewardModelConfig())
 
 Importing this package does not load torch or TRL; a learner loads them when it is first used.
 """
@@ -16,10 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, RewardModelConfig, SFTConfig, ValueConfig
+from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
-    from treeagent.contrib.judging.reward_learner import train_reward
     from treeagent.learners.distil import train_distil
     from treeagent.learners.dpo import train_dpo
     from treeagent.learners.grpo import train_grpo
@@ -34,7 +32,6 @@ __all__ = [
     "GRPOConfig",
     "Hooks",
     "LoraConfig",
-    "RewardModelConfig",
     "SFTConfig",
     "TrainResult",
     "TrainingDiverged",
@@ -44,7 +41,6 @@ __all__ = [
     "train_distil",
     "train_dpo",
     "train_grpo",
-    "train_reward",
     "train_sft",
     "with_adapter",
 ]
@@ -54,7 +50,6 @@ _MODULES = {
     "dpo": ("train_dpo",),
     "grpo": ("train_grpo",),
     "lora": ("with_adapter",),
-    "reward": ("train_reward",),
     "sft": ("train_sft",),
     "value": ("ValueResult", "fit_value"),
     "watch": ("Hooks", "TrainResult", "TrainingDiverged"),

@@ -182,11 +182,3 @@ class ValueConfig:
     """Training stops after this many epochs in a row without a lower held-out loss."""
     seed: Seed = 0
     """Seed of the split of the tasks and of the order of positions."""
-
-
-@dataclass(frozen=True, config=_STRICT)
-class RewardModelConfig(OptimiserConfig):
-    """Training of a reward model with the Bradley-Terry loss."""
-
-    centre: NonNegative = 0.01
-    """Weight of the term (u(chosen) + u(rejected))², which keeps the scores u of a reward model around 0."""

@@ -44,13 +44,6 @@ def alarms(history: Sequence[Figures]) -> list[str]:
             f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
             f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
         )
-    # Success need not fall for this warning: search may have followed the process rewards from the first round on.
-    if last["process"] > first["process"] + 0.05 and last["success"] < first["success"] + 0.05:
-        warnings.append(
-            f"reward hacking: process rewards rose from {first['process']:.2f} to {last['process']:.2f}, but verified "
-            f"success went from {first['success']:.2f} to {last['success']:.2f}: weigh them less "
-            "(search.process_weight)"
-        )
     if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
         warnings.append(
             f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
@@ -105,8 +98,7 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
     if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
         warnings.append(
             f"collapse: {validations[-1]:.0%} of the validation tasks succeed after the update's last step, "
-            f"{validations[0]:.0%} before its first: lower the learning rate, learn from more trees, or weigh process "
-            "rewards less (search.process_weight)"
+            f"{validations[0]:.0%} before its first: lower the learning rate, or learn from more trees"
         )
     clipped = mean([row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row])
     if clipped > 0.3:

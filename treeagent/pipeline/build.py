@@ -33,10 +33,6 @@ from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
 from treeagent.contrib.guards.approval import Approve
 from treeagent.contrib.guards.disturbed import DisturbedEnv
 from treeagent.contrib.guards.shield import Shield, ShieldedEnv
-from treeagent.contrib.judging.audit import require_cap
-from treeagent.contrib.judging.cascade import Assessor
-from treeagent.contrib.judging.components import read_rules
-from treeagent.contrib.judging.dynamics import ScoredDynamics
 from treeagent.envs import EnvDynamics, WorkerEnv, make_env
 from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
@@ -173,39 +169,7 @@ def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_rew
         max_steps=config.environment.max_steps,
         reveal_reward=reveal_reward,
         seed=derive_seed(config.seed, name),
-        costs=config.rewards.budgets,
         list_actions=config.policy.actions != "sample",
-    )
-
-
-def scored(
-    dynamics: Dynamics,
-    real: EnvDynamics,
-    config: RunConfig,
-    *,
-    weigh: bool = True,
-    reveal: bool = True,
-    ends: Assessor | None = None,
-    value: Value | None = None,
-) -> Dynamics:
-    """A dynamics that adds reward components to each step, if ``[rewards]`` has settings; else ``dynamics`` unchanged.
-
-    Args:
-        dynamics: the dynamics to wrap: ``real`` itself, or a world model of it.
-        real: the environment.
-        weigh: whether the reward of a step becomes the weighted sum of its components. An evaluation keeps the
-            environment's own rewards.
-        reveal: False if rewards are withheld.
-        ends: judges the ends of episodes.
-        value: V(s) for the tier "learned".
-    """
-    rewards = config.rewards
-    if not rewards.active:
-        return dynamics
-    reference_source, most_steps = (real if dynamics is real else None), config.environment.max_steps
-    tools = real.env.tools()
-    return ScoredDynamics(
-        dynamics, rewards, read_rules(rewards), tools, most_steps, reference_source, weigh, reveal, ends, value
     )
 
 
@@ -507,43 +471,9 @@ def hidden_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:
     return ValueHead(width, config.environment.returns, derive_seed(config.seed, "value_head"), middle=True)
 
 
-def reward_value(config: RunConfig, policy: Policy | None = None) -> HeadValue | None:
-    """V(s) of the reward model that ``rewards.learned`` names; None if it names none.
-
-    Args:
-        policy: the policy whose states the reward model values; their tokenizers must be the same.
-
-    Raises:
-        UserError: as ``require_cap``, or the reward model has another tokenizer than ``policy``.
-    """
-    if config.rewards.learned is None:
-        return None
-    require_cap(config.rewards, config.search.learned_weight)
-    value = _reward_value(Path(config.rewards.learned), config.policy, known_tools(config), shots(config))
-    if isinstance(policy, LLMPolicy) and policy.chat.tokenizer.get_vocab() != value.chat.tokenizer.get_vocab():
-        raise UserError(
-            f"rewards.learned is {config.rewards.learned!r}, whose tokenizer is not the policy's: fit a reward model "
-            "to trees that this policy has searched"
-        )
-    return value
-
-
-@lru_cache(maxsize=1)
-def _reward_value(model: Path, settings: PolicyConfig, tools: str, shown: tuple[Shot, ...]) -> HeadValue:
-    loaded = load_checkpoint(model, settings.dtype, settings.device_map, merged=True)
-    if loaded.head is None:
-        raise UserError(f"{model} has no value head: fit the reward model again (treeagent reward fit RUN)")
-    generator = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
-    chat, _ = _conversation(loaded.tokenizer, settings, tools, shown, generator.context)
-    generator.shared = chat.shared_ids()
-    return HeadValue(generator, chat, loaded.head)
-
-
 def leaf_value(head: Value | None, policy: Policy, dynamics: Dynamics, config: RunConfig) -> Value | None:
-    """The value function of leaves: the value head, a reward model, rollouts of the policy, or a mixture weighted by
-    ``search.learned_weight`` and ``search.rollout_weight``."""
-    if (share := config.search.learned_weight) and (learned := reward_value(config, policy)) is not None:
-        head = MixedValue([learned], [share]) if head is None else MixedValue([head, learned], [1 - share, share])
+    """The value function of leaves: the value head, rollouts of the policy, or a mixture weighted by
+    ``search.rollout_weight``."""
     weight = config.search.rollout_weight
     if not weight:
         return head

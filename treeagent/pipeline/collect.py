@@ -5,21 +5,15 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from treeagent.config import Mode, RunConfig
-from treeagent.contrib.judging.agreement import Assessments
-from treeagent.contrib.judging.assess import assessor, judge_figures
-from treeagent.contrib.judging.components import ComponentSums
 from treeagent.pipeline.build import (
     env_dynamics,
     environment,
     instances,
     leaf_value,
     load_actors,
-    reward_value,
-    scored,
     serve,
     tasks_at,
     with_split_steps,
@@ -32,12 +26,13 @@ from treeagent.pipeline.index import ShardRows, append, shard_rows, write_trees
 from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.rewards import Place, RewardedDynamics, make_reward
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.search.record import from_record
 from treeagent.search.stopping import Enough
 from treeagent.store import read_as, shards
-from treeagent.types import Split, UserError, derive_seed
+from treeagent.types import Dynamics, Split, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 
@@ -93,13 +88,7 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         return
     started = time.perf_counter()
     cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
-    sums, assessments = ComponentSums(), Assessments(config.rewards)
-    trees = assessments.reading(sums.reading(read_as(from_record, run.trees, name)))
-    signal, components = value_signal(trees), sums.figures()
-    judging, alarms = judge_figures(config.rewards, run.path, name)
-    judging |= assessments.figures()
-    if judging:
-        alarms += assessments.doubts()
+    signal, alarms = value_signal(read_as(from_record, run.trees, name)), list[str]()
     if cost.failed:
         broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
         why = visible(f"{broken.task.id}: {broken.error}")
@@ -110,12 +99,10 @@ def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequen
         alarm = f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
         progress.warn(alarm)
         alarms.append(alarm)
-    if figures := signal_figures(signal) | components | judging:
+    if figures := signal_figures(signal):
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
     facts = {"tasks": task_count, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
-    facts |= {"components": components} if components else {}
-    facts |= {"judging": judging} if judging else {}
-    facts |= {"alarms": alarms} if judging or alarms else {}
+    facts |= {"alarms": alarms} if alarms else {}
     run.finish(name, facts | cost.metrics(time.perf_counter() - started))
 
 
@@ -197,24 +184,24 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     tasks = tasks_at(env, job.split, job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
-    ends = assessor(config.rewards, job.trees.parent, job.name, env) if job.trees is not None else None
-    judges = ends is not None and "learned" in config.rewards.tiers
-    judge_value = reward_value(config, policy) or (actors.value if judges else None)
-    if judges and judge_value is None:
-        raise UserError(f"rewards.tiers names 'learned', but {job.checkpoint} has no value head: leave it out")
-    add_rewards = partial(scored, real=dynamics, config=config, ends=ends, value=judge_value)
-    real_dynamics = with_split_steps(add_rewards(dynamics), config, policy.grammar)
+    own = None
+    if config.rewards.function:
+        own = make_reward(config.rewards, Place(env, (job.trees or Path("trees")).parent, job.name))
+
+    def rewarded(played: Dynamics) -> Dynamics:
+        return with_split_steps(played if own is None else RewardedDynamics(played, own), config, policy.grammar)
+
+    real_dynamics = rewarded(dynamics)
     with world_model(config, job.world, env) if job.world is not None else nullcontext() as model:
         search_dynamics, settings = real_dynamics, config.search
         if model is not None:
-            search_dynamics = with_split_steps(add_rewards(Imagination(dynamics, model)), config, policy.grammar)
+            search_dynamics = rewarded(Imagination(dynamics, model))
             # The world model answers the steps of all trees in one batch, so none of them gets a timeout of its own.
             settings = replace(config.search, step_seconds=None)
 
         value = leaf_value(actors.value, policy, search_dynamics, replace(config, search=settings))
-        # Search for process rewards wants more than a good return, and budgets may forbid the best end.
-        sought = config.search.process_weight or config.rewards.budgets
-        enough = None if sought else Enough(*config.environment.returns)
+        # Which of the environment's ends are good says nothing of another reward.
+        enough = None if own is not None else Enough(*config.environment.returns)
         search = make_search(actors.sampling, search_dynamics, settings, value, enough=enough)
 
         def on_batch(trees: Sequence[Tree]) -> None:

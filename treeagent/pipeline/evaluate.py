@@ -20,7 +20,6 @@ from treeagent.pipeline.build import (
     instances,
     leaf_value,
     load_actors,
-    scored,
     serve,
     tasks_at,
     with_split_steps,
@@ -75,8 +74,8 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
 
 def searched_without_value(config: RunConfig, evaluations: Sequence[tuple[Path, Mode]]) -> list[str]:
     """Names of the checkpoints whose searches estimate no V(s), so that only likelihood ranks ends. They have no value
-    head, and neither a reward model nor a world model takes its place."""
-    if config.search.learned_weight or config.evaluate.world:
+    head, and no world model takes its place."""
+    if config.evaluate.world:
         return []
     searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
     return [checkpoint.name for checkpoint in searched if not has_head(checkpoint)]
@@ -205,13 +204,13 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
     actors, policy = load_actors(job.checkpoint, config)
     tasks, seed = tasks_at(env, job.split, job.tasks), derive_seed(config.seed, "evaluate")
     real = env_dynamics(instances(config), config, "evaluate")
-    verified = with_split_steps(scored(real, real, config, weigh=False), config, policy.grammar)
+    verified = with_split_steps(real, config, policy.grammar)
     imagines = bool(config.evaluate.world) and job.mode != "greedy"
     with world_model(*with_planning_world(config), env) if imagines else nullcontext() as model:
         hidden = env_dynamics(instances(config), config, "evaluate", reveal_reward=False)
-        blind = with_split_steps(scored(model or hidden, hidden, config, reveal=False), config, policy.grammar)
-        # Rewards are withheld here, so rollouts need a value head, a reward model or a world model to value their ends.
-        if actors.value is not None or config.search.learned_weight or imagines:
+        blind = with_split_steps(model or hidden, config, policy.grammar)
+        # Rewards are withheld here, so rollouts need a value head or a world model to value their ends.
+        if actors.value is not None or imagines:
             settings = replace(config.search, step_seconds=None) if imagines else config.search  # as in ``replan``
             value = leaf_value(actors.value, policy, blind, replace(config, search=settings))
             actors = replace(actors, value=value)
@@ -227,7 +226,6 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
                     config.evaluate,
                     config.search,
                     seed,
-                    config.rewards.budgets,
                 )
             )
             for group in playable_together(env, config.environment.parallel, tasks)

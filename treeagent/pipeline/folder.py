@@ -15,8 +15,6 @@ from treeagent.config import RunConfig, config_difference, dump_config, load_con
 from treeagent.store import StoreError, regular, remove_leftovers, shard_names, shards, write_atomic
 
 Content = TypeVar("Content", list[Any], dict[str, Any])
-REWARD = "reward"
-"""Name of a reward model's folder among the checkpoints, and of the stage that fits it."""
 COLLECTED = "collect"
 """Name of the shards of training trees. Round N of search-and-adapt writes ``collect-N``."""
 SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
@@ -25,8 +23,6 @@ SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
 _NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
-    *("rewards.judge.url", "rewards.judge.timeout", "rewards.judge.most_calls", "rewards.judge.most_tokens"),
-    *("rewards.judge.prompt_price", "rewards.judge.generated_price"),
 )
 """Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""
 
@@ -127,10 +123,6 @@ class Run:
     def fidelity(self) -> dict[str, Any]:
         """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""
         return _read(self.path / "fidelity.json", dict)
-
-    def reward_audit(self) -> dict[str, Any]:
-        """The audit of the run's reward model (``RewardAudit.to_json``); empty if there is none."""
-        return _read(self.checkpoints / REWARD / "audit.json", dict)
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""

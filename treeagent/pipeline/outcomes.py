@@ -2,7 +2,6 @@
 resumed evaluation plays none of them twice.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -51,13 +50,6 @@ class Outcome:
     end_shows_success: bool = False
     """Whether search could tell a success without seeing rewards, because in this environment only a success ends an
     episode (``Env.only_success_ends``)."""
-
-    components: dict[str, float] = field(default_factory=dict[str, float])
-    """``episode_components`` (``treeagent.contrib.judging.components``) of the executed episode."""
-    over_budget: bool | None = None
-    """Whether the executed episode cost more than a budget allows; None without budgets."""
-    plan_refused: bool = False
-    """Whether every plan that was found was over a budget."""
     invalid: int = 0
     """Steps of the executed episode with a malformed turn or a refused call."""
     reasoned: int = 0
@@ -111,9 +103,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
 
     With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
-    if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode. If steps
-    have reward ``components``, the row has their means. If costs have budgets, ``over_budget`` is the share of episodes
-    over a budget, and ``plans_refused`` is the share of tasks for which every plan that was found was over one.
+    if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode.
 
     Raises:
         UserError: every episode failed before its first step.
@@ -153,26 +143,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         row["pass_at_n"] = True
     if found:
         row["taken"] = sum(found) / len(found)
-    if any(outcome.components for outcome in outcomes):
-        row["components"] = _components(outcomes)
-    if any(outcome.over_budget is not None for outcome in outcomes):
-        row["over_budget"] = sum(bool(outcome.over_budget) for outcome in outcomes) / len(outcomes)
-        row["plans_refused"] = sum(outcome.plan_refused for outcome in outcomes) / len(outcomes)
     return row
-
-
-def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The mean over episodes of each component's sum. A score of tool calls, which has a count of calls, is instead
-    averaged over the calls to which it applies."""
-    sums = defaultdict[str, float](float)
-    for outcome in outcomes:
-        for name, value in outcome.components.items():
-            sums[name] += value
-    return {
-        name: total / (sums.get(f"calls/{name}") or len(outcomes))
-        for name, total in sums.items()
-        if not name.startswith("calls/")
-    }
 
 
 def all_failed_at_start(outcomes: Sequence[Outcome]) -> bool:

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treeagent.config import EvaluateConfig, Mode
-from treeagent.contrib.judging.components import episode_components
-from treeagent.contrib.judging.constraint import path_costs, within_budgets
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.outcomes import Outcome
@@ -55,7 +53,6 @@ async def play(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-    budgets: Mapping[str, float] | None = None,
     *,
     returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
@@ -65,8 +62,6 @@ async def play(
     is for training only. If planning failed, the outcome holds the error, whatever the greedy continuation achieved.
 
     Args:
-        budgets: largest allowed sum of each cost component. A plan over a budget is not taken; the policy then acts
-            greedily.
         returns: the lowest and the highest return of an episode. They decide which ends are good enough to stop at.
 
     Returns:
@@ -75,37 +70,27 @@ async def play(
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
     trees: list[Tree] = []
     plans: Sequence[Sequence[Edge]] = [()] * len(tasks)
-    refused = [False] * len(tasks)
     if mode != "greedy":
         settings = _settings(mode, config, search)
-        enough = _enough(mode, config, budgets, returns)
+        enough = _enough(mode, config, returns)
         searcher = make_search(actors.sampling, blind, settings, actors.value, noise=False, enough=enough)
         # Every mode runs the same number of simulations at a time, so that none needs more memory than another.
         size = max(len(tasks) * search.leaves // settings.leaves, 1)
         for start in range(0, len(tasks), size):
             trees += await searcher.run(tasks[start : start + size], seeds[start : start + size])
-        plans = [_plan(mode, tree, config, budgets) for tree in trees]
-        if budgets:
-            pairs = zip(trees, plans, strict=True)
-            refused = [not plan and bool(_plan(mode, tree, config)) for tree, plan in pairs]
+        plans = [_plan(mode, tree, config) for tree in trees]
     outcomes, episodes = await execute(actors.greedy, verified, tasks, seeds, plans, search.step_seconds)
     for outcome, tree in zip(outcomes, trees, strict=False):
         outcome.budget.add(tree.budget)
         outcome.error = outcome.error or _planning_error(tree)
         # This reads withheld rewards, but the episodes are over, so no action can change.
         outcome.found = _found_success(tree)
-    if budgets:
-        for outcome, over in zip(outcomes, refused, strict=True):
-            outcome.over_budget, outcome.plan_refused = not within_budgets(outcome.components, budgets), over
     return outcomes, trees, _with_errors(episodes, outcomes)
 
 
-def _enough(
-    mode: Mode, config: EvaluateConfig, budgets: Mapping[str, float] | None, returns: tuple[float, float]
-) -> Enough | None:
-    """When ends are good enough to stop at. Lookahead chooses no path to an end, and budgets may forbid the
-    best."""
-    by_ends = config.decision == "leaf" and mode != "lookahead" and not budgets
+def _enough(mode: Mode, config: EvaluateConfig, returns: tuple[float, float]) -> Enough | None:
+    """When ends are good enough to stop at. Lookahead chooses no path to an end."""
+    by_ends = config.decision == "leaf" and mode != "lookahead"
     return Enough(*returns, config.likelihood_weight, config.stop_at_gain) if by_ends else None
 
 
@@ -180,7 +165,6 @@ async def replan(
     config: EvaluateConfig,
     search: SearchConfig,
     seed: int,
-    budgets: Mapping[str, float] | None = None,
     *,
     returns: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Outcome], list[Tree], list[Tree]]:
@@ -191,7 +175,6 @@ async def replan(
     Rewards of the model may guide the choice, since they are its own predictions. Task ids must be distinct.
 
     Args:
-        budgets: as for ``play``; the costs of the episode so far count.
         returns: as for ``play``.
 
     Returns:
@@ -202,7 +185,6 @@ async def replan(
     settings = replace(_settings(mode, config, search), step_seconds=None)  # the time limit is for the environment
     first: dict[str, Tree] = {}
     broken: dict[str, str] = {}
-    refused: set[str] = set()
     predicted = defaultdict[str, float](float)
     """The sum of the model's rewards for the actions taken so far. It replaces the rewards that the environment paid,
     which V(s) must not know."""
@@ -211,20 +193,18 @@ async def replan(
         nodes = {growth.tree.task.id: last_node(growth, path) for growth, path in active}
         states = {task_id: replace(node.state, paid=predicted[task_id]) for task_id, node in nodes.items()}
         resumed = _Resumed(model, states)
-        enough = _enough(mode, config, budgets, returns)
+        enough = _enough(mode, config, returns)
         searcher = make_search(actors.sampling, resumed, settings, actors.value, noise=False, enough=enough)
         trees = await searcher.run([growth.tree.task for growth, _ in active], [one.next_seed() for one, _ in active])
         chosen: dict[int, Action] = {}
-        for (growth, path), tree in zip(active, trees, strict=True):
+        for (growth, _), tree in zip(active, trees, strict=True):
             growth.tree.budget.add(tree.budget)
             first.setdefault(tree.task.id, tree)
             if tree.error:
                 broken.setdefault(tree.task.id, _planning_error(tree))
-            if plan := _plan(mode, tree, config, budgets, path_costs(path, budgets or {})):
+            if plan := _plan(mode, tree, config):
                 chosen[id(growth)] = plan[0].action
                 predicted[tree.task.id] += plan[0].reward or 0.0
-            elif budgets and _plan(mode, tree, config):
-                refused.add(tree.task.id)
         return chosen | await _propose(actors.greedy, [one for one in active if id(one[0]) not in chosen])
 
     seeds = [derive_seed(seed, mode, task.id) for task in tasks]
@@ -233,9 +213,6 @@ async def replan(
     outcomes, episodes = await _episodes(verified, growths, choose, search.step_seconds, policies)
     for outcome in outcomes:
         outcome.error = outcome.error or broken.get(outcome.task_id, "")
-        if budgets:
-            outcome.over_budget = not within_budgets(outcome.components, budgets)
-            outcome.plan_refused = outcome.task_id in refused
     episodes = _with_errors(episodes, outcomes)
     return outcomes, [first.get(task.id, episode) for task, episode in zip(tasks, episodes, strict=True)], episodes
 
@@ -254,26 +231,11 @@ class _Resumed:
         return await self.model.step(state, action)
 
 
-def _plan(
-    mode: SearchMethod,
-    tree: Tree,
-    config: EvaluateConfig,
-    budgets: Mapping[str, float] | None = None,
-    before: Mapping[str, float] | None = None,
-) -> Sequence[Edge]:
-    """The edges of a finished tree to take, within the budgets. The costs ``before`` the root count."""
-
-    allowed = _within_budgets(budgets, before)
-    if mode == "lookahead":
-        return most_visited_path(tree, allowed)
-    return best_path(tree, config.decision, config.likelihood_weight, allowed)
-
-
-def _within_budgets(
-    budgets: Mapping[str, float] | None, before: Mapping[str, float] | None = None
-) -> Callable[[Sequence[Edge]], bool]:
-    """A function that tells whether a path keeps within the budgets, including the costs ``before`` it."""
-    return lambda path: not budgets or within_budgets(path_costs(path, budgets), budgets, before)
+def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig) -> Sequence[Edge]:
+    """The edges of a finished tree to take."""
+    return (
+        most_visited_path(tree) if mode == "lookahead" else best_path(tree, config.decision, config.likelihood_weight)
+    )
 
 
 async def _episodes(
@@ -314,7 +276,6 @@ async def _episodes(
             sum(not edge.thought for edge in path),
             growth.tree.budget,
             growth.tree.error or _unanswered_reason(path),
-            components=episode_components(path),
         )
         for growth, path in runs
     ]

@@ -20,7 +20,7 @@ from treeagent.pipeline.imagination import make_encoder
 from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.trees import read_trees
-from treeagent.pipeline.update import constrain, learn
+from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.pipeline.world import claims_kept, fit, imagined_trees
 from treeagent.pipeline.world_audit import audit_world
@@ -162,11 +162,6 @@ def part(share: float, count: int) -> int:
     return math.floor(round(share * count, 6))
 
 
-def scheduled_config(config: RunConfig, number: int) -> RunConfig:
-    """The settings of round ``number``, with the weights of reward components that ``rewards.schedule`` gives it."""
-    return replace(config, rewards=config.rewards.at((number - 1) / max(config.adapt.rounds - 1, 1)))
-
-
 def _round_name(number: int) -> str:
     """The name of a round's trees, and of the stage that searches them. The first world model learns from round 0."""
     return f"{COLLECTED}-{number}"
@@ -203,7 +198,6 @@ def search_round(
     Args:
         audit: what ``audit_before_round`` returned for this round.
     """
-    config = scheduled_config(config, number)
     new, again = choose_tasks(_spreads(run, number), config.collect.tasks, config.adapt.curriculum)
     places = [*again, *new]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
@@ -245,9 +239,6 @@ def update_round(
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
-    config = scheduled_config(config, number)
-    before = run.stages().get(f"constraints-{number - 1}", {}).get("multipliers", {})
-    multipliers = constrain(config, run, f"constraints-{number}", run.trees, [_round_name(number)], before)
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
         if "skipped" in run.stages().get(out.name, {}):
@@ -259,8 +250,6 @@ def update_round(
                 progress,
                 [(checkpoint, method, out)],
                 names,
-                multipliers=multipliers,
-                process_weight=config.search.process_weight,
             )
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"

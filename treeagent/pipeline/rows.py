@@ -2,8 +2,8 @@
 
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +11,6 @@ import numpy as np
 
 from treeagent.agent.checkpoint import Checkpoint
 from treeagent.config import Method, RunConfig
-from treeagent.contrib.judging.components import read_rules
-from treeagent.contrib.judging.constraint import cost_tree, penalised
-from treeagent.contrib.judging.reweigh import rescored
 from treeagent.contrib.scale.launch import in_shares
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.build import make_chat
@@ -43,10 +40,6 @@ class TrainJob:
     """Names of the shards in ``trees`` to learn from."""
     out: Path
     """Folder of the updated checkpoint."""
-    multipliers: Mapping[str, float] = field(default_factory=dict[str, float])
-    """λ of each cost that has a budget."""
-    process_weight: float = 0.0
-    """``search.process_weight`` of the search that grew the trees."""
 
     @property
     def scratch(self) -> Path:
@@ -116,27 +109,14 @@ def _rows_of_share(job: TrainJob, chat: ChatFormat, returns: tuple[float, float]
     names = [f"{kind}-{share.index}" if share.count > 1 else "" for kind in ("rows", "values")]
     folder = job.scratch if share.count > 1 else job.out.parent
     rows, values = _Placed[Any](folder, names[0]), _Placed[TokenRow](folder, names[1])
-    for places, trees, paid in _rescored_groups(job, share):
-        for place, tree, valued in zip(places, trees, paid, strict=True):
+    for places, trees in trees_by_task(job.trees, job.names, share):
+        for place, tree in zip(places, trees, strict=True):
             refuse_foreign(tree, chat, job)
-            read_ends([tree, valued], chat)
-            values.add(place, clipped_value_rows(valued, job.config, returns))
+            read_ends([tree], chat)
+            values.add(place, clipped_value_rows(tree, job.config, returns))
         for place, of_method in method_rows(job, list(zip(places, trees, strict=True))):
             rows.add(place, of_method)
     return _Part(rows, values)
-
-
-def _rescored_groups(job: TrainJob, share: Share) -> Iterator[tuple[Sequence[int], list[Tree], list[Tree]]]:
-    """The trees of each task of a share with their places: as the policy learns from them, and with the rewards that a
-    search pays, which the value head learns. Only ``rewards.normalise`` makes the two differ."""
-    rewards = job.config.rewards
-    rules = read_rules(rewards) if rewards.active else {}
-    paying = replace(rewards, normalise="none")
-    changes = rewards.active
-    for places, trees in trees_by_task(job.trees, job.names, share):
-        learnt = rescored(trees, rewards, rules, job.process_weight) if changes else trees
-        same = not changes or rewards == paying
-        yield places, learnt, learnt if same else rescored(trees, paying, rules, job.process_weight)
 
 
 def method_rows(job: TrainJob, trees: Sequence[tuple[int, Tree]]) -> Iterator[tuple[int, Iterable[object]]]:
@@ -147,18 +127,16 @@ def method_rows(job: TrainJob, trees: Sequence[tuple[int, Tree]]) -> Iterator[tu
             trees of a task with each other yields its rows at the place of the first tree.
     """
     settings = job.config.update
-    multipliers = {name: value for name, value in job.multipliers.items() if value}
-    steered = [(place, penalised(tree, multipliers) if multipliers else tree) for place, tree in trees]
     match job.method:
         case "rft":
-            yield from ((place, imitation_rows(tree, settings.imitation)) for place, tree in steered)
+            yield from ((place, imitation_rows(tree, settings.imitation)) for place, tree in trees)
         case "distil":
-            yield from ((place, policy_rows(tree, settings.targets)) for place, tree in steered)
-        case "dpo" if steered:
-            group = [tree for _, tree in steered]
+            yield from ((place, policy_rows(tree, settings.targets)) for place, tree in trees)
+        case "dpo" if trees:
+            group = [tree for _, tree in trees]
             yield trees[0][0], preference_pairs(group, settings.pairs)
-        case "grpo" if steered:
-            yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages, multipliers)
+        case "grpo" if trees:
+            yield trees[0][0], scored_rows([tree for _, tree in trees], settings.advantages)
         case _:
             pass
 
@@ -215,23 +193,18 @@ def clipped_value_rows(tree: Tree, config: RunConfig, returns: tuple[float, floa
     """The rows of a tree with value targets, clipped to the range ``returns`` of the value head.
 
     With rewards along the way, r + V may leave the range, because V is an estimate: such targets are clipped. Outcomes
-    of finished paths are not clipped, so that ``fit_value`` raises if they leave the range. With ``rewards.weights``
-    they are clipped, too, because the head may be older than the weights.
+    of finished paths are not clipped, so that ``fit_value`` raises if they leave the range. With ``rewards.function``
+    they are clipped, too, because the head may be older than the function.
     """
-    weighed = bool(config.rewards.weights)
-    path_returns = [] if weighed else [path_return(path) for path in finished_paths(tree)]
+    path_returns = [] if config.rewards.function else [path_return(path) for path in finished_paths(tree)]
     low, high = min([returns[0], *path_returns]), max([returns[1], *path_returns])
     for row in value_rows(tree, config.update.values):
         clipped = tuple(min(max(target, low), high) for target in row.value_targets)
         yield replace(row, value_targets=clipped)
 
 
-def scored_rows(
-    trees: Sequence[Tree], config: AdvantageConfig, multipliers: Mapping[str, float] | None = None
-) -> Iterator[AdvantageRow]:
-    """The rows of all trees of a task. Advantages are computed over these trees together, and penalised for the costs
-    that have ``multipliers`` (see ``advantages``)."""
-    costs = [(weight, [cost_tree(tree, name) for tree in trees]) for name, weight in (multipliers or {}).items()]
-    scored = advantages(trees, config, costs)
+def scored_rows(trees: Sequence[Tree], config: AdvantageConfig) -> Iterator[AdvantageRow]:
+    """The rows of all trees of a task. Advantages are computed over these trees together."""
+    scored = advantages(trees, config)
     for tree in trees:
         yield from advantage_rows(tree, scored)

@@ -5,10 +5,9 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from peft import PeftModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
-from treeagent.contrib.judging.components import read_rules
-from treeagent.contrib.judging.constraint import mean_costs, next_multiplier
-from treeagent.contrib.judging.reweigh import rescored
 from treeagent.contrib.scale.launch import launch
 from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
 from treeagent.generators.config import VllmConfig
@@ -50,8 +46,7 @@ from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
-from treeagent.pipeline.trees import read_trees, trees_by_task
-from treeagent.store import shards
+from treeagent.pipeline.trees import read_trees
 from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
 
 
@@ -106,47 +101,10 @@ def update(
             f"policy.temperature is {temperature:g}, but the trees of {source.path} were sampled at {sampled:g}, with "
             f"whose log-probabilities {comparing[0]} compares the policy: set policy.temperature={sampled:g}"
         )
-    for part in (*methods, *(["constraint"] if config.rewards.budgets else [])):
+    for part in methods:
         run.record_trees(part, source)
     updates = [(checkpoint, method, run.checkpoints / method) for method in methods]
-    names, process_weight = source.collections(), source.config.search.process_weight
-    multipliers = constrain(config, run, "constraints", source.trees, names, {})
-    return learn(config, run, progress, updates, names, source.trees, multipliers, process_weight)
-
-
-def constrain(
-    config: RunConfig,
-    run: Run,
-    stage: str,
-    trees: Path,
-    names: Sequence[str],
-    before: Mapping[str, float],
-) -> dict[str, float]:
-    """Take one step of dual ascent on the Lagrange multipliers ``before`` of the budgets d:
-    λ <- max(0, λ + η (mean cost - d)), with the mean over the finished paths of the trees. Returns the new multipliers
-    and records them as facts of ``stage``; empty without budgets."""
-    rewards = config.rewards
-    if not rewards.budgets:
-        return {}
-    if not run.is_done(stage):
-        rules = read_rules(rewards)
-        rescored_trees = chain.from_iterable(
-            rescored(of_task, rewards, rules) for _, of_task in trees_by_task(trees, names)
-        )
-        costs = mean_costs(rescored_trees, list(rewards.budgets))
-        # A round with imagined trees only has no costs of its own, so it leaves the multipliers as they are.
-        rate = rewards.multiplier_rate if any(shards(trees, name) for name in names) else 0.0
-        stepped = {
-            name: next_multiplier(before.get(name, 0.0), rate, costs[name], budget)
-            for name, budget in rewards.budgets.items()
-        }
-        figures = {f"cost/{name}": cost for name, cost in costs.items()}
-        figures |= {f"multiplier/{name}": value for name, value in stepped.items()}
-        step = sum(each.startswith("constraints") for each in run.stages())
-        run.log("constraints", {"step": step, **figures})
-        run.finish(stage, {"costs": costs, "multipliers": stepped})
-    multipliers: dict[str, float] = run.facts(stage)["multipliers"]
-    return multipliers
+    return learn(config, run, progress, updates, source.collections(), source.trees)
 
 
 def learn(
@@ -156,8 +114,6 @@ def learn(
     updates: Sequence[tuple[Path, Method, Path]],
     names: Sequence[str],
     trees: Path | None = None,
-    multipliers: Mapping[str, float] | None = None,
-    process_weight: float = 0.0,
 ) -> list[Path]:
     """Run updates side by side.
 
@@ -165,13 +121,11 @@ def learn(
         updates: for each update the checkpoint to start from, the method, and the folder of the new checkpoint.
         names: names of the shards to learn from.
         trees: the folder of these shards; by default the run's.
-        multipliers: λ of each cost that has a budget.
-        process_weight: ``search.process_weight`` of the search that grew the trees.
     """
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
     jobs = [
-        TrainJob(config, checkpoint, method, trees or run.trees, names, out, multipliers or {}, process_weight)
+        TrainJob(config, checkpoint, method, trees or run.trees, names, out)
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]

@@ -257,7 +257,7 @@ class Searcher(ABC):
 
     def back_up(self, growth: Growth, path: Path) -> None:
         """Finish a simulation. Note whether it was a success that ends the search, and update the best end so far."""
-        backup(growth, path, self.config.process_weight)
+        backup(growth, path)
         leaf, sought = path[-1].child, self.config.stop_at_return
         if self.enough and leaf is not None and leaf.terminated:
             rank = end_rank(growth.tree, path, leaf, self.enough.likelihood_weight)
@@ -277,11 +277,9 @@ class Searcher(ABC):
         """
         config, last = self.config, path[-1]
         assert last.child is not None
-        weight = config.process_weight
-        value = (1 - weight) * last.child.leaf_value(last.reward)
+        value = last.child.leaf_value(last.reward)
         for edge in reversed(path):
-            reward = (1 - weight) * (edge.reward or 0.0) + weight * edge.process
-            value = reward + edge.discount(config.discount) * value
+            value = (edge.reward or 0.0) + edge.discount(config.discount) * value
         return value, math.prod(edge.prior for edge in path)
 
 

@@ -110,11 +110,6 @@ class SearchConfig:
     """Whether the limits of the environment are outside the task, so that the task would go on beyond them. If true, a
     path that such a limit cuts off is worth its rewards plus V(s) of its end. If false, the limit is the task's own,
     and the path is worth its rewards alone."""
-    process_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share (η) of process rewards in a return; the outcome's reward makes up the rest."""
-    learned_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the reward model of ``rewards.learned`` in V(s). The value head makes up the rest, or 0 does if there is
-    none. The reward model's audit limits this share."""
     rollout_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of rollouts to the end of the episode in V(s); the value head makes up the rest."""
     estimate_all: bool = False

@@ -29,7 +29,7 @@ def to_networkx(tree: Tree) -> networkx.DiGraph:
     """States as nodes, numbered as in the tree's record, and the tried actions between them as edges.
 
     Nodes have V, N, origin, terminated, truncated, invalid and text (the last message, which is the environment's);
-    edges have N, Q, P, W, r, process, text, call, thought and logprob (in nats). r is absent if it was
+    edges have N, Q, P, W, r, text, call, thought and logprob (in nats). r is absent if it was
     withheld. Candidates that were never tried lead to no state and are left
     out, so the P of siblings may sum to less than 1. The graph has task, prompt, seed, discount and error. ``best``
     marks the best path. Characters that XML cannot hold, that would control a terminal or that are invisible are
@@ -123,7 +123,6 @@ def _edge(edge: Edge) -> dict[str, Any]:
         "Q": float(edge.value),
         "P": float(edge.prior),
         "W": float(edge.value_sum),
-        "process": float(edge.process),
         **{name: float(value) for name, value in known.items() if value is not None},
         "text": _visible(edge.action.text),
         "call": _visible(call if isinstance(call, str) else json.dumps(asdict(call), ensure_ascii=False)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import Halving
-from treeagent.search.node import Edge, Node, Spent, Tree, cancelling_reward
+from treeagent.search.node import Edge, Node, Spent, Tree
 from treeagent.search.puct import ValueRange, candidate_edges, given_edges, merge_key, sampled_edges
 from treeagent.types import (
     Action,
@@ -215,9 +215,6 @@ async def try_step(dynamics: Dynamics, state: State, action: Action, seconds: fl
 def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
     """Add the node that a step led to below the last edge of ``path``.
 
-    If a judge calls the episode hacked, its last step takes back what the earlier steps paid, so that the path returns
-    0.
-
     If the step failed or paid a reward that is not finite, the tree stores the reason as its error, and the edge stays
     without a child.
     """
@@ -229,13 +226,10 @@ def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition
     if transition.origin == "imagined":
         growth.tree.budget.imagined_steps += 1
         growth.tree.budget.unreadable += bool(transition.error)
-    if not math.isfinite(transition.reward or 0.0) or not math.isfinite(transition.process):
-        growth.tree.error = f"the environment gave the reward {transition.reward} and process {transition.process}"
+    if not math.isfinite(transition.reward or 0.0):
+        growth.tree.error = f"the environment gave the reward {transition.reward}"
         return
-    edge.reward, edge.process, edge.components = transition.reward, transition.process, transition.components
-    if edge.hacked:
-        edge.reward = cancelling_reward(path, lambda each: each.reward or 0.0, growth.tree.discount)
-        edge.process = cancelling_reward(path, lambda each: each.process, growth.tree.discount)
+    edge.reward, edge.own_reward = transition.reward, transition.outcome
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     bootstrap = transition.truncated and not unknown and growth.bootstrap
@@ -298,13 +292,12 @@ def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> 
         _leave_unknown(growth, node, estimate.error)
 
 
-def backup(growth: Growth, path: Sequence[Edge], process_weight: float = 0.0) -> None:
+def backup(growth: Growth, path: Sequence[Edge]) -> None:
     """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
-    W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. With process rewards of
-    weight η, the return of every visit is (1 - η) G + η Σ_k γ^(k-t) r_process. A simulation that ends where the
-    dynamics could not tell what follows counts against the budget, but is not a visit, because its return would have no
-    basis.
+    W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. A simulation
+    that ends where the dynamics could not tell what follows counts against the budget, but is not a visit, because its
+    return would have no basis.
 
     An exhausted edge of a state on the path may be known to lead to more than G. The simulation would then have
     revisited that edge, but search looked elsewhere because the revisit would have found nothing new. The revisit is
@@ -321,11 +314,9 @@ def backup(growth: Growth, path: Sequence[Edge], process_weight: float = 0.0) ->
     if leaf.unknown:
         return
     value = leaf.leaf_value(path[-1].reward)
-    if process_weight:
-        value *= 1 - process_weight
     for index in range(len(path) - 1, -1, -1):
         edge = path[index]
-        value = _step_reward(edge, process_weight) + edge.discount(growth.tree.discount) * value
+        value = (edge.reward or 0.0) + edge.discount(growth.tree.discount) * value
         _add_visit(growth, edge, value)
         if growth.exhausted_returns:
             node = last_node(growth, path[:index])
@@ -340,13 +331,6 @@ def _add_visit(growth: Growth, edge: Edge, value: float) -> None:
     edge.visits += 1
     edge.value_sum += value
     growth.value_range.include(edge.value)
-
-
-def _step_reward(edge: Edge, process_weight: float) -> float:
-    """The reward of a step with its process reward mixed in. A withheld reward (None) adds nothing, because the leaf's
-    value estimates it."""
-    reward = edge.reward or 0.0
-    return (1 - process_weight) * reward + process_weight * edge.process if process_weight else reward
 
 
 def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
@@ -394,7 +378,7 @@ def close_reopened(growth: Growth) -> None:
         node.exhausted = True
 
 
-def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weight: float) -> None:
+def record_exhausted_returns(growth: Growth, path: Sequence[Edge]) -> None:
     """Store the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, because
     search did not look there."""
     for edge in reversed(path):
@@ -404,7 +388,7 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
         if node.unknown or (node.invalid and not node.ended):
             continue  # other calls may have made the nodes above known
         if node.ended:
-            value = (1 - process_weight) * node.leaf_value(edge.reward)
+            value = node.leaf_value(edge.reward)
         elif below := [
             growth.exhausted_returns[id(each)] for each in node.edges if id(each) in growth.exhausted_returns
         ]:
@@ -412,7 +396,7 @@ def record_exhausted_returns(growth: Growth, path: Sequence[Edge], process_weigh
         else:
             continue
         beyond = edge.discount(growth.tree.discount) * value
-        growth.exhausted_returns[id(edge)] = _step_reward(edge, process_weight) + beyond
+        growth.exhausted_returns[id(edge)] = (edge.reward or 0.0) + beyond
 
 
 def share_time(growths: Sequence[Growth], started: float) -> None:

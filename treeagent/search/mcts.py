@@ -248,7 +248,7 @@ class Search(Searcher):
         super().back_up(growth, path)
         if self.config.skip_exhausted:
             mark_exhausted(growth, path)
-            record_exhausted_returns(growth, path, self.config.process_weight)
+            record_exhausted_returns(growth, path)
 
 
 def _untried(path: Path) -> bool:

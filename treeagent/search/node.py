@@ -7,7 +7,7 @@ edges.
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -70,16 +70,15 @@ class Edge:
     reward: float | None = 0.0
     """r(s,a); None if it is withheld, as at evaluation."""
     child: "Node | None" = None
-    process: float = 0.0
-    """Process reward of this step."""
+    own_reward: float | None = None
+    """The environment's own reward, where a function of ``rewards.function`` gave ``reward``; None if ``reward`` is the
+    environment's own."""
     group: int = 0
     """For an edge at the root, the number of the group of chains that starts with it. Tree-GRPO compares within these
     groups."""
     chance: float | None = None
     """π(a|s) among all actions of the state, if the policy knew them all (``Proposal.priors``); None otherwise. The
     log-probabilities of the action's tokens are then those of a text among all texts."""
-    components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Parts of the step's reward and its costs, by name (``treeagent.contrib.judging``); empty if there are none."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     divergence: float | None = None
@@ -93,14 +92,8 @@ class Edge:
 
     @property
     def outcome(self) -> float | None:
-        """The environment's own reward of this step; None if it is withheld. It differs from ``reward`` if that is a
-        weighted sum of components, or is None because a judge gave no verdict."""
-        return self.components.get("outcome", self.reward)
-
-    @property
-    def hacked(self) -> bool:
-        """Whether a judge says that the episode ending with this step got its reward by bypassing the task."""
-        return self.components.get("hacked", 0.0) > 0
+        """The environment's own reward of this step, which decides on success; None if it is withheld."""
+        return self.reward if self.own_reward is None else self.own_reward
 
     @property
     def logprob(self) -> float:
@@ -291,24 +284,10 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 
 
 def outcome(path: Sequence[Edge]) -> float:
-    """The undiscounted return of a path by the environment's own rewards, whatever the weights of reward components.
-    V(s) is added at the end, as in ``path_return``. An episode that a judge calls hacked has outcome 0."""
-    if path[-1].hacked:
-        return 0.0
-    if not any("outcome" in edge.components for edge in path):
-        return path_return(path)
+    """The undiscounted return of a path by the environment's own rewards. V(s) is added at the end, as in
+    ``path_return``."""
     last = path[-1].child
     return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].outcome) if last is not None else 0.0)
-
-
-def cancelling_reward(path: Sequence[Edge], amount: Callable[[Edge], float], discount: float = 1.0) -> float:
-    """The reward that the last step of ``path`` must have so that the whole path returns 0. ``amount`` gives the
-    rewards of the earlier steps."""
-    owed, scale = 0.0, 1.0
-    for edge in path[:-1]:
-        owed += scale * amount(edge)
-        scale *= edge.discount(discount)
-    return -owed / scale if owed else 0.0
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:

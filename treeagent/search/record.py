@@ -20,7 +20,7 @@ Record = dict[str, Any]
 # Fields that are written unchanged. A new plain field of one of these classes must be added here.
 TREE_FIELDS = ("seed", "error", "discount")
 NODE_FIELDS = ("value", "terminated", "truncated", "origin", "invalid", "unknown", "exhausted")
-EDGE_FIELDS = ("prior", "visits", "value_sum", "reward", "process")
+EDGE_FIELDS = ("prior", "visits", "value_sum", "reward")
 ACTION_FIELDS = ("text", "thought", "error")
 MESSAGE_FIELDS = ("role", "content", "partial")
 
@@ -173,7 +173,7 @@ def _edge_record(edge: Edge) -> Record:
         **_plain(edge, EDGE_FIELDS),
         **({"chance": edge.chance} if edge.chance is not None else {}),
         **({"group": edge.group} if edge.group else {}),
-        **({"components": dict(edge.components)} if edge.components else {}),
+        **({"own_reward": edge.own_reward} if edge.own_reward is not None else {}),
     }
 
 
@@ -185,12 +185,11 @@ def _edge(row: Mapping[str, Any]) -> Edge:
         forced=tuple(row.get("forced", ())),
         **_select_fields(row, ACTION_FIELDS),
     )
-    components = {str(name): float(value) for name, value in row.get("components", {}).items()}
     return Edge(
         action,
         chance=row.get("chance"),
         group=row.get("group", 0),
-        components=components,
+        own_reward=row.get("own_reward"),
         **_select_fields(row, EDGE_FIELDS),
     )
 

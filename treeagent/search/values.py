@@ -118,10 +118,7 @@ class RolloutValue:
         return unfinished
 
     def _return(self, growth: Growth, path: Sequence[Edge]) -> float:
-        """Σ_t γ^t r_t + γ^T V(s_T), where V is 0 at a known end. If a judge calls the episode hacked, it is minus what
-        was paid before the rollout, so that the episode's outcome is 0."""
-        if path and path[-1].hacked:
-            return -growth.tree.root.state.paid
+        """Σ_t γ^t r_t + γ^T V(s_T), where V is 0 at a known end."""
         return path_return(path, self.discount) if path else growth.tree.root.value
 
 

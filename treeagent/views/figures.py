@@ -9,7 +9,7 @@ from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return,
 
 Figures = Mapping[str, float]
 _FIGURES = (
-    *("success", "reward", "reward_std", "entropy", "invalid", "forbidden", "repetition", "process", "steps", "failed"),
+    *("success", "reward", "reward_std", "entropy", "invalid", "forbidden", "repetition", "steps", "failed"),
     "restarts",
 )
 _GRAM = 3
@@ -23,7 +23,7 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
     ``reward_std``: standard deviation of the returns within a tree, averaged over trees. ``entropy``: mean -log μ of a
     sampled token, in nats, as an estimate of the policy's entropy. ``invalid``: share of steps that were malformed or
     refused. ``forbidden``: share of steps that a shield refused. ``repetition``: share of an agent's three-token
-    sequences that it produced before on the same path. ``process``: mean sum of process rewards on a finished path.
+    sequences that it produced before on the same path.
     ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off with an error.
     ``restarts``: share of states at which old observations were left out, so that the prompt starts anew. A thought
     with a node of its own is half a step, and counts with its action.
@@ -42,7 +42,6 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
             returns.append(path_return(path, tree.discount))
             count("reward", returns[-1])
             count("repetition", repetition(path))
-            count("process", sum(edge.process for edge in path))
             count("steps", sum(not edge.thought for edge in path))
         count("success", solved(tree))
         count("failed", bool(tree.error))

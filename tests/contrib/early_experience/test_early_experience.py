@@ -175,7 +175,7 @@ def test_the_least_return_is_that_of_the_whole_episode_by_its_own_rewards() -> N
     bad.child.edges = bad.child.edges[:1]
     assert len(list(reflections(tree, 1.0, ReAct()))) == 1
     for each in edges(tree):
-        each.components = {"outcome": each.reward or 0.0}
+        each.own_reward = each.reward or 0.0
         each.reward = (each.reward or 0.0) - 0.01
     assert len(list(reflections(tree, 1.0, ReAct()))) == 1
 

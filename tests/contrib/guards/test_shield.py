@@ -55,7 +55,7 @@ def test_a_forbidden_call_is_an_observation_and_nothing_else_happens() -> None:
     env.reset(options={"task": stairs_task(1)})
     env.step("up")
     reason = FORBIDDEN + "it matches '^down$'"
-    assert env.step("DOWN") == (reason, -0.25, False, False, {"tool_error": reason, "process_reward": -0.25})
+    assert env.step("DOWN") == (reason, -0.25, False, False, {"tool_error": reason})
     assert stairs.level == 1
     assert env.step("up")[0] == "stair 2"
 
@@ -231,8 +231,7 @@ def test_training_and_evaluation_read_the_same_but_for_rewards() -> None:
     assert [each.state.messages for each in training] == [each.state.messages for each in evaluation]
     assert [each.invalid for each in training] == [each.invalid for each in evaluation] == [True, False, False, False]
     assert [each.reward for each in training] == [0.0, 0.0, 0.0, 0.75]
-    assert [each.process for each in training] == [-0.25, 0.0, 0.0, 0.0]
-    assert {(each.reward, each.process) for each in evaluation} == {(None, 0.0)}
+    assert {each.reward for each in evaluation} == {None}
 
 
 def grown(env: Env) -> Tree:

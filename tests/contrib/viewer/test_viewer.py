@@ -105,7 +105,7 @@ def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:
     tree = sample_tree()
     search, _ = tree.root.edges
     buy = search.child.edges[1] if search.child else search
-    buy.components, buy.reward = {"outcome": 1.0, "steps": 1.0}, 0.9
+    buy.own_reward, buy.reward = 1.0, 0.9
     summary = pack(tree, RunConfig(), "training").summary
     assert (summary["solved"], summary["found"], summary["return"]) == (True, True, 0.9)
 
@@ -114,7 +114,7 @@ def test_an_end_without_a_verdict_is_a_success_by_its_outcome() -> None:
     tree = sample_tree()
     search, _ = tree.root.edges
     buy = search.child.edges[1] if search.child else search
-    buy.components, buy.reward = {"outcome": 1.0}, None
+    buy.own_reward, buy.reward = 1.0, None
     assert "success" in named(pack(tree, RunConfig(), "training").rows["steps"][2])
 
 

@@ -122,11 +122,11 @@ def test_a_bad_call_is_an_observation(call: str | ToolCall) -> None:
 
 def test_shaped_rewards_are_those_of_gym_sokoban_and_only_shown_where_asked_for() -> None:
     env = begun(["######", "#P√__#", "#_X_O#", "######", "######", "######"], shaped=True, moves_per_action=3)
-    assert env.step("right")[4] == {"process_reward": pytest.approx(-1.1)}
-    assert env.step("left down right")[4] == {"process_reward": pytest.approx(-0.3)}
-    assert env.step("right")[4] == {"process_reward": pytest.approx(0.9)}
+    assert env.step("right")[4] == {"components": {"progress": pytest.approx(-1.1)}}
+    assert env.step("left down right")[4] == {"components": {"progress": pytest.approx(-0.3)}}
+    assert env.step("right")[4] == {"components": {"progress": pytest.approx(0.9)}}
     one = begun(ROOM, shaped=True, moves_per_action=3)
-    assert one.step("down right right")[4] == {"process_reward": pytest.approx(10.7)}
+    assert one.step("down right right")[4] == {"components": {"progress": pytest.approx(10.7)}}
     assert begun(ROOM).step("down")[4] == {}
 
 

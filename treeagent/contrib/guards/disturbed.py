@@ -83,7 +83,7 @@ class DisturbedEnv(Env):
         self._needless = {tool.name for tool in _NEEDLESS if own} - set(self._names.values())
         self.snapshot_kind, self.snapshot_portable, self.origin = env.snapshot_kind, env.snapshot_portable, env.origin
         self.stochastic = env.stochastic or "failing tools" in self._kinds
-        self.only_success_ends, self.components = env.only_success_ends, env.components
+        self.only_success_ends = env.only_success_ends
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None

@@ -34,8 +34,7 @@ class Shield:
     """A function of yours, "module:function", that takes a call and returns the reason why it is forbidden, or None.
     It gets a ``ToolCall`` for a well-formed tool call, and otherwise the text."""
     penalty: Annotated[float, Field(ge=0)] = 0.0
-    """Cost of each forbidden call, in units of reward. It lowers both the outcome (a verifier's verdict not below 0)
-    and the step's process reward, so that it does not depend on ``search.process_weight``."""
+    """Cost of each forbidden call, in units of reward. It lowers the outcome (a verifier's verdict not below 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class ShieldedEnv(Env):
         self._episode = _EpisodeState()
         self.snapshot_kind, self.stochastic = env.snapshot_kind, env.stochastic
         self.snapshot_portable, self.origin = env.snapshot_portable, env.origin
-        self.only_success_ends, self.components = env.only_success_ends, env.components
+        self.only_success_ends = env.only_success_ends
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -217,7 +216,7 @@ class ShieldedEnv(Env):
         self._episode = replace(self._episode, forbidden=self._episode.forbidden + 1)
         cost = 0.0 - self._shield.penalty
         observation = self._read(FORBIDDEN + reason)
-        info: dict[str, object] = {"tool_error": observation, "process_reward": cost}
+        info: dict[str, object] = {"tool_error": observation}
         return observation, cost, self._episode.terminated, self._full(), info
 
     def _read(self, observation: str) -> str:

@@ -131,7 +131,6 @@ def _step(parent: Node, edge: Edge, path: Sequence[Edge]) -> dict[str, Any]:
         "prior": _short(edge.prior),
         "visits": edge.visits,
         "sum": _short(edge.value_sum),
-        "process": _short(edge.process),
         "flags": _BIT["thought"] * edge.thought,
     }
     if child is not None:

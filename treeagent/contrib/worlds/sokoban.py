@@ -108,7 +108,7 @@ class SokobanEnv(VisitEnv[Place]):
                 process += 10
                 break
         self.visit = place
-        info: dict[str, object] = {"process_reward": process} if self.options.shaped else {}
+        info: dict[str, object] = {"components": {"progress": process}} if self.options.shaped else {}
         return draw_position(place), self.verify(), place.done, False, info
 
     def tools(self) -> Sequence[ToolSpec]:

@@ -32,8 +32,8 @@ class TextWorldEnv(VisitEnv[Position]):
     understand, or that has no effect although it should, takes no turn and sets ``info["tool_error"]``. The reward is 1
     for winning and 0 otherwise.
 
-    ``info["process_reward"]`` is TextWorld's intermediate reward: 1 if the command led closer to winning, -1 if it led
-    away, otherwise 0. It uses information that the player cannot see.
+    ``info["components"]["progress"]`` is TextWorld's intermediate reward: 1 if the command led closer to winning, -1 if
+    it led away, otherwise 0. It uses information that the player cannot see.
 
     Raises:
         UserError: TextWorld is not installed.
@@ -75,7 +75,7 @@ class TextWorldEnv(VisitEnv[Position]):
             return text, 0.0, before.outcome != "", False, {"tool_error": text}
         self.visit = after
         progress = _progress(story, before, after)
-        return self._shown(text), self.verify(), after.outcome != "", False, {"process_reward": progress}
+        return self._shown(text), self.verify(), after.outcome != "", False, {"components": {"progress": progress}}
 
     def tools(self) -> Sequence[ToolSpec]:
         return (_ACT,)

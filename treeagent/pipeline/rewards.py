@@ -1,0 +1,146 @@
+"""A reward of your own: a function of a step, which search and learning see in place of the environment's reward.
+
+    # my_rewards.py
+    from treeagent.pipeline.rewards import Step
+
+    def brief(step: Step) -> float:
+        return step.reward - 0.01
+
+    treeagent collect RUN rewards.function=my_rewards:brief
+
+The environment's own reward stays with each step (``Edge.outcome``) and decides on success. Evaluation withholds
+rewards, and never calls the function.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from treeagent import seams
+from treeagent.config import RewardsConfig
+from treeagent.envs.base import Env
+from treeagent.types import Action, Dynamics, State, Task, Transition, UserError, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an episode, as input of a reward."""
+
+    before: State
+    """The state before the action. Its ``messages`` are the conversation so far, and ``paid`` the sum of the rewards
+    so far, in the units of this function."""
+    action: Action
+    result: Transition
+    """What followed, with the environment's own reward and its ``info``."""
+
+    @property
+    def task(self) -> Task:
+        return self.before.task
+
+    @property
+    def observation(self) -> str:
+        """The environment's answer."""
+        return self.result.state.messages[-1].content
+
+    @property
+    def reward(self) -> float:
+        """The environment's own reward of the step."""
+        return self.result.reward or 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode ended with this step, or hit a limit."""
+        return self.result.terminated or self.result.truncated
+
+
+class Reward(Protocol):
+    """A reward that is asked about many steps at once, for example because it calls a model. Its class has the
+    attribute ``options_type``, a dataclass that checks ``rewards.options``, and is made with a value of it and the
+    ``Place``."""
+
+    async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
+        """The reward of each step. None leaves it open: V(s) of the state that follows then stands for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reward is used."""
+
+    env: Env
+    """The environment. Its episodes are in use: only ask it what does not depend on them, such as its tools."""
+    run: Path
+    """The run's folder."""
+    stage: str
+    """The stage that searches, which is also the name of its trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain(Reward):
+    """A function of one step as a ``Reward``."""
+
+    function: Callable[..., float | None]
+    options: dict[str, Any]
+
+    async def score(self, steps: Sequence[Step]) -> Sequence[float | None]:
+        return [self.function(step, **self.options) for step in steps]
+
+
+def make_reward(config: RewardsConfig, place: Place) -> Reward:
+    """The reward that the settings name.
+
+    Raises:
+        UserError: there is no such function, or it refuses the options.
+    """
+    found = seams.resolve("rewards.function", config.function, {})
+    if (options_type := getattr(found, "options_type", None)) is not None:
+        made: Reward = found(
+            seams.checked(options_type, config.options, f"rewards.function {config.function!r}"), place
+        )
+        return made
+    if not callable(found) or isinstance(found, type):
+        raise UserError(f"rewards.function {config.function!r} is a {type(found).__name__}: name a function of a Step")
+    return _Plain(found, config.options)
+
+
+class RewardedDynamics:
+    """A dynamics whose steps have another reward. All steps of one iteration of the event loop are scored together."""
+
+    def __init__(self, dynamics: Dynamics, reward: Reward) -> None:
+        self._dynamics, self._reward = dynamics, reward
+        self._batch: tuple[list[Step], asyncio.Task[Sequence[float | None]]] | None = None
+
+    async def reset(self, task: Task) -> State:
+        return await self._dynamics.reset(task)
+
+    async def step(self, state: State, action: Action) -> Transition:
+        """Step the dynamics, and score the step.
+
+        Raises:
+            UserError: the function returned something other than a finite number or None.
+        """
+        transition = await self._dynamics.step(state, action)
+        if transition.error:
+            return transition
+        with waiting():  # a model's verdict may take longer than a step of the environment
+            reward = await self._score(Step(state, action, transition))
+        if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
+            raise UserError(f"rewards.function gave {reward!r:.80}: return a finite number or None")
+        return replace(transition, reward=reward, outcome=transition.reward)
+
+    async def _score(self, step: Step) -> float | None:
+        if self._batch is None or self._batch[1].done():
+            steps: list[Step] = []
+            self._batch = steps, asyncio.create_task(self._score_all(steps))
+        steps, scored = self._batch
+        steps.append(step)
+        index = len(steps) - 1
+        # Shielded: if one step runs out of time, its cancellation must not cancel the others.
+        return (await asyncio.shield(scored))[index]
+
+    async def _score_all(self, steps: Sequence[Step]) -> Sequence[float | None]:
+        self._batch = None
+        return await self._reward.score(steps)
