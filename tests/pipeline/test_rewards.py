@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from toy_search import task
 from written_world import InOrder, Written
@@ -33,7 +34,7 @@ def words(step: Step) -> str:
     return step.observation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class CountOptions:
     scale: float = 1.0
 
