@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.alarms import HEALTHY, QUESTION, RunJob, main, raised_alarms
 from benchmarks.command import settings_of
-from benchmarks.planted import PAID, PaidStore, with_dead_head
+from benchmarks.planted import PAID, PAY, PaidStore, with_dead_head
 from benchmarks.record import Result, Row, digest, read, recording
 from treeagent.agent.value_head import ValueHead
 from treeagent.envs.shop import ShopOptions
@@ -33,7 +33,7 @@ def store(paid: bool) -> PaidStore:
 
 def earned(env: PaidStore, actions: Sequence[str]) -> float:
     """The component "paid" of an episode in sum."""
-    return sum(dict(env.step(action)[-1].get("components", {})).get("paid", 0.0) for action in actions)
+    return sum(env.step(action)[-1].get("components") == {"paid": PAY} for action in actions) * PAY
 
 
 LOOK = "search[lantern]"
