@@ -8,8 +8,8 @@ from treeagent.pipeline.metrics import Emit
 from treeagent.types import UserError
 
 
-def fail_in_second(sentence: str, emit: Emit, leads: bool) -> dict[str, Any]:
-    if not leads:
+def fail_in_second(sentence: str, emit: Emit) -> dict[str, Any]:
+    if distributed.get_rank():
         raise UserError(sentence)
     distributed.barrier()
     return {}

@@ -177,9 +177,6 @@ def test_a_key_like_no_other_is_refused() -> None:
 def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
     said = sentence(None, "update.dpo.loss_weights=[1.0]")
     assert said.startswith("update.dpo: ") and "(1.0,)" in said
-    hidden = ["engine=ray", "policy.device_map=cuda"]
-    assert "policy.device_map is 'cuda', but ray.gpus_per_worker is 0" in sentence(None, *hidden)
-    assert load_config(None, [*hidden, "ray.gpus_per_worker=0.5"]).ray.gpus_per_worker == 0.5
 
 
 @pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
@@ -385,7 +382,7 @@ def test_a_section_of_settings_may_be_asked_for() -> None:
     assert [row.key for row in settings_rows("vllm")] == [
         "vllm.tensor_parallel_size", "vllm.gpu_memory_utilization", "vllm.max_model_len",
     ]  # fmt: skip
-    (row,) = settings_rows("ray.gpus_per_worker")
+    (row,) = settings_rows("evaluate.stop_at_gain")
     assert (row.type, row.default) == ("number ≥ 0", "`0.0`")
     with pytest.raises(UserError, match="warm_strat"):
         settings_rows("warm_strat")

@@ -97,17 +97,6 @@ def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class RayConfig:
-    """The Ray cluster that workers run on if ``engine`` is "ray"."""
-
-    address: Annotated[str | None, REACHES_OUT] = None
-    """Address of a running Ray cluster, such as "auto" or "10.0.0.1:6379". Unset starts a cluster on this machine for
-    the run."""
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs that each Ray worker reserves: a whole number of them, or a fraction of one."""
-
-
-@dataclass(frozen=True, config=_STRICT)
 class EnvironmentConfig:
     """The environment, and the limits of an episode."""
 
@@ -442,12 +431,6 @@ class UpdateConfig:
     unless ``policy.generator`` is "local", this needs a second copy of the model in this process. "logprobs" are the
     log-probabilities of 128 tokens, which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the
     generator "local", and otherwise "logprobs"."""
-    processes: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Processes that train together (data-parallel): on this machine or, with ``engine`` "ray", wherever the cluster
-    has room. Each has its own batches, and an optimiser step uses the batches of all."""
-    accelerate_config: Annotated[str | None, REACHES_OUT] = None
-    """File of ``accelerate config`` with which these processes are started; unset means plain data-parallel training.
-    configs/models/fsdp.yaml shards the weights."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -610,15 +593,12 @@ class RunConfig:
     """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one. For a
     policy of 30 million weights or more that samples on this machine's CPU (``policy.generator`` "local"), it chooses
     the number of cores divided by the number of workers, but at most 16."""
-    engine: Literal["local", "ray"] = "local"
-    """Where the workers run: "local" on this machine, "ray" as actors of a Ray cluster. Results do not depend on it."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
     """Where metrics are written in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     vllm: VllmConfig = Field(default_factory=VllmConfig)
     remote: RequestConfig = Field(default_factory=RequestConfig)
-    ray: RayConfig = Field(default_factory=RayConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
     rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     collect: CollectConfig = Field(default_factory=CollectConfig)
@@ -631,23 +611,10 @@ class RunConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.update.accelerate_config and self.update.processes == 1:
-            raise ValueError("update.accelerate_config is set, but update.processes is 1: set both, or neither")
-        if self.engine == "ray" and not self.policy.on_cpu and not self.ray.gpus_per_worker:
-            raise ValueError(
-                f"policy.device_map is {self.policy.device_map!r}, but ray.gpus_per_worker is 0, which hides the GPUs "
-                "from a worker: set it, to 0.5 for two workers on one"
-            )
-        shared = self.engine == "local" or self.ray.gpus_per_worker < 1
         if self.policy.generator == self.world.generator == "vllm":
             raise ValueError(
                 "policy.generator and world.generator are both 'vllm', but a process has one engine: serve the world "
                 "model (vllm serve) and set world.generator=remote, or set one of them to local"
-            )
-        if "vllm" in (self.policy.generator, self.world.generator) and self.workers > 1 and shared:
-            raise ValueError(
-                f"workers is {self.workers}, and each would start a vLLM engine of its own: set workers=1, or "
-                "engine=ray and ray.gpus_per_worker"
             )
         if self.policy.is_structured and self.policy.generator != "local" and self.search.granularity == "split":
             raise ValueError(

@@ -160,16 +160,11 @@ def test_a_tracker_that_is_not_installed_leaves_no_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["engine=ray"], ["ray"]),
         (["policy.generator=vllm", "workers=1"], ["vllm"]),
         (["policy.generator=vllm", "workers=2"], ["workers", "2", "vLLM"]),
         (["policy.device_map=here"], ["device_map", "here"]),
         (["policy.device_map=cuda:63"], ["device_map", "cuda:63"]),
         (["policy.model=gone/model"], ["gone/model"]),
-        (
-            ["update.processes=2", "update.accelerate_config=gone.yaml"],
-            ["accelerate_config", "gone.yaml"],
-        ),
         (
             ["policy.structured=true", "policy.generator=remote"],
             ["dpo"],
@@ -183,7 +178,7 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for package in ("ray", "vllm"):
         monkeypatch.setitem(sys.modules, package, None)
-    for module in ("treeagent.generators.vllm", "treeagent.contrib.scale.ray"):
+    for module in ("treeagent.generators.vllm",):
         monkeypatch.delitem(sys.modules, module, raising=False)
     told = sentence(command, "--out", tmp_path / "run", 'adapt.methods=["dpo"]', *settings)
     assert all(name in told for name in named), told

@@ -268,16 +268,15 @@ def test_an_environment_that_cannot_go_back_plays_one_episode_after_another(para
 
 def test_a_validation_during_an_update_plays_the_current_adapter(tmp_path: Path) -> None:
     """A merged copy of the adapter opens the doors that the model in memory opens, also after the weights have
-    changed. Several processes that train together play with that model."""
+    changed."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     base = load_checkpoint(tmp_path / "base")
     checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
     settings = ["environment.name=toy_doors:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
     copied = load_config(None, [*settings, "policy.dtype=float32"])
-    in_memory = replace(copied, update=replace(copied.update, processes=2))
     found = set[str]()
     for _ in range(4):
-        played = opened_while(greedy_success(checkpoint, in_memory, tmp_path / "scratch"))
+        played = opened_while(greedy_success(checkpoint, copied, tmp_path / "scratch"))
         assert not (tmp_path / "scratch").exists() or not list((tmp_path / "scratch").iterdir())
         assert opened_while(greedy_success(checkpoint, copied, tmp_path / "scratch")) == played and len(played) == 16
         found.add(played)

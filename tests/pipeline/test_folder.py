@@ -61,7 +61,7 @@ def test_what_cannot_be_a_folder_is_named(tmp_path: Path, where: str) -> None:
         Run.create(tmp_path / where, CONFIG, resume=False)
 
 
-def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(tmp_path: Path) -> None:
+def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         run.finish("warm_start", {})
     changed = load_config(None, ["seed=3", "search.limits.simulations=99"])
@@ -69,9 +69,9 @@ def test_another_config_cannot_resume_but_other_workers_and_another_engine_can(t
         f"{tmp_path} was begun with another config (search.limits.simulations, seed changed): "
         "restore these settings to resume, or choose another --out"
     )
-    other = ["workers=7", "engine=ray", "policy.url=http://moved:8000/v1", "remote.concurrency=9"]
+    other = ["workers=7", "policy.url=http://moved:8000/v1", "remote.concurrency=9"]
     with Run.create(tmp_path, load_config(None, other), resume=True) as run:
-        assert (run.config.workers, run.config.engine, run.config.remote.concurrency) == (7, "ray", 9)
+        assert (run.config.workers, run.config.remote.concurrency) == (7, 9)
 
 
 def test_what_made_nothing_leaves_its_settings_open(tmp_path: Path) -> None:

@@ -72,7 +72,6 @@ def test_weights_are_counted_from_the_configuration_alone(large: Path) -> None:
         ((8, 24, ["amx_bf16"]), ["policy.dtype=float32"], (8, 1, "float32")),
         ((2, 24, ["amx_bf16"]), ["policy.device_map=cuda"], (1, 1, "auto")),
         ((8, 24, ["amx_bf16"]), ["policy.generator=vllm"], (1, 1, "auto")),
-        ((8, 24, ["amx_bf16"]), ["engine=ray"], (2, 1, "auto")),
     ],
     indirect=["machine"],
 )
@@ -83,7 +82,7 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
         load_config(None, [f"policy.model={large}", "policy.cache_bytes=1073741824", *settings])
     )
     assert (config.workers, config.threads, config.policy.dtype) == chosen
-    assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm", "engine=ray"}.intersection(settings))
+    assert bool(told) == (not {"policy.device_map=cuda", "policy.generator=vllm"}.intersection(settings))
 
 
 @pytest.mark.parametrize("machine", [(8, 24, [])], indirect=True)
@@ -94,7 +93,6 @@ def test_a_large_model_gets_cores_and_number_format_of_the_machine(
         (["workers=2", "threads=3"], 6),
         (["workers=20", "threads=1"], 16),
         (["workers=1", "threads=20"], 20),
-        (["workers=2", "engine=ray"], 1),
         (["workers=2", "policy.device_map=cuda"], 1),
     ],
 )

@@ -23,7 +23,6 @@ from treeagent.pipeline.rounds import (
     finish_round,
     names_to_learn_from,
     part,
-    update_round,
 )
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -211,15 +210,6 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
     assert {row["policy"] for row in json.loads((out / "results.json").read_text())} == {"warm"}
     assert [sentence.startswith(why) for sentence in Run.open(out).alarms()].count(True) == 1
     assert why in treeagent("show", out).stdout and why in (out / "report.html").read_text()
-
-
-def test_a_wrong_setting_is_not_taken_for_nothing_to_learn(tmp_path: Path) -> None:
-    """The update remains undone, and the run resumes with it once the file is fixed."""
-    config = load_config(CONFIG, ["update.processes=2", "update.accelerate_config=nowhere.yaml"])
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        with pytest.raises(UserError, match=r"nowhere\.yaml"):
-            update_round(config, begun, QuietProgress(), tmp_path / "warm", 1, ["collect-1"])
-        assert not begun.stages()
 
 
 @pytest.mark.parametrize(

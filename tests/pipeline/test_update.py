@@ -1,25 +1,18 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
-import os
-import pickle
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from command import CONFIG, treeagent
-from fail_in_second import fail_in_second
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.config import PolicyConfig, RunConfig, UpdateConfig, load_config
-from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, launch
+from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -29,9 +22,9 @@ from treeagent.pipeline.index import append, write_trees
 from treeagent.pipeline.metrics import Event
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign
-from treeagent.pipeline.update import run_update, train_policy, update
+from treeagent.pipeline.update import train_policy, update
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, Message, NothingToLearn, State, Task, UserError
+from treeagent.types import Action, Message, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
 
 SCRATCH = ScratchConfig(vocabulary=300, width=16, heads=2, layers=1)
@@ -194,116 +187,3 @@ def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(
                 update(config, run, QuietProgress(), base, ["rft"])
         [out] = update(config, run, QuietProgress(), base, ["rft"])
         assert out.is_dir() and run.facts("rft")["update"]["steps"] == 3
-
-
-def accelerate(folder: Path, **settings: object) -> Path:
-    """A copy of configs/models/fsdp.yaml with some settings changed; those of FSDP are named without "fsdp_"."""
-    asked = yaml.safe_load((CONFIG.parent / "models" / "fsdp.yaml").read_text())
-    sharing = {f"fsdp_{name}": value for name, value in settings.items() if f"fsdp_{name}" in _FSDP}
-    asked |= {name: value for name, value in settings.items() if f"fsdp_{name}" not in _FSDP}
-    asked["fsdp_config"] |= sharing
-    file = folder / "accelerate.yaml"
-    file.write_text(yaml.safe_dump(asked))
-    return file
-
-
-def refusal(file: Path, **policy: Any) -> str:
-    config = RunConfig(update=UpdateConfig(processes=2, accelerate_config=str(file)), policy=PolicyConfig(**policy))
-    with pytest.raises(UserError) as refused:
-        check_accelerate_config(config)
-    return str(refused.value)
-
-
-def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "accelerate.yaml"
-    assert "accelerate.yaml" in refusal(file)
-    for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
-        file.write_text(text)
-        assert str(file) in refusal(file) and "accelerate config" in refusal(file)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named", "fix"),
-    [
-        ({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {}}, "MEGATRON_LM", "FSDP"),
-        ({"mixed_precision": "bf16"}, "mixed_precision: bf16", "'no'"),
-        ({"use_cpu": False}, "use_cpu: False", "true"),
-        ({"parallelism_config": {"parallelism_config_dp_replicate_size": 2}}, "parallelism_config: {", "leave it out"),
-        ({"version": 1}, "fsdp_version: 1", "2"),
-        ({"auto_wrap_policy": "NO_WRAP"}, "fsdp_auto_wrap_policy: NO_WRAP", "TRANSFORMER_BASED_WRAP"),
-        ({"state_dict_type": "FULL_STATE_DICT"}, "fsdp_state_dict_type: FULL_STATE_DICT", "SHARDED_STATE_DICT"),
-        ({"offload_params": True}, "fsdp_offload_params: True", "false"),
-        ({"activation_checkpointing": True}, "fsdp_activation_checkpointing: True", "false"),
-        ({"ignored_modules": ".*head"}, "fsdp_ignored_modules: .*head", "leave it out"),
-    ],
-)
-def test_what_cannot_train_an_update_is_refused_with_what_can(
-    tmp_path: Path, settings: dict[str, Any], named: str, fix: str
-) -> None:
-    told = refusal(accelerate(tmp_path, **{"use_cpu": True} | settings))
-    assert named in told and fix in told.partition("cannot train: ")[2]
-
-
-def test_the_device_of_the_file_is_that_of_the_policy(tmp_path: Path) -> None:
-    told = refusal(accelerate(tmp_path, use_cpu=True), device_map="cuda")
-    assert "use_cpu: True" in told and "false" in told.partition("cannot train: ")[2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shared", [False, True])
-def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
-    finished_run: Path, tmp_path: Path, shared: bool
-) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "trees").symlink_to(finished_run / "trees")
-    base = finished_run / "checkpoints" / "base"
-    settings = ["policy.lora.rank=4", "update.processes=2"]
-    if shared:
-        settings.append(f"update.accelerate_config={accelerate(tmp_path, use_cpu=True)}")
-    done = treeagent("update", "grpo", base, "--config", CONFIG, "--out", out, *settings)
-    assert done.returncode == 0, done.stderr
-    facts = Run.open(out).facts("grpo")
-    assert facts["update"]["steps"] > 0 and facts["value"]["epochs"] > 0
-    rows = [row for row in Run.open(out).metrics() if row["stage"] == "grpo"]
-    assert {"loss", "validation"} <= {name for row in rows for name in row}
-    assert not list((out / "checkpoints").glob(".*"))
-    done = treeagent("merge", out / "checkpoints" / "grpo", tmp_path / "merged")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "merged" / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_path: Path) -> None:
-    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
-    nothing = replace(job(config, tmp_path), checkpoint=finished_run / "checkpoints" / "base")
-    with pytest.raises(NothingToLearn, match="0 advantage rows"):
-        run_update(nothing, lambda event: None)
-
-
-@pytest.mark.slow
-def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first process would wait half an hour for the second."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    config = replace(load_config(CONFIG), update=UpdateConfig(processes=2))
-    with pytest.raises(UserError, match="no memory is left"):
-        launch(fail_in_second, "no memory is left", config, tmp_path / "log", lambda event: None)
-
-
-@pytest.mark.slow
-def test_each_of_two_processes_makes_the_rows_of_its_share_and_holds_them_all(
-    finished_run: Path, tmp_path: Path
-) -> None:
-    config = load_config(CONFIG)
-    run = Run.open(finished_run)
-    work = TrainJob(config, run.checkpoints / "base", "grpo", run.trees, run.collections(), tmp_path / "grpo")
-    (tmp_path / "job").write_bytes(pickle.dumps((work, (0.0, 1.0))))
-    launch = [*["-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no", "--dynamo_backend=no"]]
-    launch += ["--num_processes=2", "--num_machines=1", "--main_process_port=0"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    for how, name in (([], "alone"), (launch, "both")):
-        program = [sys.executable, *how, str(Path(__file__).with_name("rows_program.py"))]
-        subprocess.run([*program, str(tmp_path / "job"), str(tmp_path / name)], env=environment, check=True)
-    alone, first, second = (pickle.loads((tmp_path / each).read_bytes()) for each in ("alone/0", "both/0", "both/1"))
-    assert first[:3] == second[:3] == alone[:3] and len(alone[0]) > 2
-    assert not alone[3] and first[3]["rows-0"] > 0 and second[3]["rows-1"] > 0

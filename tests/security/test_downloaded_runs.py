@@ -20,8 +20,6 @@ SETTINGS = [
     ("policy.url", "http://192.0.2.1/v1"),
     ("world.url", "http://192.0.2.1/v1"),
     ("world.teacher.url", "http://192.0.2.1/v1"),
-    ("ray.address", "192.0.2.1:6379"),
-    ("update.accelerate_config", "their.yaml"),
     ("evaluate.world", "theirs"),
 ]
 
@@ -33,7 +31,6 @@ def downloaded(folder: Path, key: str, value: str) -> Path:
     (checkpoint / "config.json").write_text("{}")
     (folder / "trees").mkdir()
     more = '\nworld.teacher.model = "m"' if "teacher" in key else ""
-    more += "\nupdate.processes = 2" if "accelerate" in key else ""
     (folder / "config.toml").write_text(f"{key} = {json.dumps(value)}{more}\n")
     return checkpoint
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,11 +32,6 @@ Config = Annotated[
 
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice.")]
-
-Engine = Annotated[
-    Literal["local", "ray"] | None,
-    typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster (see ray.address)."),
-]
 
 Hindsight = Annotated[
     bool,
@@ -81,7 +76,6 @@ class Given:
     """A file or a recipe's name."""
     overrides: Sequence[str] | None
     seed: int | None
-    engine: str | None
     out: Path
     resume: bool
     trust: bool = False
@@ -119,8 +113,7 @@ def open_run(
         runs.append(tree_source)
     if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
         runs.append(folder.parent)
-    chosen = [] if options.engine is None else [f"engine={options.engine}"]
-    overrides = [*(options.overrides or ()), *chosen]
+    overrides = [*(options.overrides or ())]
     stored_config = options.out / "config.toml"
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
     file = own if options.config is None else find_recipe(options.config)

@@ -12,7 +12,6 @@ from typing import Literal, get_args
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.contrib.guards.shield import ShieldedEnv
-from treeagent.contrib.scale.launch import check_accelerate_config
 from treeagent.envs import make_env
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env, SnapshotKind
@@ -46,12 +45,9 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if "adapt" in uses and config.adapt.imagines:
         devices["world.device_map"] = config.world.device_map
         require_world(config)  # otherwise it would fail hours later, in the round that uses it
-    if config.engine != "ray":  # the machines of a Ray cluster may have other devices than this one
-        for key, device in devices.items():
-            require_device(key, device)
+    for key, device in devices.items():
+        require_device(key, device)
     require_whole_vocabulary(config, methods)
-    if methods and config.update.processes > 1 and config.update.accelerate_config:
-        check_accelerate_config(config)
     name = config.policy.model if model is None and "warm_start" in uses else model
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
@@ -71,9 +67,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
 def _require_engines(config: RunConfig) -> None:
     """Import the modules of the engines. Each raises an error that names its package if that is missing."""
-    if config.engine == "ray":
-        import_module("treeagent.contrib.scale.ray")
-    elif config.policy.generator != "local":
+    if config.policy.generator != "local":
         import_module(f"treeagent.generators.{config.policy.generator}")
     if config.policy.is_structured:
         import_module("treeagent.generators.structured")

@@ -8,7 +8,6 @@ import typer
 from treeagent.cli.options import (
     CheckpointName,
     Config,
-    Engine,
     Given,
     Out,
     Overrides,
@@ -35,7 +34,6 @@ def quickstart(
     config: Config = None,
     out: Out = Path("runs/quickstart"),
     seed: Seed = None,
-    engine: Engine = None,
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
@@ -45,7 +43,7 @@ def quickstart(
 
     Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
-    options = Given(config, overrides, seed, engine, out, resume, trust)
+    options = Given(config, overrides, seed, out, resume, trust)
     uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
     with open_run(options, uses, lambda config: config.update.methods) as (run, progress):
         from treeagent import loop
@@ -62,7 +60,6 @@ def collect(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
-    engine: Engine = None,
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
@@ -73,7 +70,7 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    options = Given(config, overrides, seed, engine, out, resume, trust)
+    options = Given(config, overrides, seed, out, resume, trust)
     with open_run(options, ["collect"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.pipeline.collect import collect as search_tasks
 
@@ -94,7 +91,6 @@ def train(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
-    engine: Engine = None,
     resume: Resume = False,
     trust: Trust = False,
 ) -> None:
@@ -108,7 +104,7 @@ def train(
     uses: list[Use] = ["adapt", "update", "evaluate"]
     if start is None and not resume:  # the folder of a resumed run records its starting policy
         uses.insert(0, "warm_start")
-    options = Given(config, settings, seed, engine, out, resume, trust)
+    options = Given(config, settings, seed, out, resume, trust)
     with open_run(options, uses, lambda config: config.adapt.methods, start) as (run, progress):
         from treeagent import loop
         from treeagent.pipeline.processes import shared_workers
@@ -128,7 +124,6 @@ def update(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
-    engine: Engine = None,
     resume: Resume = True,
     trust: Trust = False,
     trees: Annotated[
@@ -149,7 +144,7 @@ def update(
 
     checkpoint_path = find_checkpoint(checkpoint)
     require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
-    options = Given(config, overrides, seed, engine, out, resume, trust)
+    options = Given(config, overrides, seed, out, resume, trust)
     with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
         from treeagent.cli.preflight import require_whole_vocabulary
         from treeagent.pipeline.folder import Run
@@ -169,7 +164,6 @@ def evaluate(
     overrides: Overrides = None,
     config: Config = None,
     seed: Seed = None,
-    engine: Engine = None,
     resume: Resume = True,
     trust: Trust = False,
     suite: Annotated[
@@ -189,7 +183,7 @@ def evaluate(
         from treeagent.contrib.guards.disturbed import Disturbance
 
         overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
-    options = Given(config, overrides, seed, engine, out, resume, trust)
+    options = Given(config, overrides, seed, out, resume, trust)
     with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.pipeline.evaluate import evaluate as evaluate_policies
         from treeagent.pipeline.evaluate import evaluate_disturbed

@@ -13,6 +13,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

@@ -21,7 +21,7 @@ SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
 """Names of training trees that were searched in the environment. Those with a suffix grew in a world model."""
 
 _NOT_AFFECTING_RESULTS = (
-    *("workers", "threads", "engine", "ray.", "trackers", "policy.cache_bytes", "remote."),
+    *("workers", "threads", "trackers", "policy.cache_bytes", "remote."),
     *("environment.parallel", "policy.url", "policy.reload", "world.url", "world.teacher.url"),
 )
 """Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""

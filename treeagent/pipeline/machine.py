@@ -29,8 +29,8 @@ def fit_to_machine(
     and ``training.precision``. Also return a sentence that states the choice, which is empty if a small model runs on
     the CPU of this machine.
 
-    A run on a Ray cluster uses other machines than this one, and an engine or a server does not sample in the workers.
-    In these cases a worker has one thread, and the weights keep the checkpoint's own number format.
+    An engine or a server does not sample in the workers. Then a worker has one thread, and the weights keep the
+    checkpoint's own number format.
 
     Args:
         checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
@@ -39,13 +39,13 @@ def fit_to_machine(
     Raises:
         UserError: there is no such model.
     """
-    policy, local = config.policy, config.engine == "local"
+    policy = config.policy
     name = config.policy.model if checkpoint is None else checkpoint
-    counted = local and policy.on_cpu and policy.generator == "local" and name is not None
+    counted = policy.on_cpu and policy.generator == "local" and name is not None
     weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
     if weights < LARGE:
-        one = local and (not policy.on_cpu or "vllm" in (policy.generator, config.world.generator))
-        workers = 1 if one else _most_workers(0, policy.cache_bytes, 1) if local else 2
+        one = not policy.on_cpu or "vllm" in (policy.generator, config.world.generator)
+        workers = 1 if one else _most_workers(0, policy.cache_bytes, 1)
         chosen, said = (config, "") if policy.on_cpu else _with_precision(config, begun)
         return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
     dtype, training, fast = policy.dtype, config.training, has_bfloat16()
@@ -67,7 +67,7 @@ def fit_to_machine(
 
 def _with_precision(config: RunConfig, begun: RunConfig | None) -> tuple[RunConfig, str]:
     """The settings with the number format in which this machine's GPU trains, and a sentence that states it."""
-    if config.training.precision != "auto" or config.engine != "local" or not torch.cuda.is_available():
+    if config.training.precision != "auto" or not torch.cuda.is_available():
         return config, ""
     supported = torch.cuda.is_bf16_supported(including_emulation=False)
     precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
@@ -79,8 +79,7 @@ def training_threads(config: RunConfig, checkpoint: Path) -> int:
     """Return the number of threads of the only update of a stage: those of all workers, because they are idle then, for
     a large model on this machine's CPU; else those of one worker."""
     threads = max(config.threads, 1)
-    here = config.engine == "local" and config.policy.on_cpu
-    if config.workers < 2 or not here or count_weights(checkpoint)[0] < LARGE:
+    if config.workers < 2 or not config.policy.on_cpu or count_weights(checkpoint)[0] < LARGE:
         return threads
     return min(config.workers * threads, max(threads, _MOST_THREADS))
 

@@ -1,4 +1,4 @@
-"""Run jobs in this process, in worker processes of this machine, or on a Ray cluster.
+"""Run jobs in this process or in worker processes of this machine.
 
 A job is a value, so its result does not depend on where it runs or on the number of workers.
 """
@@ -41,7 +41,7 @@ to both."""
 
 
 class Workers(Protocol):
-    """Workers that run many jobs one after another: ``Processes`` or ``ray.RayWorkers``."""
+    """Workers that run many jobs one after another: ``Processes``, or what ``start_workers`` gives."""
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
@@ -64,7 +64,7 @@ def run_jobs(
 ) -> Iterator[tuple[Job, Result]]:
     """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
 
-    With one local worker, or with a single job and local workers, jobs run in this process. The value 0 of ``workers``
+    With one worker on this machine, or with a single job, jobs run in this process. The value 0 of ``workers``
     or ``threads``, which leaves the choice to the machine, counts as 1 here; call ``fit_to_machine`` before to replace
     it.
 
@@ -75,7 +75,7 @@ def run_jobs(
     Raises:
         WorkerLost: a worker process ended in the middle of a job.
     """
-    if not jobs or (config.engine == "local" and (config.workers <= 1 or len(jobs) == 1)):
+    if not jobs or (start_workers is None and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
             threads = torch.get_num_threads()
             # As in a worker, so that floating-point sums have the same order wherever a job runs.
@@ -98,7 +98,7 @@ def run_jobs(
 def shared_workers(config: RunConfig) -> Iterator[None]:
     """Context in which all calls of ``run_jobs`` share one set of workers, since workers take seconds to start."""
     global _shared
-    _shared = None if config.engine == "local" and config.workers <= 1 else _start(config.workers, config)
+    _shared = None if start_workers is None and config.workers <= 1 else _start(config.workers, config)
     try:
         yield
     except BaseException:  # such as Ctrl-C: do not wait for workers that are still importing
@@ -119,11 +119,7 @@ def end_shared_workers() -> None:
 
 
 def _start(count: int, config: RunConfig) -> Workers:
-    if config.engine == "ray":
-        from treeagent.contrib.scale.ray import RayWorkers
-
-        return RayWorkers(count, config)
-    return Processes(count, config.threads or 1)
+    return Processes(count, config.threads or 1) if start_workers is None else start_workers(count, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +310,5 @@ def _picklable(error: Exception) -> Exception:
 
 _shared: Workers | None = None
 """The workers that ``shared_workers`` shares; None outside of it."""
+start_workers: Callable[[int, RunConfig], Workers] | None = None
+"""Starts workers elsewhere than on this machine, such as on a cluster; None runs jobs here."""

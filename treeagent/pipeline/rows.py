@@ -11,12 +11,11 @@ import numpy as np
 
 from treeagent.agent.checkpoint import Checkpoint
 from treeagent.config import Method, RunConfig
-from treeagent.contrib.scale.launch import in_shares
 from treeagent.generators.chat import ChatFormat
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.trees import trees_by_task
 from treeagent.search.node import Tree, finished_paths, path_return
-from treeagent.types import Share, UserError, derive_seed
+from treeagent.types import WHOLE, Share, UserError, derive_seed
 from treeagent.views.advantages import AdvantageConfig, AdvantageRow, advantage_rows, advantages
 from treeagent.views.imitation import imitation_rows
 from treeagent.views.pairs import preference_pairs
@@ -71,7 +70,7 @@ def training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, f
         UserError: another model searched the trees, or a setting does not fit.
     """
     config, chat = job.config, make_chat(checkpoint, job.config)
-    parts = in_shares(lambda share: _rows_of_share(job, chat, returns, share))
+    parts = [_rows_of_share(job, chat, returns, WHOLE)]
     rows, values = _in_order([part.rows for part in parts]), _in_order([part.values for part in parts])
     return TrainingRows(rows, sample_rows(values, config))
 

@@ -2,22 +2,20 @@
 
 import asyncio
 import gc
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from peft import PeftModel
+from transformers import PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
-from treeagent.contrib.scale.launch import launch
-from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
 from treeagent.generators.config import VllmConfig
 from treeagent.generators.formats import make_grammar
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
@@ -48,6 +46,14 @@ from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
+
+T = TypeVar("T")
+
+
+class Lead(Protocol):
+    """Does work that only one of the processes that train together may do."""
+
+    def __call__(self, model: PreTrainedModel | PeftModel, work: Callable[[], T]) -> T: ...
 
 
 def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Path:
@@ -129,12 +135,9 @@ def learn(
         for checkpoint, method, out in updates
         if not run.is_done(out.name)
     ]
-    settings = _worker_settings(config)
-    if len(jobs) == 1:
-        settings = replace(settings, threads=training_threads(settings, jobs[0].checkpoint))
     with logged(run.log, progress) as on_event:
         try:
-            for job, facts in run_jobs(run_update, jobs, settings, on_event):
+            for job, facts in train_all(jobs, config, on_event):
                 run.finish(job.out.name, facts)
                 shutil.rmtree(job.scratch, ignore_errors=True)  # only now: nothing resumes from half of a checkpoint
         except NothingToLearn as symptom:
@@ -143,31 +146,38 @@ def learn(
     return [out for _, _, out in updates]
 
 
-def _worker_settings(config: RunConfig) -> RunConfig:
-    """The settings by which updates are given to workers. An update with several processes is started from here, and
-    only one runs at a time, because it uses the whole machine or cluster."""
-    return replace(config, engine="local", workers=1) if config.update.processes > 1 else config
+Trained = Iterator[tuple[TrainJob, dict[str, Any]]]
+"""Updates with their facts, in the order in which they end."""
 
 
-def run_update(job: TrainJob, emit: Emit) -> dict[str, Any]:
-    """Run ``train_policy`` in ``update.processes`` processes. Returns its facts; raises as ``train_policy`` and
-    ``launch``."""
-    if job.config.update.processes == 1:
-        return train_policy(job, emit)
-    job.scratch.mkdir(parents=True, exist_ok=True)
-    return launch(train_policy, job, job.config, job.scratch / "processes.log", emit)
+def in_workers(jobs: Sequence[TrainJob], config: RunConfig, on_event: Emit) -> Trained:
+    """Run each update in a worker, and yield it with its facts. A single one gets the threads of all workers."""
+    if len(jobs) == 1:
+        config = replace(config, threads=training_threads(config, jobs[0].checkpoint))
+    return run_jobs(train_policy, jobs, config, on_event)
 
 
-def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any]:
+train_all: Callable[[Sequence[TrainJob], RunConfig, Emit], Trained] = in_workers
+"""Runs the updates of a stage; ``treeagent.contrib.scale`` puts its own here."""
+
+
+def alone(model: PreTrainedModel | PeftModel, work: Callable[[], T]) -> T:
+    """Do the work of the leading process where there is no other."""
+    return work()
+
+
+def train_policy(
+    job: TrainJob, emit: Emit, lead: Lead = alone, save: Callable[[Checkpoint, Path], Path] = save_checkpoint
+) -> dict[str, Any]:
     """Update the policy, refit the value head to the changed hidden states, and save both. If outcomes of fewer than
     two tasks are known, as in transcripts without rewards, the head stays as it was.
 
     Args:
-        leads: whether this is the leading one of the processes that train together. Only that one validates, fits the
-            head and saves.
+        lead: does the work of the leading one of the processes that train together, and returns its result in all.
+        save: saves a checkpoint.
 
     Returns:
-        the facts that the stage records; empty in a process that does not lead.
+        the facts that the stage records.
 
     Raises:
         NothingToLearn: the trees give the method no rows.
@@ -175,7 +185,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
     """
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
-    loaded = load_checkpoint(job.checkpoint, device_map=_device_map(config))
+    loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
@@ -185,6 +195,7 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
     validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
+    validate = greedy_success(checkpoint, config, job.scratch)
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     trained = None if isinstance(model, PeftModel) else model.num_parameters()
@@ -204,11 +215,9 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
     fitted = None
     if values:
-        fitted = run_on_leader(model, lambda: fit_value(model, head, values, fitting), leads=leads)
-    weights = whole_weights(model)
-    if not leads:
-        return {}
-    save_checkpoint(Checkpoint(model, tokenizer, head if values else loaded.head), job.out, weights)
+        fitted = lead(model, lambda: fit_value(model, head, values, fitting))
+    trained_checkpoint = Checkpoint(model, tokenizer, head if values else loaded.head)
+    save(trained_checkpoint, job.out)
     alarms: list[str] = []
     if data.values and not values:
         alarms.append(
@@ -227,15 +236,6 @@ def train_policy(job: TrainJob, emit: Emit, leads: bool = True) -> dict[str, Any
         alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
     value = {"value": asdict(fitted)} if fitted is not None else {}
     return {"update": asdict(result), **value, "alarms": alarms}
-
-
-def _device_map(config: RunConfig) -> str | None:
-    """The device on which the weights of an update are loaded. Processes that train together have one GPU each. With
-    FSDP the weights are first loaded off the GPU, since one GPU may not hold them."""
-    device_map = config.policy.device_map
-    if config.policy.on_cpu or config.update.processes == 1:
-        return device_map
-    return None if sharing() else f"cuda:{os.environ['LOCAL_RANK']}"
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Callable[[], float]:
@@ -279,8 +279,7 @@ def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) ->
     policy = config.policy
     on_cpu = policy.generator == "local" and policy.on_cpu
     by_engine = policy.generator == "vllm" and _has_room(config.vllm)
-    alone = config.update.processes == 1 and isinstance(checkpoint.model, PeftModel)
-    if not alone or not (on_cpu or by_engine):
+    if not isinstance(checkpoint.model, PeftModel) or not (on_cpu or by_engine):
         yield greedy(make_policy(checkpoint, config), config)
         return
     scratch.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from treeagent.config import RunConfig, load_config
+from treeagent.contrib.scale.install import installed
+from treeagent.contrib.scale.settings import Scale
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Emit, Event
 from treeagent.pipeline.processes import run_jobs, shared_workers
@@ -48,7 +50,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection by the local engine."""
     out = tmp_path_factory.mktemp("local") / "run"
-    _, said = start(checkpoint, out, "--engine", "local", "workers=1").communicate()
+    _, said = start(checkpoint, out, "workers=1").communicate()
     assert len(shards(out / "trees", "collect")) == WAVES, said
     return out
 
@@ -71,8 +73,9 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def start(checkpoint: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
-    return treeagent("collect", checkpoint, "--config", CONFIG, "--out", out, "--resume", *COLLECT, *more)
+def start(checkpoint: Path, out: Path, *more: str, scale: Sequence[str] = ()) -> "subprocess.Popen[str]":
+    collect: list[str | Path] = ["collect", checkpoint, "--config", CONFIG, "--out", out, "--resume", *COLLECT]
+    return treeagent(*scale, *collect, *more)
 
 
 def treeagent(*arguments: str | Path) -> "subprocess.Popen[str]":
@@ -85,8 +88,8 @@ def treeagent(*arguments: str | Path) -> "subprocess.Popen[str]":
     )
 
 
-def on(cluster: Any, workers: int = 2) -> list[str]:
-    return ["--engine", "ray", f"ray.address={cluster.address}", f"workers={workers}"]
+def on(cluster: Any) -> list[str]:
+    return ["scale", "--ray", "--address", cluster.address]
 
 
 def collected(run: Path) -> str:
@@ -108,7 +111,7 @@ def at_work() -> list[psutil.Process]:
 
 
 def test_the_same_trees_on_both_engines(checkpoint: Path, expected: str, tmp_path: Path) -> None:
-    process = start(checkpoint, tmp_path / "run", "--engine", "ray", "workers=2")
+    process = start(checkpoint, tmp_path / "run", "workers=2", scale=["scale", "--ray"])
     _, said = process.communicate()
     assert process.returncode == 0, said
     assert collected(tmp_path / "run") == expected
@@ -118,9 +121,9 @@ def test_updates_on_both_engines_give_the_same_weights(
     checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
 ) -> None:
     weights = set()
-    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster))):
+    for name, scale, count in (("here", list[str](), 1), ("there", on(cluster), 2)):
         shutil.copytree(local, tmp_path / name)
-        process = treeagent("update", "rft", checkpoint, "--out", tmp_path / name, *engine)
+        process = treeagent(*scale, "update", "rft", checkpoint, "--out", tmp_path / name, f"workers={count}")
         _, said = process.communicate()
         assert process.returncode == 0, said
         files = sorted((tmp_path / name / "checkpoints" / "rft").rglob("*.safetensors"))
@@ -128,71 +131,8 @@ def test_updates_on_both_engines_give_the_same_weights(
     assert len(weights) == 1 and len(weights.pop()) == 2
 
 
-def test_an_update_of_several_processes_on_several_machines_gives_the_weights_of_one_machine(
-    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
-) -> None:
-    """No machine of the cluster has room for all three processes. The search workers are still there when the update
-    begins, and the evaluation after it gets new ones."""
-    node = cluster.add_node(**NODE, num_cpus=1)
-    weights = set()
-    for name, engine in (("here", ["--engine", "local", "workers=1"]), ("there", on(cluster, workers=3))):
-        out = tmp_path / name
-        rounds = ["adapt.rounds=1", 'adapt.methods=["rft"]', "collect.tasks=6", "evaluate.tasks=2"]
-        more = [*rounds, "update.processes=3", *engine]
-        process = treeagent("train", checkpoint, "--config", CONFIG, "--out", out, *more)
-        _, said = process.communicate()
-        assert process.returncode == 0, said
-        files = sorted((out / "checkpoints").rglob("*.safetensors"))
-        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
-    cluster.remove_node(node)
-    assert len(weights) == 1 and len(weights.pop()) == 2
-
-
-def test_an_update_that_loses_a_process_resumes_to_the_same_weights(
-    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
-) -> None:
-    weights = set()
-    for name in ("whole", "killed"):
-        out = tmp_path / name
-        steps = ["update.processes=2", "update.rft.max_steps=60", "training.save_every=2"]
-        update: list[str | Path] = ["update", "rft", checkpoint, "--trees", local, "--out", out, *steps, *on(cluster)]
-        process = treeagent(*update)
-        if name == "killed":
-            deadline = time.monotonic() + 300
-            while not list(out.glob("checkpoints/.rft/checkpoint-*/progress.json")) and time.monotonic() < deadline:
-                assert process.poll() is None
-                time.sleep(0.02)
-            second_launcher = max(launchers(), key=lambda launcher: launcher.create_time())
-            for victim in second_launcher.children(recursive=True):
-                victim.kill()
-            _, said = process.communicate()
-            assert process.returncode == 2 and "processes.log" in said and "Traceback" not in said
-            process = treeagent(*update)
-        _, said = process.communicate()
-        assert process.returncode == 0, said
-        files = sorted((out / "checkpoints" / "rft").rglob("*.safetensors"))
-        weights.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
-    assert len(weights) == 1 and len(weights.pop()) == 2
-
-
-def launchers() -> list[psutil.Process]:
-    """The actors that run a process of an update each."""
-    below = psutil.Process().children(recursive=True)
-    return [process for process in below if process.cmdline()[:1] == ["ray::_Launcher.run"]]
-
-
-def test_an_update_without_room_on_the_cluster_is_one_sentence(
-    checkpoint: Path, local: Path, cluster: Any, tmp_path: Path
-) -> None:
-    settings = ["update.processes=9", *on(cluster)]
-    process = treeagent("update", "rft", checkpoint, "--trees", local, "--out", tmp_path / "run", *settings)
-    _, said = process.communicate()
-    assert process.returncode == 2
-    assert "update.processes is 9, but the cluster has 2 CPU" in said and "Traceback" not in said
-
-
 def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
-    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    process = start(checkpoint, tmp_path / "run", "workers=2", scale=on(cluster))
     wait_for_shards(tmp_path / "run", process)
     victims = at_work()
     assert victims
@@ -204,7 +144,7 @@ def test_a_killed_worker_loses_nothing(checkpoint: Path, expected: str, cluster:
 
 def test_a_killed_node_loses_nothing(checkpoint: Path, expected: str, cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(**NODE, num_cpus=1)
-    process = start(checkpoint, tmp_path / "run", *on(cluster, workers=3))
+    process = start(checkpoint, tmp_path / "run", "workers=3", scale=on(cluster))
     wait_for_shards(tmp_path / "run", process, count=4)
     cluster.remove_node(node, allow_graceful=False)
     _, said = process.communicate()
@@ -215,12 +155,12 @@ def test_a_killed_node_loses_nothing(checkpoint: Path, expected: str, cluster: A
 def test_a_killed_driver_resumes_to_the_same_trees(
     checkpoint: Path, expected: str, cluster: Any, tmp_path: Path
 ) -> None:
-    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    process = start(checkpoint, tmp_path / "run", "workers=2", scale=on(cluster))
     wait_for_shards(tmp_path / "run", process)
     process.kill()
     process.communicate()
     kept = {path: path.stat().st_mtime_ns for path in shards(tmp_path / "run" / "trees", "collect")}
-    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    process = start(checkpoint, tmp_path / "run", "workers=2", scale=on(cluster))
     _, said = process.communicate()
     assert process.returncode == 0, said
     assert collected(tmp_path / "run") == expected
@@ -228,7 +168,7 @@ def test_a_killed_driver_resumes_to_the_same_trees(
 
 
 def test_ctrl_c_ends_the_jobs_and_says_how_to_go_on(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
-    process = start(checkpoint, tmp_path / "run", *on(cluster))
+    process = start(checkpoint, tmp_path / "run", "workers=2", scale=on(cluster))
     wait_for_shards(tmp_path / "run", process)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=120)
@@ -243,7 +183,7 @@ def test_ctrl_c_ends_the_jobs_and_says_how_to_go_on(checkpoint: Path, cluster: A
 def test_what_a_worker_refuses_is_one_sentence(checkpoint: Path, cluster: Any, tmp_path: Path) -> None:
     without_weights = tmp_path / "policy"
     shutil.copytree(checkpoint, without_weights, ignore=shutil.ignore_patterns("*.safetensors"))
-    process = start(without_weights, tmp_path / "run", *on(cluster))
+    process = start(without_weights, tmp_path / "run", "workers=2", scale=on(cluster))
     _, said = process.communicate()
     assert process.returncode == 2, said
     assert f"{without_weights} cannot be loaded: " in said
@@ -254,7 +194,8 @@ def test_what_a_worker_refuses_is_one_sentence(checkpoint: Path, cluster: Any, t
 def config(cluster: Any) -> Iterator[RunConfig]:
     import ray
 
-    yield load_config(None, [*on(cluster)[2:], "engine=ray"])
+    with installed(Scale(ray=True, address=cluster.address)):
+        yield load_config(None, ["workers=2"])
     ray.shutdown()
 
 
@@ -287,18 +228,18 @@ def test_a_job_that_all_its_workers_die_of_is_given_up(config: RunConfig) -> Non
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(checkpoint: Path, tmp_path: Path) -> None:
-    process = start(checkpoint, tmp_path / "run", "--engine", "ray", "ray.address=127.0.0.1:1")
+    process = start(checkpoint, tmp_path / "run", scale=["scale", "--ray", "--address", "127.0.0.1:1"])
     _, said = process.communicate()
     assert process.returncode == 2, said
-    assert "no Ray cluster answers at ray.address 127.0.0.1:1" in said
+    assert "no Ray cluster answers at --address 127.0.0.1:1" in said
 
 
 def test_a_cluster_that_does_not_start_is_one_sentence(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 30)))  # the name is too long for its sockets
-    process = start(checkpoint, tmp_path / "run", "--engine", "ray")
+    process = start(checkpoint, tmp_path / "run", scale=["scale", "--ray"])
     _, said = process.communicate()
     assert process.returncode == 2, said
-    assert "Ray does not start on this machine (" in said and "run with engine=local" in said
+    assert "Ray does not start on this machine (" in said and "run without --ray" in said
     assert "Traceback" not in said

@@ -1,4 +1,4 @@
-"""Run jobs, and the processes of an update (``launch``), on a Ray cluster, wherever it has room.
+"""Run jobs on a Ray cluster, wherever it has room.
 
 Each worker is a long-lived actor. It runs one job after another, so that the checkpoint and the environment of the last
 job stay loaded. If an actor is lost, with its process or its machine, its job is run again; this is safe, because a job
@@ -9,26 +9,22 @@ actor that cannot start.
 import logging
 import os
 import socket
-import subprocess
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from treeagent.config import RunConfig
+from treeagent.contrib.scale.settings import Scale
 from treeagent.pipeline.metrics import Emit
 from treeagent.types import UserError, WorkerLost
 
 try:
     import ray
     from ray.exceptions import RayError, RayTaskError
-    from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.queue import Queue
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise UserError(f"ray is missing ({error}): pip install 'treeagent[ray]'") from error
 
@@ -39,8 +35,6 @@ _TRIES = 3
 """Attempts at a job before the run stops, since the job itself may be what kills its workers."""
 _POLL_SECONDS = 0.5
 """Seconds between two checks for events."""
-_ROOM_SECONDS = 600
-"""Seconds to wait for room for the processes of an update."""
 _STORE_BYTES = 80 << 20
 """Bytes of shared memory of a cluster that is started here. Little is needed: trees and weights are exchanged by disk,
 and jobs are small."""
@@ -49,16 +43,16 @@ and jobs are small."""
 class RayWorkers:
     """Workers like ``processes.Processes``, but as actors of a Ray cluster."""
 
-    def __init__(self, count: int, config: RunConfig) -> None:
+    def __init__(self, scale: Scale, count: int, config: RunConfig) -> None:
         """Join the cluster, or start one that ends with this process; this takes seconds.
 
         Raises:
             UserError: there is no such cluster, or this machine lacks what a worker needs.
         """
         self._count = count
-        _connect(config)
+        _connect(scale, count)
         self._actor = ray.remote(
-            num_cpus=1, num_gpus=config.ray.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
+            num_cpus=1, num_gpus=scale.gpus_per_worker, scheduling_strategy="SPREAD", max_restarts=0
         )(_Worker)
         self._workers: list[Any] = []
         self._start()
@@ -145,82 +139,10 @@ class _Worker:
         return work(job, events.put)
 
 
-@contextmanager
-def started_on_cluster(
-    command: Callable[[int, tuple[str, int]], list[str]], config: RunConfig, log: Path
-) -> Iterator[Callable[[], bool]]:
-    """Start the processes of an update, packed onto as few machines as have room. Yields a function that tells whether
-    they have ended. They are ended with the context.
-
-    Args:
-        command: maps the rank of a process, and host and port of the first one, to the arguments of Python.
-        log: file for the output of the first process. The others get one beside it.
-
-    Raises:
-        UserError: the cluster has no room.
-    """
-    _connect(config)
-    count = config.update.processes
-    needed = {"CPU": 1.0} | ({} if config.policy.on_cpu else {"GPU": 1.0})
-    found = ray.cluster_resources()
-    for kind in needed:
-        if found.get(kind, 0) < count:
-            raise UserError(
-                f"update.processes is {count}, but the cluster has {found.get(kind, 0):g} {kind}s: lower it"
-            )
-    group = placement_group([needed] * count, strategy="PACK")
-    try:
-        if not group.wait(_ROOM_SECONDS):
-            raise UserError(
-                f"update.processes is {count}, but other work keeps the cluster from having room for as many "
-                f"({' and '.join(needed)} each) for {_ROOM_SECONDS} s: lower it"
-            )
-        actor = ray.remote(num_cpus=1, num_gpus=needed.get("GPU", 0), max_restarts=0)(_Launcher)
-        launchers = [
-            actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote()
-            for rank in range(count)
-        ]
-        address = ray.get(launchers[0].address.remote())
-        log = log.resolve()
-        logs = [log, *(log.with_name(f"{log.stem}-{rank}{log.suffix}") for rank in range(1, count))]
-        running = [
-            launcher.run.remote(command(rank, address), os.getcwd(), file)
-            for rank, (launcher, file) in enumerate(zip(launchers, logs, strict=True))
-        ]
-
-        def have_ended() -> bool:
-            """Whether the first process has ended, or another one failed, which the first may not notice."""
-            done, _ = ray.wait(running, num_returns=count, timeout=0)
-            return running[0] in done or any(_outcome(each)[0] != 0 for each in done)
-
-        yield have_ended
-    finally:
-        remove_placement_group(group)  # this also ends the actors, whose processes then end
-
-
-class _Launcher:
-    """The actor that starts one process of an update."""
-
-    def address(self) -> tuple[str, int]:
-        """The address of this machine, and a free port."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1]
-
-    def run(self, arguments: list[str], folder: str, log: Path) -> int:
-        """Run Python in ``folder`` until it ends. Returns its exit status."""
-        command = [sys.executable, *arguments]
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=folder) as process,
-        ):
-            return process.wait()
-
-
-def _connect(config: RunConfig) -> None:
+def _connect(scale: Scale, count: int) -> None:
     if ray.is_initialized():
         return
-    address, gpus = config.ray.address, config.ray.gpus_per_worker
+    address, gpus = scale.address, scale.gpus_per_worker
     if address is not None:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
@@ -229,13 +151,13 @@ def _connect(config: RunConfig) -> None:
             ray.init(address=address, logging_level=logging.WARNING)
         except OSError:
             raise UserError(
-                f"no Ray cluster answers at ray.address {address}: start one by ray start --head, or leave it out"
+                f"no Ray cluster answers at --address {address}: start one by ray start --head, or leave it out"
             ) from None
         return
     try:
         ray.init(
             address="local",
-            num_cpus=max(config.workers, config.update.processes),
+            num_cpus=count,
             object_store_memory=_STORE_BYTES,
             include_dashboard=False,
             logging_level=logging.WARNING,
@@ -244,11 +166,11 @@ def _connect(config: RunConfig) -> None:
         why = " ".join(str(error).split())
         raise UserError(
             f"Ray does not start on this machine ({why}): see that processor and memory are free and that TMPDIR is a "
-            "short path that can be written to, or run with engine=local"
+            "short path that can be written to, or run without --ray"
         ) from error
     found = ray.cluster_resources().get("GPU", 0)
     if found < gpus:
-        raise UserError(f"ray.gpus_per_worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
+        raise UserError(f"--gpus-per-worker is {gpus:g}, but this machine has {found:g} GPUs: correct it")
 
 
 def _outcome(reference: Any) -> tuple[Any, RayError | None]:

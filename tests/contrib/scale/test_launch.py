@@ -1,0 +1,103 @@
+"""Updates in several processes: which files of accelerate they take, and what becomes of errors."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import CONFIG, treeagent
+from fail_in_second import fail_in_second
+
+from treeagent.config import load_config
+from treeagent.contrib.scale.launch import _FSDP, check_accelerate_config, launch, train_together
+from treeagent.contrib.scale.settings import Scale
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.rows import TrainJob
+from treeagent.types import NothingToLearn, UserError
+
+
+def accelerate(folder: Path, **settings: object) -> Path:
+    """A copy of configs/models/fsdp.yaml with some settings changed; those of FSDP are named without "fsdp_"."""
+    asked = yaml.safe_load((CONFIG.parent / "models" / "fsdp.yaml").read_text())
+    sharing = {f"fsdp_{name}": value for name, value in settings.items() if f"fsdp_{name}" in _FSDP}
+    asked |= {name: value for name, value in settings.items() if f"fsdp_{name}" not in _FSDP}
+    asked["fsdp_config"] |= sharing
+    file = folder / "accelerate.yaml"
+    file.write_text(yaml.safe_dump(asked))
+    return file
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        check_accelerate_config(Scale(processes=2, accelerate_config=str(file)))
+    return str(refused.value)
+
+
+def test_a_file_that_accelerate_cannot_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    assert "accelerate.yaml" in refusal(file)
+    for text in ("", "distributed_type: [", "distributed_type: FDSP", "distributed_type: FSDP\nfsdp: {}"):
+        file.write_text(text)
+        assert str(file) in refusal(file) and "accelerate config" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "fix"),
+    [
+        ({"distributed_type": "MEGATRON_LM", "megatron_lm_config": {}}, "MEGATRON_LM", "FSDP"),
+        ({"version": 1}, "fsdp_version: 1", "2"),
+        ({"auto_wrap_policy": "NO_WRAP"}, "fsdp_auto_wrap_policy: NO_WRAP", "TRANSFORMER_BASED_WRAP"),
+        ({"state_dict_type": "FULL_STATE_DICT"}, "fsdp_state_dict_type: FULL_STATE_DICT", "SHARDED_STATE_DICT"),
+        ({"offload_params": True}, "fsdp_offload_params: True", "false"),
+        ({"activation_checkpointing": True}, "fsdp_activation_checkpointing: True", "false"),
+        ({"ignored_modules": ".*head"}, "fsdp_ignored_modules: .*head", "leave it out"),
+    ],
+)
+def test_what_cannot_train_an_update_is_refused_with_what_can(
+    tmp_path: Path, settings: dict[str, Any], named: str, fix: str
+) -> None:
+    told = refusal(accelerate(tmp_path, **{"use_cpu": True} | settings))
+    assert named in told and fix in told.partition("cannot train: ")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
+def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
+    finished_run: Path, tmp_path: Path, shared: bool
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "trees").symlink_to(finished_run / "trees")
+    base = finished_run / "checkpoints" / "base"
+    scale = ["--processes", "2"]
+    if shared:
+        scale += ["--accelerate-config", str(accelerate(tmp_path, use_cpu=True))]
+    done = treeagent("scale", *scale, "update", "grpo", base, "--config", CONFIG, "--out", out, "policy.lora.rank=4")
+    assert done.returncode == 0, done.stderr
+    facts = Run.open(out).facts("grpo")
+    assert facts["update"]["steps"] > 0 and facts["value"]["epochs"] > 0
+    rows = [row for row in Run.open(out).metrics() if row["stage"] == "grpo"]
+    assert {"loss", "validation"} <= {name for row in rows for name in row}
+    assert not list((out / "checkpoints").glob(".*"))
+    done = treeagent("merge", out / "checkpoints" / "grpo", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_what_several_processes_refuse_is_one_sentence(finished_run: Path, tmp_path: Path) -> None:
+    nothing = TrainJob(
+        load_config(CONFIG), finished_run / "checkpoints" / "base", "grpo", tmp_path / "trees", (), tmp_path / "grpo"
+    )
+    with pytest.raises(NothingToLearn, match="0 advantage rows"):
+        list(train_together(Scale(processes=2), [nothing], nothing.config, lambda event: None))
+
+
+@pytest.mark.slow
+def test_an_error_of_any_process_ends_all_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process would wait half an hour for the second."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with pytest.raises(UserError, match="no memory is left"):
+        launch(Scale(processes=2), fail_in_second, "no memory is left", tmp_path / "log", lambda event: None)
