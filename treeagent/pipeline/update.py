@@ -194,7 +194,6 @@ def train_policy(
     values = data.values if len({row.task_id for row in data.values}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
-    validate = greedy_success(checkpoint, config, job.scratch) if leads else lambda: 0.0
     validate = greedy_success(checkpoint, config, job.scratch)
     hooks = training_hooks(emit, job.out.name, job.scratch, validate)
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
