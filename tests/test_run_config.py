@@ -209,7 +209,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         (missing, "No such file"),
         (broken, "line 3"),
         (binary, "utf-8"),
-        (tmp_path, "Is a directory"),
+        (tmp_path, "no regular file"),
     ):
         said = sentence(path)
         assert said.startswith(f"config file {path} cannot be read: ") and reason in said

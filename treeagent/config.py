@@ -45,7 +45,7 @@ from treeagent.learners.config import (
 )
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import Decision
-from treeagent.store import regular
+from treeagent.store import StoreError, regular
 from treeagent.types import REACHES_OUT, UserError
 from treeagent.views.advantages import AdvantageConfig
 from treeagent.views.imitation import ImitationConfig
@@ -752,10 +752,15 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
             yield key, value
 
 
+_FIRST_LINE = "# All settings of a run. The last line of this file is a comment, too.\n"
+_END = "# end\n"
+
+
 def dump_config(config: RunConfig) -> str:
     """Every setting as TOML, which ``load_config`` reads back to an equal value. A None is left out, because TOML has
-    none."""
-    return tomli_w.dumps(TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True))
+    none. The first and the last line are comments, so that a file that was cut short is noticed."""
+    settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
+    return _FIRST_LINE + tomli_w.dumps(settings) + _END
 
 
 def config_difference(old: RunConfig, new: RunConfig) -> list[str]:
@@ -804,9 +809,12 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
     if path.resolve() in reading:
         raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows write a byte order mark
+        text = regular(path).read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
+        if text.startswith(_FIRST_LINE) and not text.endswith(_END):
+            raise ValueError("its end is missing")
+        settings = tomllib.loads(text)
         json.dumps(settings, default=str)  # fails on values nested too deeply
-    except (OSError, ValueError, RecursionError) as error:  # missing, not UTF-8, not TOML, or nested too deeply
+    except (OSError, ValueError, RecursionError, StoreError) as error:  # missing, no TOML, or nested too deeply
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
     for (table, name), unused in _REMOVED.items():
         if isinstance(section := settings.get(table), dict) and section.get(name) == unused:

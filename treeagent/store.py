@@ -86,7 +86,7 @@ def append_line(path: Path, value: object) -> None:
     """
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     try:
-        with regular(path).open("ab+") as file:
+        with appendable(path) as file:
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
                 line = b"\n" + line
             file.write(line)
@@ -94,8 +94,21 @@ def append_line(path: Path, value: object) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
 
 
+def appendable(path: Path) -> BinaryIO:
+    """Open a file of a run at its end, to read and to append; it is made if there is none. A run may have been
+    downloaded, and a link in it could lead to any file, so links are not followed.
+
+    Raises:
+        StoreError: the path is a link, a named pipe, a device or a folder.
+        OSError: the file cannot be opened.
+    """
+    if path.is_symlink():
+        raise StoreError(f"{path} is a link, which may lead anywhere: put the file itself in its place")
+    return open(os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab+")
+
+
 def regular(path: Path) -> Path:
-    """Check that ``path`` is a regular file or does not exist, and return it.
+    """Check that ``path`` is a regular file, or a link to one, or does not exist, and return it.
 
     Raises:
         StoreError: the path is a named pipe, socket, device or folder. Opening or reading one may block for ever.
@@ -185,7 +198,13 @@ def read_lines(
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of writers that were killed. Only the folder's single writer may call this."""
+    """Remove temporary files of writers that were killed. Only the folder's single writer may call this.
+
+    Raises:
+        StoreError: the folder is a link.
+    """
+    if folder.is_symlink():
+        raise StoreError(f"{folder} is a link, which may lead anywhere: put the folder itself in its place")
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 folder."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -173,3 +174,36 @@ def test_an_honest_run_with_linked_files_is_read(run: Path) -> None:
     shutil.move(run / "config.toml", "settings")
     (run / "config.toml").symlink_to(Path("settings").resolve())
     assert Run.open(run).config == load_config(run / "config.toml")
+
+
+def test_a_run_is_not_written_through_links(tmp_path: Path) -> None:
+    """A downloaded run may hold links that lead to the user's own files."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine\n")
+
+    def linked(name: str, to: Path) -> Path:
+        with Run.create(run := tmp_path / f"run{name}", RunConfig(), resume=False):
+            pass
+        if (run / name).is_dir():
+            (run / name).rmdir()
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(to)
+        return run
+
+    with Run.create(linked("metrics.jsonl", mine), RunConfig(), resume=True) as run, pytest.raises(StoreError):
+        run.log("rft", {"step": 1, "loss": 0.5})
+    (folder := tmp_path / "folder").mkdir()
+    (folder / ".draft.tmp").write_text("mine\n")
+    for name, to in (("trees", folder), (".lock", tmp_path / "made")):
+        with pytest.raises(StoreError, match=re.escape(name)):
+            Run.create(linked(name, to), RunConfig(), resume=True)
+    assert mine.read_text() == "mine\n" and (folder / ".draft.tmp").exists() and not (tmp_path / "made").exists()
+
+
+def test_settings_that_were_cut_short_are_refused(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
+        config = run.path / "config.toml"
+    whole = config.read_text()
+    config.write_text(whole[: whole.index("\n[search") + 1])
+    with pytest.raises(ConfigError, match=r"config\.toml.*end is missing"):
+        Run.open(run.path)

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from treeagent.config import RunConfig, config_difference, dump_config, load_config
-from treeagent.store import StoreError, regular, remove_leftovers, shard_names, shards, write_atomic
+from treeagent.store import StoreError, appendable, regular, remove_leftovers, shard_names, shards, write_atomic
 
 Content = TypeVar("Content", list[Any], dict[str, Any])
 COLLECTED = "collect"
@@ -72,7 +72,8 @@ class Run:
         """
         _refuse_foreign_folder(path, resume)
         path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(regular(path / ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        with appendable(path / ".lock") as file:
+            lock = os.dup(file.fileno())
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
@@ -208,7 +209,7 @@ class Run:
             if self.on_log is not None:
                 self.on_log(stage, step, figures)
             try:
-                with regular(self.path / "metrics.jsonl").open("ab") as file:
+                with appendable(self.path / "metrics.jsonl") as file:
                     file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
             except OSError as error:
                 raise StoreError(

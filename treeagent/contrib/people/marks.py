@@ -4,6 +4,7 @@ RUN/marks.jsonl holds one JSON object per line, with the fields of ``Mark``. A l
 withdraws a mark. A mark names the judged conversation by a hash, so it applies in every tree with this conversation.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from treeagent.store import StoreError, regular, sync
+from treeagent.store import StoreError, appendable, regular, sync
 from treeagent.types import Message
 
 FILE = "marks.jsonl"
@@ -120,33 +121,26 @@ def append_mark(path: Path, mark: Mark) -> bool:
     """
     line = orjson.dumps(asdict(mark), option=orjson.OPT_APPEND_NEWLINE)
     try:
-        # A run may have been downloaded, and a link in place of its marks could lead to any file.
-        descriptor = os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel releases it when the file is closed
-            with open(descriptor, "rb", closefd=False) as file:
-                content = file.read()
+        with appendable(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the file is closed
+            file.seek(0)
+            content = file.read()
             complete = content[: content.rfind(b"\n") + 1]
             if any(known.id == mark.id for known in _parse(path, complete)):
                 return False
             # Cut off a part of a line that a crash left. Its reviewer got no confirmation that the mark was stored.
-            os.ftruncate(descriptor, len(complete))
+            os.ftruncate(file.fileno(), len(complete))
             try:
-                written = os.write(descriptor, line)
-                if written < len(line):
-                    raise OSError(28, "No space left on device")
-                os.fsync(descriptor)
+                if os.write(file.fileno(), line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
             except OSError:
-                os.ftruncate(descriptor, len(complete))
+                os.ftruncate(file.fileno(), len(complete))
                 raise
-        finally:
-            os.close(descriptor)
         if not complete:
             sync(path.parent)
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}: check its permissions, that it is no link, and the free space"
-        ) from error
+        raise StoreError(f"cannot write {path}: {error.strerror}: check its permissions and the free space") from error
     return True
 
 

@@ -8,6 +8,7 @@ acknowledged, and a mark that is sent twice is stored once. So a kill loses no m
 import hmac
 import re
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -260,6 +261,11 @@ class ReviewServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{self.hosts[0]}/{self.token}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing for a connection that a browser closed while its request was under way."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ReviewServer
@@ -287,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
             return
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit() and int(length) <= _LONGEST):
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LONGEST:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {_LONGEST} bytes, and their number")
             return
         body = self.rfile.read(int(length))
