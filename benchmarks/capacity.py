@@ -24,8 +24,7 @@ from benchmarks.record import Row, digest
 from treeagent.config import load_config
 from treeagent.envs import Env
 from treeagent.pipeline.build import environment
-from treeagent.pipeline.collect import BatchJob
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.recipes import find_recipe
@@ -55,7 +54,7 @@ def training_success(folder: Path) -> float:
     """The share of the first training tasks that the updated policy solves greedily."""
     finished = Run.open(folder)
     checkpoint = finished.checkpoints / UPDATE
-    job = BatchJob(finished.config, checkpoint, "", 0, range(TASKS), None, split="train", mode="greedy")
+    job = EvaluationJob(finished.config, checkpoint, "", 0, range(TASKS), None, "greedy", split="train")
     [(_, (outcomes, _))] = run_jobs(evaluate_batch, [job], finished.config)
     return statistics.fmean(outcome.success for outcome in outcomes)
 

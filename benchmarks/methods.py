@@ -14,8 +14,7 @@ from pathlib import Path
 from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig
-from treeagent.pipeline.collect import BatchJob
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Outcome
 from treeagent.pipeline.processes import run_jobs
@@ -97,7 +96,7 @@ def evaluate_arm(
     start = seed * tasks if first is None else first
     tasks_played = range(start, start + tasks)
     jobs = [
-        BatchJob(config, checkpoint, arm, index, tasks_played[at : at + 50], None, split=split, mode=mode)
+        EvaluationJob(config, checkpoint, arm, index, tasks_played[at : at + 50], None, mode, split=split)
         for index, at in enumerate(range(0, tasks, 50))
     ]
     done = {job.index: part for job, part in run_jobs(evaluate_batch, jobs, config)}

@@ -30,7 +30,7 @@ from treeagent.envs import AsyncEnv, Env, StepResult, task_to_play
 from treeagent.envs.base import SnapshotKind
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.metrics import Cost
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.record import to_record
@@ -194,7 +194,7 @@ def search_once(config: RunConfig, checkpoint: Path) -> Searched:
 
     with tempfile.TemporaryDirectory() as folder:
         waited.clear()
-        job = BatchJob(config, checkpoint, "collect", 0, range(config.collect.tasks), Path(folder))
+        job = SearchJob(config, checkpoint, "collect", 0, range(config.collect.tasks), Path(folder))
         started, processor = time.perf_counter(), time.process_time()
         cost = search_batch(job, lambda event: None)
         seconds, processor = time.perf_counter() - started, time.process_time() - processor

@@ -42,12 +42,11 @@ from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 from treeagent.learners.watch import Hooks
 from treeagent.pipeline.build import make_chat, value_head
-from treeagent.pipeline.collect import BatchJob
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.machine import fit_to_machine, training_threads
 from treeagent.pipeline.processes import run_jobs, shared_workers
-from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
+from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.record import from_record
 from treeagent.store import read_as
@@ -64,10 +63,10 @@ def play(config: RunConfig, checkpoint: Path, tasks: int, batch: int) -> tuple[f
     with tempfile.TemporaryDirectory() as name, shared_workers(config):
         folder = Path(name)
 
-        def jobs(kind: str, count: int, size: int) -> list[BatchJob]:
+        def jobs(kind: str, count: int, size: int) -> list[EvaluationJob]:
             parts = [range(count)[start : start + size] for start in range(0, count, size)]
             return [
-                BatchJob(config, checkpoint, kind, index, part, None, "test", "greedy", episodes=folder / kind)
+                EvaluationJob(config, checkpoint, kind, index, part, None, "greedy", episodes=folder / kind)
                 for index, part in enumerate(parts)
             ]
 
@@ -115,7 +114,7 @@ def rows_of(config: RunConfig, run: Run, method: Method, folder: Path, count: in
     """The first rows of a method on the run's trees, in the order of their tasks."""
     checkpoint = load_checkpoint(run.checkpoints / "warm")
     job = TrainJob(config, run.checkpoints / "warm", method, run.trees, run.collections(), folder / method)
-    return list(islice(training_rows(job, checkpoint, value_head(checkpoint, config).reward_range).rows, count))
+    return list(islice(policy_training_rows(job, checkpoint), count))
 
 
 def length(row: Any) -> int:

@@ -33,8 +33,8 @@ from benchmarks.record import Row, digest, outcome_row
 from treeagent.config import Mode, RunConfig, load_config
 from treeagent.generators.config import ActionSource
 from treeagent.pipeline.build import environment, tasks_at
-from treeagent.pipeline.collect import BatchJob, collect
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.collect import collect
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import QuietProgress
@@ -161,7 +161,7 @@ def measure_arm(
     """Evaluate an arm. Returns its row with its figures."""
     with tempfile.TemporaryDirectory() as folder:
         trees_at = None if mode == "greedy" else Path(folder)
-        job = BatchJob(config, checkpoint, "sweep", 0, task_range, trees_at, split=split, mode=mode)
+        job = EvaluationJob(config, checkpoint, "sweep", 0, task_range, trees_at, mode, split=split)
         [(_, (outcomes, seconds))] = run_jobs(evaluate_batch, [job], config)
         trees = list(read_as(from_record, Path(folder), "sweep"))
     lengths = plan_lengths(config, task_range, split)

@@ -10,8 +10,8 @@ from treeagent.agent.value_head import ValueHead
 from treeagent.config import load_config
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.pipeline.collect import BatchJob, search_batch
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.search.node import Node
 from treeagent.types import Message
@@ -39,8 +39,10 @@ def test_a_finished_batch_is_let_go(tmp_path: Path) -> None:
     others = alive(Node)  # left over from other tests
     held: list[tuple[int, int]] = []
     for batch in range(3):  # the first batch loads the policy
-        job = BatchJob(config, tmp_path / "toy", COLLECTED, batch, [2 * batch, 2 * batch + 1], tmp_path)
+        job = SearchJob(config, tmp_path / "toy", COLLECTED, batch, [2 * batch, 2 * batch + 1], tmp_path)
         assert search_batch(job, lambda event: None).budget.environment_steps > 4
-        evaluate_batch(BatchJob(config, tmp_path / "toy", "toy", batch, [2 * batch], None, "test"), lambda event: None)
+        evaluate_batch(
+            EvaluationJob(config, tmp_path / "toy", "toy", batch, [2 * batch], None, "mcts"), lambda event: None
+        )
         held.append((alive(Node) - others, alive(Message)))
     assert held[0] == held[1] == held[2] and held[0][0] == 0

@@ -30,8 +30,8 @@ from treeagent.generators.remote import RemoteChat, RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.pipeline.build import load_actors
-from treeagent.pipeline.collect import BatchJob, collect, search_batch
-from treeagent.pipeline.evaluate import evaluate_batch
+from treeagent.pipeline.collect import SearchJob, collect, search_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.trees import read_trees
@@ -460,7 +460,7 @@ def test_a_remote_policy_collects_the_trees_of_a_local_one(
         chosen = replace(config, policy=replace(config.policy, generator=kind))
         folder = checkpoint.parent / kind
         folder.mkdir()
-        search_batch(BatchJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
+        search_batch(SearchJob(chosen, checkpoint, COLLECTED, 0, [0, 1], folder), lambda event: None)
         trees.append(list(read_trees(folder)))
     for one, two in zip(*trees, strict=True):
         assert one.error == "" and one.budget.generated_tokens > 0
@@ -530,7 +530,7 @@ def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Pat
         return 400 if asks_for == failing and is_below_root else None
 
     server.fault = fault
-    cost = search_batch(BatchJob(config, checkpoint, COLLECTED, 0, [0], checkpoint.parent), lambda event: None)
+    cost = search_batch(SearchJob(config, checkpoint, COLLECTED, 0, [0], checkpoint.parent), lambda event: None)
     [tree] = read_trees(checkpoint.parent)
     assert tree.error == ""
     assert not list(finished_paths(tree))
@@ -582,12 +582,12 @@ def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[O
     server.token_ids = False
     text = replace(config, policy=replace(config.policy, text_only=True))
     (checkpoint.parent / "trees").mkdir()
-    job = BatchJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
+    job = SearchJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
     cost = search_batch(job, lambda event: None)
     assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
     with pytest.raises(UserError, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
         list(read_trees(checkpoint.parent / "trees"))
-    outcomes, _ = evaluate_batch(replace(job, mode="greedy", split="test"), lambda event: None)
+    outcomes, _ = evaluate_batch(EvaluationJob(text, checkpoint, "base", 0, [0, 1], None), lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
     with pytest.raises(UserError, match=r"token ids, which policy.text_only"):
         load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))

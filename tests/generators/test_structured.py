@@ -30,7 +30,7 @@ from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.generators.tag_calls import TagCalls
 from treeagent.pipeline.build import conversation, known_tools
-from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import COLLECTED
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import Message, State, Task, ToolCall, UserError
@@ -337,7 +337,7 @@ def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, g
     shape, spoken = replace(CONFIG, context=4096), family("llama3")
     save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
     config = settings_of(f"search.granularity={granularity}")
-    search_batch(BatchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1, 2], tmp_path), lambda event: None)
+    search_batch(SearchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1, 2], tmp_path), lambda event: None)
     stop = ChatFormat(spoken).stop_id
     edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
     ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]

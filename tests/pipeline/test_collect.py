@@ -18,8 +18,8 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import LoraConfig, ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.learners.lora import with_adapter
-from treeagent.pipeline.collect import BatchJob, batches, collect, search_batch
-from treeagent.pipeline.evaluate import evaluate, evaluate_batch
+from treeagent.pipeline.collect import SearchJob, batches, collect, search_batch
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.rows import TrainJob, sample_value_rows
@@ -216,9 +216,9 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
             "search={limits={simulations=2},candidates=2,rollout_weight=1.0}",
         ],
     )
-    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
+    collecting = SearchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.estimates > 0
-    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", mode)  # type: ignore[arg-type]
+    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, mode)  # type: ignore[arg-type]
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
 
@@ -231,14 +231,14 @@ def test_a_run_scores_the_legal_actions_that_its_environment_lists(actions: str,
     settings = ["environment.name=planning", "environment.options={domain='blocks'}", "environment.max_steps=4"]
     chosen = [f"policy.actions={actions}", f"policy.format={format}", "policy.max_new_tokens=4"]
     config = load_config(None, [*settings, *chosen, "search.limits={simulations=8}"])
-    collecting = BatchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
+    collecting = SearchJob(config, tmp_path / "base", "collect", 0, [0, 1], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.proposals > 2
     trees = list(read_trees(tmp_path))
     edges = [edge for tree in trees for node in tree.nodes() for edge in node.edges]
     assert not any(tree.error for tree in trees) and len(edges) > 10
     assert all(edge.action.token_ids for edge in edges)
     assert any(edge.action.error for edge in edges) == (actions == "both")
-    job = BatchJob(config, tmp_path / "base", "base", 0, [0, 1], None, "test", "greedy", episodes=tmp_path / "episodes")
+    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, "greedy", episodes=tmp_path / "episodes")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert not any(outcome.error for outcome in outcomes)
 
@@ -260,7 +260,7 @@ def test_an_environment_that_cannot_go_back_plays_one_episode_after_another(para
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
     settings = [f"environment.name={__name__}:OneWay", "policy.actions=score", "policy.max_new_tokens=4"]
     config = load_config(None, [*settings, f"environment.parallel={parallel}", "update.validation_tasks=3"])
-    job = BatchJob(config, tmp_path / "base", "base", 0, range(3), None, "test", "greedy")
+    job = EvaluationJob(config, tmp_path / "base", "base", 0, range(3), None, "greedy")
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [(outcome.error, outcome.reward, outcome.steps) for outcome in outcomes] == [("", 1.0, 2)] * 3
     assert greedy_success(load_checkpoint(tmp_path / "base"), config, tmp_path)() == 1.0
@@ -296,12 +296,12 @@ def test_several_instances_grow_the_trees_and_play_the_episodes_of_one(tmp_path:
         config = load_config(None, [*settings, *chosen, f"environment.parallel={count}"])
         folder = tmp_path / str(count)
         folder.mkdir()
-        search_batch(BatchJob(config, tmp_path / "base", "collect", 0, range(4), folder), lambda event: None)
+        search_batch(SearchJob(config, tmp_path / "base", "collect", 0, range(4), folder), lambda event: None)
         records = [to_record(tree) for tree in read_trees(folder)]
         for record in records:
             record["budget"].pop("seconds")
             record["spent"].pop("seconds")
-        job = BatchJob(config, tmp_path / "base", "base", 0, range(4), None, "test", "mcts")
+        job = EvaluationJob(config, tmp_path / "base", "base", 0, range(4), None, "mcts")
         outcomes, _ = evaluate_batch(job, lambda event: None)
         played = [asdict(replace(outcome, budget=replace(outcome.budget, seconds=0.0))) for outcome in outcomes]
         seen.append([records, played])
@@ -327,7 +327,7 @@ def test_a_resumed_run_keeps_its_batches_with_another_number_of_workers(tmp_path
 
     def sizes(workers: int) -> list[int]:
         with Run.create(tmp_path, replace(config, workers=workers), resume=True) as run:
-            found = [len(job.tasks) for job in batches(run.config, run, tmp_path, "collect", range(6))]
+            found = [len(batch) for batch in batches(run.config, run, range(6))]
             run.log("collect", {"step": 0})
         return found
 

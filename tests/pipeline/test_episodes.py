@@ -8,9 +8,9 @@ import pytest
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.index import write_trees
 from treeagent.pipeline.report.episodes import Kind, ending, is_solved, reasons, show_episodes, steps
 from treeagent.pipeline.terminal import Terminal
+from treeagent.pipeline.trees import write_trees
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task
 

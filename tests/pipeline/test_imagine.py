@@ -20,16 +20,15 @@ from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import StepResult
 from treeagent.pipeline import world
-from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import with_planning_world
 from treeagent.pipeline.imagination_dynamics import Imagination
 from treeagent.pipeline.imagined_replay import verify_all
-from treeagent.pipeline.index import tree_rows, write_trees
 from treeagent.pipeline.metrics import Cost
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import _spreads
-from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.trees import read_trees, stored_trees, write_trees
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.config import SearchConfig
@@ -288,7 +287,7 @@ def batch(teller: Teller, policy: Path, folder: Path, *changes: str) -> tuple[Co
     """Let a policy grow two trees in the model of ``teller``. Returns their cost and the trees."""
     with served(teller) as url:
         config = load_config(CONFIG, [*settings(url), *changes])
-        job = BatchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
+        job = SearchJob(config, policy, "collect-1-imagined", 0, [0, 1], folder, world=folder / "world-1")
         return search_batch(job, lambda event: None), list(read_trees(folder, [job.name]))
 
 
@@ -433,7 +432,7 @@ def test_a_small_share_is_allowed_and_the_rest_is_real(run: Path) -> None:
 @pytest.mark.slow
 def test_no_task_is_searched_twice_in_a_round_and_none_of_the_seed_is_new(run: Path) -> None:
     def places(name: str) -> list[int]:
-        return [row.place for row in tree_rows(run / "trees", name) if row.place is not None]
+        return [row.place for row in stored_trees(run / "trees", name) if row.place is not None]
 
     searched = [*places("collect-1"), *places("collect-1-imagined")]
     assert len(set(searched)) == len(searched)

@@ -13,7 +13,6 @@ from toy_doors import BothDoors, Doors
 from treeagent.config import RunConfig, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import (
     RoundHistory,
@@ -24,6 +23,7 @@ from treeagent.pipeline.rounds import (
     names_to_learn_from,
     part,
 )
+from treeagent.pipeline.trees import stored_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -146,7 +146,7 @@ def test_every_round_searches_learns_and_is_logged(run: Path) -> None:
 def test_the_second_round_takes_the_tasks_that_the_first_rounds_trees_choose(run: Path) -> None:
     opened = Run.open(run)
     new, again = choose_tasks(_spreads(opened, 2), 8, opened.config.adapt.curriculum)
-    first, second = ({row.place for row in tree_rows(run / "trees", name)} for name in ("collect-1", "collect-2"))
+    first, second = ({row.place for row in stored_trees(run / "trees", name)} for name in ("collect-1", "collect-2"))
     assert first == set(range(8)) and second == {*new, *again}
 
 

@@ -21,7 +21,7 @@ from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import conversation, environment, load_actors, make_chat, shots
-from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.rows import TrainJob, refuse_foreign
 from treeagent.pipeline.shots import Shot, played_shots, read_shots
 from treeagent.search.record import from_record
@@ -182,7 +182,7 @@ def test_a_file_of_a_downloaded_run_is_not_read_unasked(tmp_path: Path) -> None:
 
 def test_what_was_shown_is_the_root_s_context_and_foreign_trees_are_refused(base: Path, tmp_path: Path) -> None:
     wanted = config("policy.shots=2", "policy.instructions=Be brief.")
-    search_batch(BatchJob(wanted, base, "collect", 0, [0, 1], tmp_path), lambda event: None)
+    search_batch(SearchJob(wanted, base, "collect", 0, [0, 1], tmp_path), lambda event: None)
     trees = list(read_as(from_record, tmp_path, "collect"))
     checkpoint = Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER)
     chat = make_chat(checkpoint, wanted)

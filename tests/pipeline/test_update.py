@@ -18,10 +18,10 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import append, write_trees
 from treeagent.pipeline.metrics import Event
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign
+from treeagent.pipeline.trees import write_trees
 from treeagent.pipeline.update import train_policy, update
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, UserError
@@ -74,7 +74,8 @@ def test_an_end_that_a_search_without_a_head_did_not_read_is_a_value_target(end:
     turn = Message("assistant", "go", edge.action.token_ids)
     state = State(TASK, (*tree.root.state.messages, turn, Message("user", "It is late.")))
     edge.visits, edge.child = 1, Node(state, terminated=end == "terminated", truncated=end == "truncated")
-    read_ends([tree, Tree(TASK, 0, Node(State(TASK, ()), truncated=True))], chat)  # the second was not reset
+    for each in (tree, Tree(TASK, 0, Node(State(TASK, ()), truncated=True))):  # the second was not reset
+        read_ends(each, chat)
     [row] = value_rows(tree, ValueTargetConfig())
     assert row.token_ids == chat.prompt_ids(state.messages)
     assert row.value_positions == (len(tree.root.context_ids) - 1, len(row.token_ids) - 1)
@@ -108,7 +109,7 @@ def test_an_interrupted_update_resumes_with_equal_weights(tmp_path: Path) -> Non
     own = checkpoint(tokenizer("Buy a red kettle. " * 20))
     save_checkpoint(own, tmp_path / "base")
     trees = solved_trees(own, config)
-    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    write_trees(tmp_path, "collect", 0, trees)
 
     def train(out: str, interrupt_at: int = 0) -> dict[str, Any]:
         def emit(event: Event) -> None:
@@ -129,7 +130,7 @@ def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sampl
     save_checkpoint(own, tmp_path / "base")
     searched_by = load_config(CONFIG, [*SMALL, "policy.top_p=0.6"])
     with Run.create(tmp_path / "run", searched_by, resume=False) as run:
-        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, searched_by)))
+        write_trees(run.trees, "collect", 0, solved_trees(own, searched_by))
     said = treeagent(
         *("update", "grpo", tmp_path / "base", "--trees", run.path, "--out", tmp_path / "out", "policy.top_p=1")
     )
@@ -144,7 +145,7 @@ def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(t
     trees = solved_trees(own, config)
     for tree in trees:
         tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
-    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, trees))
+    write_trees(tmp_path, "collect", 0, trees)
     job = TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out")
     facts = train_policy(job, lambda event: None)
     assert facts["update"]["steps"] > 0 and "value" not in facts
@@ -158,7 +159,7 @@ def test_a_policy_learns_where_the_outcomes_of_a_single_task_are_known(tmp_path:
     first, *others = solved_trees(own, config)
     for tree in others:
         tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
-    append(tmp_path, "collect", write_trees(tmp_path, "collect", 0, [first, *others]))
+    write_trees(tmp_path, "collect", 0, [first, *others])
     facts = train_policy(
         TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out"), lambda event: None
     )
@@ -180,7 +181,7 @@ def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(
 
     with Run.create(tmp_path / "run", config, resume=False) as run:
         base = save_checkpoint(own, run.checkpoints / "base")
-        append(run.trees, "collect", write_trees(run.trees, "collect", 0, solved_trees(own, config)))
+        write_trees(run.trees, "collect", 0, solved_trees(own, config))
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "rmtree", interrupted)
             with pytest.raises(KeyboardInterrupt):

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -20,11 +19,11 @@ from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import tasks_at
-from treeagent.pipeline.collect import BatchJob, search_batch
+from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.pipeline.evaluate import evaluate_batch
-from treeagent.pipeline.index import write_trees
+from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.outcomes import Outcome, load_batch, save_batch
+from treeagent.pipeline.trees import write_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -131,10 +130,10 @@ def config(bad: str) -> RunConfig:
 @pytest.mark.parametrize("bad", ["exit at reset", "exception with half a pair at reset", *TASKS])
 def test_the_stages_store_the_other_trees_and_outcomes(bad: str, tmp_path: Path) -> None:
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
-    collecting = BatchJob(config(bad), tmp_path / "base", "collect", 0, [0, 1, 2], tmp_path)
+    collecting = SearchJob(config(bad), tmp_path / "base", "collect", 0, [0, 1, 2], tmp_path)
     assert search_batch(collecting, lambda event: None).failed == 1
     assert [bool(tree.error) for tree in read_as(from_record, tmp_path, "collect")] == [False, True, False]
-    evaluating = replace(collecting, name="evaluate", split="test")
+    evaluating = EvaluationJob(config(bad), tmp_path / "base", "evaluate", 0, [0, 1, 2], tmp_path, "mcts")
     batch = evaluate_batch(evaluating, lambda event: None)
     assert [bool(outcome.error) for outcome in batch[0]] == [False, True, False]
     save_batch(tmp_path / "kept.json", batch)

@@ -11,7 +11,7 @@ from hand_trees import hand_tree
 from treeagent.config import RunConfig, load_config, reaching_out
 from treeagent.envs import make_env
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.index import write_trees
+from treeagent.pipeline.trees import write_trees
 from treeagent.types import UserError
 
 SETTINGS = [

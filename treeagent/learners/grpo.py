@@ -26,7 +26,6 @@ from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
-from treeagent.views.spilled import where
 
 
 def train_grpo(
@@ -65,7 +64,7 @@ def train_grpo(
         TrainingDiverged: a loss or a gradient is NaN or infinite.
     """
     row_count = len(rows)
-    rows = where(rows, lambda row: any(row.mask))
+    rows = [row for row in rows if any(row.mask)]
     if not rows:
         raise NothingToLearn(f"none of {row_count} advantage rows trains a token: collect more trees")
     packed = config.packed and not why_unpackable(model)

@@ -20,7 +20,6 @@ from treeagent.learners.memory import Inputs, part_bounds, slice_rows
 from treeagent.learners.packed import PackedModel, why_unpackable
 from treeagent.learners.watch import Hooks, TrainResult
 from treeagent.types import NothingToLearn
-from treeagent.views.spilled import where
 from treeagent.views.tokens import TokenRow, within
 
 _IGNORED = -100
@@ -69,7 +68,7 @@ def train_sft(
         row = within(row, context)
         return any(row.mask[1:]) or (head is not None and bool(row.value_positions))
 
-    rows = where(rows, teaches)
+    rows = [row for row in rows if teaches(row)]
     if not rows:
         raise NothingToLearn(
             f"none of {row_count} rows has a token to imitate or a value to learn: collect more trees, or lower "

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from treeagent.config import Mode, RunConfig
+from treeagent.config import RunConfig
 from treeagent.pipeline.build import (
     env_dynamics,
     environment,
@@ -22,17 +22,16 @@ from treeagent.pipeline.folder import COLLECTED, Run, checkpoint_name
 from treeagent.pipeline.imagination import world_model
 from treeagent.pipeline.imagination_dynamics import Imagination
 from treeagent.pipeline.imagined_replay import mark_imagined, verify_all
-from treeagent.pipeline.index import ShardRows, append, shard_rows, write_trees
 from treeagent.pipeline.metrics import Cost, Emit, Event, Meter
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rewards import Place, RewardedDynamics, make_reward
+from treeagent.pipeline.trees import stored_trees, write_trees
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
-from treeagent.search.record import from_record
 from treeagent.search.stopping import Enough
-from treeagent.store import read_as, shards
-from treeagent.types import Dynamics, Split, derive_seed
+from treeagent.store import shards
+from treeagent.types import Dynamics, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 
@@ -56,64 +55,84 @@ class BatchJob:
     """Indices of the tasks in the split."""
     trees: Path | None
     """Folder that the trees are written to; None discards them."""
-    split: Split = "train"
-    mode: Mode = "mcts"
-    world: Path | None = None
-    """Folder of the world model in which the trees grow; None grows them in the environment."""
-    episodes: Path | None = None
-    """Folder that the episodes of an evaluation are written to; None discards them."""
 
-    def write(self, folder: Path, trees: Sequence[Tree]) -> ShardRows:
+    def write(self, folder: Path, trees: Sequence[Tree]) -> None:
         """Store the batch's trees, or its episodes, as one shard, each with the index of its task and the name of its
         policy."""
         policy = checkpoint_name(self.checkpoint, folder.parent)
         for tree, place in zip(trees, self.tasks, strict=True):
             tree.place, tree.policy = place, policy
-        return write_trees(folder, self.name, self.index, trees)
+        write_trees(folder, self.name, self.index, trees)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchJob(BatchJob):
+    """A batch of training tasks to search."""
+
+    world: Path | None = None
+    """Folder of the world model in which the trees grow; None grows them in the environment."""
 
 
 def collect(config: RunConfig, run: Run, progress: Progress, checkpoint: Path) -> None:
     """Search ``collect.tasks`` training tasks, one tree each. Each finished batch is stored as a shard; batches whose
     shards are already on disk are not searched again."""
-    search_batches(config, run, progress, batches(config, run, checkpoint, COLLECTED, range(config.collect.tasks)))
+    search_tasks(config, run, progress, checkpoint, COLLECTED, range(config.collect.tasks))
 
 
-def search_batches(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> None:
-    """Run search jobs as one stage of the run. The stage has the name of its jobs."""
-    if not jobs:
+def search_tasks(
+    config: RunConfig,
+    run: Run,
+    progress: Progress,
+    checkpoint: Path,
+    name: str,
+    tasks: Sequence[int],
+    world: Path | None = None,
+) -> None:
+    """Search training tasks as the stage ``name`` of the run.
+
+    Args:
+        tasks: indices of the tasks in the training split.
+        world: as ``SearchJob.world``.
+    """
+    if not tasks:
         return
-    name, checkpoint = jobs[0].name, jobs[0].checkpoint
+    jobs = [
+        SearchJob(config, checkpoint, name, index, batch, run.trees, world)
+        for index, batch in enumerate(batches(config, run, tasks))
+    ]
     run.record_checkpoint(name, checkpoint)
     if run.is_done(name) and len(shards(run.trees, name)) == run.facts(name)["batches"]:
         return
     started = time.perf_counter()
-    cost, task_count = _search(config, run, progress, jobs), sum(len(job.tasks) for job in jobs)
-    signal, alarms = value_signal(read_as(from_record, run.trees, name)), list[str]()
+    cost = _search(config, run, progress, jobs)
+    signal, alarms = value_signal(stored_trees(run.trees, name)), list[str]()
     if cost.failed:
-        broken = next(tree for tree in read_as(from_record, run.trees, name) if tree.error)
+        broken = next(tree for tree in stored_trees(run.trees, name) if tree.error)
         why = visible(f"{broken.task.id}: {broken.error}")
-        alarm = f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}"
-        progress.warn(alarm)
-        alarms.append(alarm)
+        alarms.append(f"{name}: {cost.failed} of {cost.trees} searches broke off, first that of {why}")
     if cost.failed_requests:
-        alarm = f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
+        alarms.append(
+            f"{name}: {cost.failed_requests} requests to the policy's server failed: their branches have no value"
+        )
+    for alarm in alarms:
         progress.warn(alarm)
-        alarms.append(alarm)
     if figures := signal_figures(signal):
         run.log(name, {"step": jobs[-1].index, **figures})  # joins the last batch's line
-    facts = {"tasks": task_count, "batches": jobs[-1].index + 1, "value_signal": [asdict(row) for row in signal]}
+    facts = {"tasks": len(tasks), "batches": len(jobs), "value_signal": [asdict(row) for row in signal]}
     facts |= {"alarms": alarms} if alarms else {}
     run.finish(name, facts | cost.metrics(time.perf_counter() - started))
 
 
-def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[BatchJob]) -> Cost:
+def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[SearchJob]) -> Cost:
     """Search the batches that are not on disk yet. Returns the cost of all batches, those on disk included."""
-    name = jobs[0].name
-    finished = {rows.index: stored_cost(rows) for rows in shard_rows(run.trees, name, keep=True)}
+    name, started = jobs[0].name, time.perf_counter()
+    finished = {
+        job.index: Cost.of_stored(stored_trees(run.trees, name, job.index))
+        for job in jobs
+        if shards(run.trees, name, job.index)
+    }
     waiting = [job for job in jobs if job.index not in finished]
-    finished = {job.index: finished[job.index] for job in jobs if job.index in finished}
     running: dict[int, Cost] = {}
-    started = time.perf_counter()
     # A run with rounds searches several times, so each search has its own name in the progress output.
     with progress.track(name.replace(COLLECTED, "search", 1), sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
@@ -122,9 +141,7 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
             return sum([*running.values(), *finished.values()], Cost())
 
         def on_event(event: Event) -> None:
-            if event.stored is not None:
-                append(run.trees, name, event.stored)
-            if event.cost is not None and event.index not in finished:
+            if event.cost is not None:
                 running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
 
@@ -135,40 +152,17 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Batc
             finished[job.index] = cost
             seconds = time.perf_counter() - started
             advance(len(job.tasks), spent().figures(seconds))
-            step = jobs[0].index + len(finished) - 1
-            run.log(name, {"step": step, "tasks": len(job.tasks), **spent().metrics(seconds)})
+            run.log(name, {"step": len(finished) - 1, "tasks": len(job.tasks), **spent().metrics(seconds)})
         return spent()
 
 
-def stored_cost(rows: ShardRows) -> Cost:
-    """The cost of stored trees, as far as their budgets record it."""
-    count, failed = len(rows.trees), sum(row.failed for row in rows.trees)
-    return Cost(count, failed, budget=rows.budget, stored_trees=count, stored=rows.budget)
-
-
-def batches(
-    config: RunConfig,
-    run: Run,
-    checkpoint: Path,
-    name: str,
-    tasks: Sequence[int],
-    mode: Mode | None = None,
-    first: int = 0,
-) -> list[BatchJob]:
-    """Split tasks into jobs of at most ``collect.batch`` tasks each, equally many for each worker. With ``mode`` the
-    jobs evaluate test tasks in that mode; without it they search training tasks. ``first`` is the index of the first
-    job."""
+def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[int]]:
+    """Split tasks into batches of at most ``collect.batch`` tasks, equally many for each worker."""
     size = config.batch(len(tasks), run.first_workers)
-    jobs = [
-        BatchJob(config, checkpoint, name, first + index, tasks[start : start + size], run.trees)
-        for index, start in enumerate(range(0, len(tasks), size))
-    ]
-    if mode is None:
-        return jobs
-    return [replace(job, episodes=run.episodes, split="test", mode=mode) for job in jobs]
+    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
 
 
-def search_batch(job: BatchJob, emit: Emit) -> Cost:
+def search_batch(job: SearchJob, emit: Emit) -> Cost:
     """Grow one tree for each task and store the trees as one shard.
 
     With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
@@ -181,7 +175,7 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
     env = environment(config)
     actors, policy = load_actors(job.checkpoint, config)
     dynamics = env_dynamics(instances(config), config, job.name)
-    tasks = tasks_at(env, job.split, job.tasks)
+    tasks = tasks_at(env, "train", job.tasks)
     seeds = [derive_seed(config.seed, job.name, task.id) for task in tasks]
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
     own = None
@@ -217,5 +211,5 @@ def search_batch(job: BatchJob, emit: Emit) -> Cost:
         mark_imagined(trees)
     policy.forget()
     if job.trees is not None:
-        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
+        job.write(job.trees, trees)
     return meter.read(trees)

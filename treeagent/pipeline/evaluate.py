@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,8 +28,7 @@ from treeagent.pipeline.collect import BatchJob, batches
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.imagination import with_planning_world, world_model
 from treeagent.pipeline.imagined_replay import mark_imagined
-from treeagent.pipeline.index import append
-from treeagent.pipeline.metrics import Emit, Event
+from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.outcomes import (
     Outcome,
     PlayedBatch,
@@ -46,7 +45,26 @@ from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.search.node import Tree
 from treeagent.store import shards, write_atomic
-from treeagent.types import derive_seed
+from treeagent.types import Split, derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationJob(BatchJob):
+    """A batch of held-out tasks to play."""
+
+    mode: Mode = "greedy"
+    episodes: Path | None = None
+    """Folder that the episodes are written to; None discards them."""
+    split: Split = "test"
+
+
+def evaluation_jobs(config: RunConfig, run: Run, checkpoint: Path, mode: Mode) -> list[EvaluationJob]:
+    """The jobs that play the held-out tasks of the settings."""
+    stage = evaluation_stage(checkpoint.name, mode)
+    return [
+        EvaluationJob(config, checkpoint, stage, index, batch, run.trees, mode, run.episodes)
+        for index, batch in enumerate(batches(config, run, config.evaluate.places))
+    ]
 
 
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
@@ -62,11 +80,12 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
             f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "
             "the policy finds likeliest. `treeagent update` fits a head"
         )
-    jobs_by_stage: dict[str, list[BatchJob]] = {}
-    for checkpoint, mode in evaluations:
-        stage = evaluation_stage(checkpoint.name, mode)
-        run.record_checkpoint(stage, checkpoint)
-        jobs_by_stage[stage] = batches(config, run, checkpoint, stage, config.evaluate.places, mode)
+    jobs_by_stage = {
+        evaluation_stage(checkpoint.name, mode): evaluation_jobs(config, run, checkpoint, mode)
+        for checkpoint, mode in evaluations
+    }
+    for stage, jobs in jobs_by_stage.items():
+        run.record_checkpoint(stage, jobs[0].checkpoint)
     rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
     _write(run.results, rows)
     return rows
@@ -94,14 +113,14 @@ def evaluate_disturbed(
     plain = evaluate(config, run, progress, evaluations)
     tools = environment(config).tools()
     kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
-    jobs_by_stage: dict[str, list[BatchJob]] = {}
+    jobs_by_stage: dict[str, list[EvaluationJob]] = {}
     for kind in kinds:
         env_config = config.environment
         harder = replace(config, environment=replace(env_config, disturbances=(*env_config.disturbances, kind)))
         for checkpoint, mode in evaluations:
             stage = f"{evaluation_stage(checkpoint.name, mode)}-{kind.replace(' ', '-')}"
             run.record_checkpoint(stage, checkpoint)
-            jobs_by_stage[stage] = batches(harder, run, checkpoint, stage, config.evaluate.places, mode)
+            jobs_by_stage[stage] = [replace(job, name=stage) for job in evaluation_jobs(harder, run, checkpoint, mode)]
     harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
     row_kinds = [kind for kind in kinds for _ in evaluations]
     rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, row_kinds, strict=True))]
@@ -114,7 +133,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _rows(
-    run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[BatchJob]], config: RunConfig, work: str
+    run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[EvaluationJob]], config: RunConfig, work: str
 ) -> list[Row]:
     """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
 
@@ -129,18 +148,14 @@ def _rows(
     jobs = [job for stage, all_jobs in jobs_by_stage.items() if not run.is_done(stage) for job in all_jobs]
     finished: dict[str, dict[int, PlayedBatch]] = {stage: {} for stage in jobs_by_stage}
 
-    def add_batch(job: BatchJob, batch: PlayedBatch) -> None:
+    def add_batch(job: EvaluationJob, batch: PlayedBatch) -> None:
         """Add a finished batch. The last batch of a stage finishes it."""
         played = finished[job.name]
         played[job.index] = batch
         if len(played) == len(jobs_by_stage[job.name]):
             run.finish(job.name, _row(job, [played[index] for index in sorted(played)]))
 
-    def on_event(event: Event) -> None:
-        if event.stored is not None:
-            append(run.trees, event.name, event.stored)
-
-    waiting: list[BatchJob] = []
+    waiting: list[EvaluationJob] = []
     for job in jobs:
         batch = load_batch(_batch_file(run, job))
         if batch is not None and _is_stored(run, job):
@@ -156,7 +171,7 @@ def _rows(
             selected = [job for job in waiting if checkpoint in (None, job.checkpoint)]
             if checkpoint is not None:
                 serve(config, checkpoint, progress)
-            for job, batch in run_jobs(evaluate_batch, selected, config, on_event):
+            for job, batch in run_jobs(evaluate_batch, selected, config):
                 # A batch in which every episode failed before its first step is not kept: the user may mend the cause
                 # and resume.
                 if not all_failed_at_start(batch[0]):
@@ -167,18 +182,18 @@ def _rows(
     return [run.facts(stage) for stage in jobs_by_stage]
 
 
-def _is_stored(run: Run, job: BatchJob) -> bool:
+def _is_stored(run: Run, job: EvaluationJob) -> bool:
     """Whether the episodes of a batch and, with a search, its trees are on disk."""
     folders = (run.episodes,) if job.mode == "greedy" else (run.episodes, run.trees)
     return all(shards(folder, job.name, job.index) for folder in folders)
 
 
-def _batch_file(run: Run, job: BatchJob) -> Path:
+def _batch_file(run: Run, job: EvaluationJob) -> Path:
     """The file that holds a finished batch until the evaluation is complete."""
     return run.outcomes / f"{job.name}-{job.index:05d}.json"
 
 
-def _row(job: BatchJob, played: Sequence[PlayedBatch]) -> Row:
+def _row(job: EvaluationJob, played: Sequence[PlayedBatch]) -> Row:
     """The row of the batches of one stage; ``job`` is any of its jobs."""
     outcomes = [outcome for batch, _ in played for outcome in batch]
     row = summarise(job.checkpoint.name, job.mode, outcomes, sum(seconds for _, seconds in played))
@@ -196,7 +211,7 @@ def count_turns(outcome: Outcome, episode: Tree) -> None:
     outcome.obeyed = has_obeyed([edge.action.call for edge in edges])
 
 
-def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
+def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started = time.perf_counter()
     config = job.config
@@ -240,7 +255,7 @@ def evaluate_batch(job: BatchJob, emit: Emit) -> PlayedBatch:
         mark_imagined([*trees, *episodes])
     seconds = time.perf_counter() - started
     if trees and job.trees is not None:
-        emit(Event(job.name, index=job.index, stored=job.write(job.trees, trees)))
+        job.write(job.trees, trees)
     if job.episodes is not None:
         job.episodes.mkdir(exist_ok=True)
         job.write(job.episodes, episodes)

@@ -11,7 +11,7 @@ from treeagent.generators.formats import make_grammar
 from treeagent.pipeline.build import conversation, known_tools, shots
 from treeagent.pipeline.demonstrate import tokenise
 from treeagent.pipeline.folder import COLLECTED, Run
-from treeagent.pipeline.index import append, write_trees
+from treeagent.pipeline.trees import write_trees
 from treeagent.search.node import Edge, Tree
 
 _SHARD = 100
@@ -64,7 +64,7 @@ def import_transcripts(config: RunConfig, file: Path, out: Path, checkpoint: Pat
         for index, batch in enumerate(batches):
             some = [trees[place] for place in batch]
             write_trees(run.episodes, "imported", index, some)
-            append(run.trees, COLLECTED, write_trees(run.trees, COLLECTED, index, some))
+            write_trees(run.trees, COLLECTED, index, some)
         run.finish(COLLECTED, {"tasks": len(trees), "batches": len(batches), "value_signal": []})
     unfit = sum(bool(edge.action.error) for tree in trees for node in tree.nodes() for edge in node.edges)
     cut = sum(_steps(tree) < _steps(before) for before, tree in zip(whole, trees, strict=True))

@@ -1,14 +1,13 @@
 """Events that running jobs send, and the cost of searches. Both feed progress bars, metrics.jsonl and stage facts."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.usage import Usage
-from treeagent.pipeline.index import ShardRows
 from treeagent.pipeline.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
@@ -41,6 +40,16 @@ class Cost:
     ``best_value`` are unknown."""
     stored: Budget = field(default_factory=Budget)
     """The part of ``budget`` that ``stored_trees`` have cost."""
+
+    @classmethod
+    def of_stored(cls, trees: Iterable[Tree]) -> "Cost":
+        """The cost of stored trees, as far as their budgets record it."""
+        count = failed = 0
+        budget = Budget()
+        for tree in trees:
+            count, failed = count + 1, failed + bool(tree.error)
+            budget.add(tree.budget)
+        return cls(count, failed, budget=budget, stored_trees=count, stored=budget)
 
     def __add__(self, other: "Cost") -> "Cost":
         total = Cost()
@@ -92,8 +101,6 @@ class Event:
     index: int = 0
     """Index of the batch whose ``cost`` this is."""
     cost: Cost | None = None
-    stored: ShardRows | None = None
-    """The rows of the trees that the batch has just stored."""
 
 
 Emit = Callable[[Event], None]

@@ -7,23 +7,23 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarms, value_alarms
 from treeagent.pipeline.build import environment
-from treeagent.pipeline.collect import batches, search_batches
+from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.imagination import make_encoder
-from treeagent.pipeline.index import tree_rows
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.trees import read_trees
+from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.pipeline.world import claims_kept, fit, imagined_trees
 from treeagent.pipeline.world_audit import audit_world
+from treeagent.search.node import return_spread
 from treeagent.types import NothingToLearn, UserError, derive_seed
 from treeagent.views.figures import tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
@@ -73,8 +73,7 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     if settings.imagines:
         make_encoder(config, _world_folder(run, 1))  # an encoder that cannot be loaded fails here, before any search
     if settings.imagined_in(1):
-        jobs = batches(config, run, start, _round_name(0), range(settings.seed_tasks))
-        search_batches(config, run, progress, jobs)
+        search_tasks(config, run, progress, start, _round_name(0), range(settings.seed_tasks))
     return start
 
 
@@ -202,12 +201,10 @@ def search_round(
     places = [*again, *new]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
     imagined = set(draw.sample(places, part(audit.get("imagined", 0.0), len(places))))
-    real_places = [place for place in places if place not in imagined]
-    search_batches(config, run, progress, batches(config, run, checkpoint, _round_name(number), real_places))
-    imagined_places = [place for place in places if place in imagined]
-    imagined_jobs = batches(config, run, checkpoint, imagined_trees(number), imagined_places)
-    world = _world_folder(run, number)
-    search_batches(config, run, progress, [replace(job, world=world) for job in imagined_jobs])
+    real = [place for place in places if place not in imagined]
+    search_tasks(config, run, progress, checkpoint, _round_name(number), real)
+    dreamt, world = [place for place in places if place in imagined], _world_folder(run, number)
+    search_tasks(config, run, progress, checkpoint, imagined_trees(number), dreamt, world)
 
 
 def _spreads(run: Run, number: int) -> dict[int, float]:
@@ -222,7 +219,8 @@ def _spreads(run: Run, number: int) -> dict[int, float]:
 
 
 def _spreads_of(run: Run, name: str) -> Iterator[tuple[int, float]]:
-    return ((row.place, row.spread) for row in tree_rows(run.trees, name) if row.place is not None)
+    trees = stored_trees(run.trees, name)
+    return ((tree.place, return_spread(tree)) for tree in trees if tree.place is not None)
 
 
 def update_round(

@@ -43,7 +43,7 @@ from treeagent.pipeline.metrics import Emit, Event, logged
 from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.rows import TrainJob, sample_value_rows, training_rows
+from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows, value_training_rows
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
 
@@ -68,7 +68,7 @@ def fit_base(config: RunConfig, run: Run, progress: Progress, warm: Path) -> Pat
         fitted = fit_value(
             checkpoint.model,
             head,
-            sample_value_rows(read_trees(run.trees), config, head.reward_range, run.checkpoints),
+            sample_value_rows(read_trees(run.trees), config, head.reward_range),
             ValueConfig(seed=config.seed),
             # The epoch is the step, so that a repeated fit overwrites its own rows of metrics.
             on_metrics=lambda metrics: on_event(Event("value", metrics={"step": metrics["epoch"], **metrics})),
@@ -189,9 +189,9 @@ def train_policy(
     head = value_head(loaded, config)
     adapted = with_adapter(loaded.model, config.policy.lora, derive_seed(config.seed, "lora"))
     checkpoint = replace(loaded, model=adapted)
-    data = training_rows(job, checkpoint, head.reward_range)
-    rows = data.rows
-    values = data.values if len({row.task_id for row in data.values}) > 1 else []  # of one task, none could be held out
+    rows = list(policy_training_rows(job, checkpoint))
+    known = value_training_rows(job, checkpoint, head.reward_range)
+    values = known if len({row.task_id for row in known}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
     validate = greedy_success(checkpoint, config, job.scratch)
@@ -218,7 +218,7 @@ def train_policy(
     trained_checkpoint = Checkpoint(model, tokenizer, head if values else loaded.head)
     save(trained_checkpoint, job.out)
     alarms: list[str] = []
-    if data.values and not values:
+    if known and not values:
         alarms.append(
             f"{job.out.name} keeps the value head as it was: outcomes of a single task are known, and fitting a head "
             "needs two tasks or more"

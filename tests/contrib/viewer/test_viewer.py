@@ -18,9 +18,8 @@ from treeagent.contrib.viewer.collect import Collector
 from treeagent.contrib.viewer.pack import FLAGS, pack
 from treeagent.contrib.viewer.page import write_page
 from treeagent.pipeline.folder import Run, is_being_written
-from treeagent.pipeline.index import TreeRow
 from treeagent.search.growth import Growth, backup
-from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.node import Edge, Node, Tree, sees_rewards
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
 from treeagent.types import Action, Message, State
@@ -98,7 +97,7 @@ def test_a_plan_whose_thoughts_are_steps_hides_its_rewards_too() -> None:
     plan, played = path(None), path(0.0)
     summary = pack(plan, RunConfig(), "plan", played).summary
     assert summary["solved"] is False and not {"found", "best", "regret"} & set(summary)
-    assert (TreeRow.of(plan).told, TreeRow.of(played).told) == (False, True)
+    assert (sees_rewards(plan), sees_rewards(played)) == (False, True)
 
 
 def test_a_chosen_path_is_solved_by_its_outcome_whatever_it_is_paid() -> None:

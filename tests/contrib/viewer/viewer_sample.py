@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import write_trees
+from treeagent.pipeline.trees import write_trees
 from treeagent.search.growth import Growth, backup
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task

@@ -10,7 +10,7 @@ import orjson
 
 from treeagent.contrib.people.marks import FILE, Mark, deciding, label, preference, read_marks, state_hash
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.index import append, write_trees
+from treeagent.pipeline.trees import write_trees
 from treeagent.search.node import Edge, Node, Tree, path_return
 from treeagent.search.record import from_record
 from treeagent.store import read_as, shard_place, shards, write_atomic
@@ -42,7 +42,7 @@ def write_marked(source: Run, out: Path) -> Counter[str]:
         for name in source.collections():
             for path in shards(source.trees, name):
                 trees = changed(source.trees, *shard_place(path))
-                append(view.trees, name, write_trees(view.trees, *shard_place(path), trees))
+                write_trees(view.trees, *shard_place(path), trees)
             view.finish(name, source.stages().get(name, {}))
     if edits:
         lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in edits.values())
