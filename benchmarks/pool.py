@@ -10,7 +10,6 @@ steps of one tree follow one after the other, so no search ends before all waits
 These waits are given as a share of the same bound.
 """
 
-import asyncio
 import math
 import random
 import tempfile
@@ -26,7 +25,7 @@ import torch
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
-from treeagent.envs import AsyncEnv, Env, StepResult, task_to_play
+from treeagent.envs import Env, StepResult, task_to_play
 from treeagent.envs.base import SnapshotKind
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -94,41 +93,6 @@ class Walk(Env):
         return str(self.place)
 
 
-class Strolling(AsyncEnv):
-    """``Walk`` as an environment of coroutines."""
-
-    snapshot_kind: SnapshotKind = "exact"
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.walk = Walk(seconds)
-
-    async def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        return self.walk.reset(seed=seed, options=options)
-
-    async def step(self, action: str | ToolCall) -> StepResult:
-        seconds = self.walk.wait()
-        WAITED[self.walk.place[0]] += seconds
-        await asyncio.sleep(seconds)
-        return self.walk.moved(action)
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return self.walk.tasks(split, count, start)
-
-    async def legal_actions(self) -> list[str] | None:
-        return self.walk.legal_actions()
-
-    async def snapshot(self) -> object:
-        return self.walk.snapshot()
-
-    async def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        self.walk.restore(snapshot, reseed=reseed)
-
-    async def state_key(self) -> str | None:
-        return self.walk.state_key()
-
-
 @dataclass(frozen=True, slots=True)
 class Way:
     """The settings of an arm."""
@@ -167,7 +131,6 @@ WAYS = {
     "1 instance": Way(1),
     "4 instances": Way(4),
     "16 instances": Way(16),
-    "16 instances of coroutines": Way(16, name="benchmarks.pool:Strolling"),
     "no waits, 4 times the trees": Way(1, waits=False, more=4),
     "heavy tail, 1 instance": Way(1, tail=True),
     "heavy tail, 16 instances": Way(16, tail=True),

@@ -13,7 +13,7 @@ from typing import get_args
 from benchmarks.command import record_of, settings_of, start_of, starting
 from benchmarks.methods import evaluate_arm
 from benchmarks.record import digest
-from treeagent.config import Mode
+from treeagent.config import Mode, Wrapper
 from treeagent.contrib.guards.disturbed import Disturbance
 from treeagent.pipeline.folder import Run
 
@@ -34,7 +34,9 @@ def main() -> None:
             config = Run.open(arguments.runs / f"seed{seed}").config
             for policy, mode in PLAYED:
                 for name, kinds in KINDS:
-                    settings = replace(config, environment=replace(config.environment, disturbances=kinds))
+                    added: Wrapper = {"name": "disturbances", "options": {"kinds": kinds}}
+                    harder = replace(config.environment, wrappers=(added,) if kinds else ())
+                    settings = replace(config, environment=harder)
                     arm, settings_hash = (
                         f"{policy}, {mode}, {name}",
                         digest(settings_of(settings) | {"tasks": arguments.tasks}),

@@ -19,9 +19,6 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from treeagent.contrib.guards.approval import Approve
-from treeagent.contrib.guards.disturbed import Disturbance
-from treeagent.contrib.guards.shield import Shield
 from treeagent.generators.config import (
     LOCAL_SERVER,
     ActionSource,
@@ -71,6 +68,7 @@ _REMOVED: Mapping[tuple[str, str], object] = {
 setting, so with this value they are ignored."""
 _OPEN_TABLES = (
     "environment.options.",
+    "environment.wrappers[].",
     "rewards.options.",
 )
 """Tables whose keys the user chooses."""
@@ -78,6 +76,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
 Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
 RewardOptions = dict[str, Any]
+Wrapper = str | dict[str, str | dict[str, Scalar | tuple[Scalar, ...]]]
 Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 LARGE = 30_000_000
@@ -118,22 +117,9 @@ class EnvironmentConfig:
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
     """Timeout of one environment call, in seconds; the environment's process is then killed. Applies only if ``worker``
     is true."""
-    episode_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Maximum seconds spent in environment calls along one path of an episode; unset means no limit. Applies only if
-    ``worker`` is true."""
-    observation_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Maximum number of bytes of an observation that the agent reads. A longer one is cut, and a note says how many
-    bytes are missing. Unset cuts nothing."""
-    episode_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Maximum number of bytes in all observations of an episode; beyond it the episode is truncated. Unset means no
-    limit."""
-    shield: Shield = Field(default_factory=Shield)
-    """Calls that are refused before they reach the environment, and the cost of each."""
-    approve: Approve = Field(default_factory=Approve)
-    """Calls that wait until a person approves them."""
-    disturbances: tuple[Disturbance, ...] = ()
-    """Disturbances that make the environment harder, in training and in evaluation. They serve to measure or to train a
-    robust agent; ``evaluate.suite`` evaluates one disturbance at a time."""
+    wrappers: Annotated[tuple[Wrapper, ...], REACHES_OUT] = ()
+    """Wrappers around the environment, the first of them next to it: each a name, "module:Class" for your own, or a
+    table with this ``name`` and ``options``."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -457,9 +443,6 @@ class EvaluateConfig:
     """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best
     end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for ``decision`` "leaf",
     and not for lookahead."""
-    suite: tuple[Disturbance, ...] = ()
-    """Disturbances of the environment under which ``treeagent eval`` evaluates the same tasks again, one disturbance at
-    a time; ``--suite full`` names all."""
     world: Annotated[str, REACHES_OUT] = ""
     """Folder of a run whose world model is searched instead of the environment, with a new search after every real step
     (model predictive control). Empty searches the environment."""

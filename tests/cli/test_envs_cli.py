@@ -409,7 +409,7 @@ def test_check_exits_with_1_on_a_violation() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("check", "shopp"), "unknown environment 'shopp'"),
+        (("check", "shopp"), "environment.name is 'shopp'"),
         (("check", "nowhere:Env"), "'nowhere:Env' cannot be imported"),
         (("check", f"{__name__}:Loose"), "gives {'id': 0} as a task"),
         (("check", "shop", "products=7"), "products=7"),

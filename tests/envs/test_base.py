@@ -637,7 +637,7 @@ def test_make_env_builds_built_in_and_own_classes() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "named"),
     [
-        ("shopp", {}, "unknown environment 'shopp'"),
+        ("shopp", {}, "environment.name is 'shopp'"),
         ("shop", {"products": 7}, "products=7"),
         ("shop", {"colour": 1}, "colour=1.*it knows.*difficulty"),
         ("nowhere:Env", {}, "'nowhere:Env' cannot be imported"),

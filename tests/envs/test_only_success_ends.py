@@ -8,8 +8,7 @@ import pytest
 from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.cli.envs import find
-from treeagent.contrib.guards.shield import ShieldedEnv
-from treeagent.envs import Env, check_env, make_env
+from treeagent.envs import Env, EnvWrapper, check_env, make_env
 from treeagent.envs.check import Ends
 from treeagent.envs.worker import WorkerEnv
 from treeagent.types import ToolCall
@@ -122,7 +121,7 @@ def test_the_others_declare_what_their_rules_say(name: str, options: Mapping[str
 
 
 def test_wrappers_pass_it_on() -> None:
-    assert ShieldedEnv(Told()).only_success_ends and not ShieldedEnv(Stairs()).only_success_ends
+    assert EnvWrapper(Told()).only_success_ends and not EnvWrapper(Stairs()).only_success_ends
     for name, declared in ((EXAMPLE, True), (STAIRS, False)):
         with closing(WorkerEnv(name)) as env:
             assert env.only_success_ends == declared

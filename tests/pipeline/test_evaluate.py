@@ -628,7 +628,7 @@ def test_wilson_interval_known_values(successes: int, trials: int, low: float, h
 def test_summary_by_hand() -> None:
     outcomes = [
         Outcome("a", 1.0, 4, Budget(environment_steps=10, generated_tokens=100), invalid=1, reasoned=4),
-        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50), invalid=3, obeyed=True),
+        Outcome("b", 0.5, 6, Budget(environment_steps=20, generated_tokens=50), invalid=3),
         Outcome("c", 0.0, 2, Budget(environment_steps=3), "OSError: gone"),
         Outcome("d", 0.1 + 0.2 + 0.7, 4, Budget()),
     ]
@@ -647,7 +647,6 @@ def test_summary_by_hand() -> None:
         "steps": 4.0,
         "invalid": 0.25,  # 4 of 16 steps
         "reasoned": 0.25,
-        "obeyed": 0.25,
         "environment_steps": 33,
         "generated_tokens": 150,
         "seconds": 1.5,

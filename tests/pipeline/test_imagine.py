@@ -320,11 +320,11 @@ def test_a_real_search_has_the_word_on_a_task_and_imagination_on_the_others(tmp_
         assert _spreads(run, 2) == {0: seen, 1: seen, 2: believed}
 
 
-@pytest.mark.parametrize("disturbances", ["[]", "['permuted tools']"])
-def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path, disturbances: str) -> None:
+@pytest.mark.parametrize("more", ["", ", {name = 'disturbances', options = {kinds = ['permuted tools']}}"])
+def test_what_a_shield_forbids_is_forbidden_in_imagination(policy: Path, tmp_path: Path, more: str) -> None:
     """The world model does not know the shield and would open the right door."""
-    shield = ["environment.shield.deny=['^r']", "world.verify_steps=0", "search.limits.simulations=9"]
-    _, trees = batch(Teller(), policy, tmp_path, *shield, f"environment.disturbances={disturbances}")
+    wrappers = f"environment.wrappers=[{{name = 'shield', options = {{deny = ['^r']}}}}{more}]"
+    _, trees = batch(Teller(), policy, tmp_path, wrappers, "world.verify_steps=0", "search.limits.simulations=9")
     taken = [(path[-1].action.call, node) for tree in trees for path, node in tree.walk() if path]
     assert {node.state.messages[-1].content for call, node in taken if call == "r"} == {
         "Forbidden call: it matches '^r'"

@@ -14,9 +14,9 @@ from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.trees import write_trees
 from treeagent.types import UserError
 
-SETTINGS = [
+SETTINGS: list[tuple[str, object]] = [
     ("environment.name", "os:system"),
-    ("environment.shield.predicate", "os:system"),
+    ("environment.wrappers", ["os:system"]),
     ("policy.url", "http://192.0.2.1/v1"),
     ("world.url", "http://192.0.2.1/v1"),
     ("world.teacher.url", "http://192.0.2.1/v1"),
@@ -24,7 +24,7 @@ SETTINGS = [
 ]
 
 
-def downloaded(folder: Path, key: str, value: str) -> Path:
+def downloaded(folder: Path, key: str, value: object) -> Path:
     """A run with a checkpoint, in whose settings ``key`` has ``value``."""
     checkpoint = folder / "checkpoints" / "base"
     checkpoint.mkdir(parents=True)
@@ -43,7 +43,7 @@ def refused(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize(("key", "value"), SETTINGS)
 def test_a_run_that_was_found_by_its_checkpoint_names_no_code_and_no_machine(
-    tmp_path: Path, key: str, value: str
+    tmp_path: Path, key: str, value: object
 ) -> None:
     checkpoint = downloaded(tmp_path / "theirs", key, value)
     said = refused("eval", checkpoint, "--out", tmp_path / "out")

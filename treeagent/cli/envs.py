@@ -44,19 +44,16 @@ def list_envs() -> None:
 
     Example: treeagent envs list
     """
-    from importlib.util import find_spec
-
     from rich.table import Table
 
-    from treeagent.contrib.worlds.adapters import PACKAGES
-    from treeagent.envs import BUILT_IN, EXTRAS, env_class
+    from treeagent.envs import BUILT_IN, env_class
     from treeagent.pipeline.recipes import first_sentence
+    from treeagent.seams import names
 
-    table = Table("name", "extra", "installed", "snapshots", "what it is", box=None)
-    for name in BUILT_IN:
-        extra, kind = EXTRAS.get(name, ""), env_class(name)
-        installed = "yes" if not extra or find_spec(PACKAGES.get(extra, extra)) else "no"
-        table.add_row(name, extra, installed, kind.snapshot_kind, first_sentence(kind.__doc__ or ""))
+    table = Table("name", "extra", "snapshots", "what it is", box=None)
+    for name in names("environment.name", BUILT_IN):
+        kind = env_class(name)
+        table.add_row(name, kind.extra, kind.snapshot_kind, first_sentence(kind.__doc__ or ""))
     Terminal().print(table)
 
 

@@ -164,55 +164,6 @@ def settings(
     Terminal().print(table)
 
 
-@app.command()
-def approve(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The environment.approve.folder of a run.")],
-    who: Annotated[str, typer.Option("--who", help="Your name, which your answers bear; by default your login.")] = "",
-    once: Annotated[bool, typer.Option("--once", help="End when no call is waiting.")] = False,
-) -> None:
-    """Approve or refuse calls that wait for approval in a run in another terminal.
-
-    Asks for y or n, followed by an optional reason, for each call that environment.approve.calls matches. Ends by
-    Ctrl-C.
-
-    Example: treeagent approve runs/shop-approvals
-    """
-    import sys
-    import time
-
-    from rich.text import Text
-
-    from treeagent.contrib.guards.approval import Answer, answer, waiting
-    from treeagent.visible import visible
-
-    console, name, is_waiting = Terminal(soft_wrap=True), _name(who), False
-    folder.mkdir(parents=True, exist_ok=True)
-    while True:
-        request = next(waiting(folder), None)
-        if request is None:
-            if once:
-                return
-            if not is_waiting:
-                console.print("no call is waiting", style="dim")
-                is_waiting = True
-            time.sleep(0.3)
-            continue
-        is_waiting = False
-        for style, text in (("dim", request.task_id), ("italic", request.prompt), ("", request.observation)):
-            console.print(Text(visible(text, lines=True), style=style))
-        console.print(Text(visible(request.call, lines=True), style="bold"))
-        console.print("approve? y, or n and a reason: ", end="")
-        line = sys.stdin.readline()
-        if not line:
-            return
-        word, _, note = line.strip().partition(" ")
-        if word.lower() not in ("y", "yes", "n", "no"):
-            continue
-        decision = Answer(word.lower() in ("y", "yes"), name, note=note)
-        if not answer(folder, request.id, decision):
-            console.print("too late: it was answered before", style="yellow")
-
-
 def _name(who: str) -> str:
     """The name that marks and answers bear: ``who``, or else the user's login.
 

@@ -11,8 +11,7 @@ from typing import Literal, get_args
 
 from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
-from treeagent.contrib.guards.shield import ShieldedEnv
-from treeagent.envs import make_env
+from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env, SnapshotKind
 from treeagent.envs.worker import kind_in_worker
@@ -52,9 +51,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
     if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
     environment = config.environment
-    with closing(
-        ShieldedEnv(make_env(environment.name, environment.options), environment.shield, approve=environment.approve)
-    ) as env:
+    with closing(wrap(make_env(environment.name, environment.options), environment.wrappers)) as env:
         checked_tools(env.tools())
         _require_tasks(config, env, uses)
         if config.rewards.function:
@@ -117,16 +114,13 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
     """Check that planning cannot foresee the random outcomes of the execution. Both replay the same ones if a
     stochastic environment has no exact snapshots."""
     planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
-    fails = "failing tools" in (*config.environment.disturbances, *config.evaluate.suite)
     kind = _snapshot_kind(config, env)
-    if not planned or config.evaluate.world or kind == "exact" or not (env.stochastic or fails):
+    if not planned or config.evaluate.world or kind == "exact" or not env.stochastic:
         return
     raise UserError(
-        f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} "
-        f"{'is stochastic' if env.stochastic else 'becomes stochastic by the disturbance failing tools'} and has "
-        f"snapshot_kind {kind!r}, so that planning would replay the random outcomes of the execution: give"
-        f" it exact snapshots, {'' if env.stochastic else 'leave failing tools out, '}set evaluate.modes to greedy, or "
-        "plan in a world model (evaluate.world)"
+        f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} is stochastic and has "
+        f"snapshot_kind {kind!r}, so that planning would replay the random outcomes of the execution: give it exact "
+        "snapshots, set evaluate.modes to greedy, or plan in a world model (evaluate.world)"
     )
 
 

@@ -1,7 +1,7 @@
 """Commands that make runs: quickstart, train, collect, update, eval."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -166,31 +166,17 @@ def evaluate(
     seed: Seed = None,
     resume: Resume = True,
     trust: Trust = False,
-    suite: Annotated[
-        Literal["plain", "full"],
-        typer.Option(help='"full" plays the tasks again under each disturbance of the environment.'),
-    ] = "plain",
 ) -> None:
     """Evaluate a policy on held-out tasks: greedily, by best-of-N and by tree search, with the cost of each.
 
-    Reads CHECKPOINT, writes RUN/results.json and prints it as a table. With --suite full, or evaluate.suite, it also
-    writes RUN/suite.json, the results under disturbances.
+    Reads CHECKPOINT, writes RUN/results.json and prints it as a table.
 
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    if suite == "full":
-        from treeagent.contrib.guards.disturbed import Disturbance
-
-        overrides = [*(overrides or []), f"evaluate.suite={[*get_args(Disturbance)]}"]
     options = Given(config, overrides, seed, out, resume, trust)
     with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
         from treeagent.pipeline.evaluate import evaluate as evaluate_policies
-        from treeagent.pipeline.evaluate import evaluate_disturbed
 
         evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
         print_rows(evaluate_policies(run.config, run, progress, evaluations))
-        if run.config.evaluate.suite:
-            from treeagent.contrib.suite.report import print_suite
-
-            print_suite(evaluate_disturbed(run.config, run, progress, evaluations), Terminal())

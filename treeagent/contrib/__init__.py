@@ -3,8 +3,23 @@
 from collections.abc import Mapping
 
 NAMES: Mapping[str, Mapping[str, str]] = {
-    "environment.name": {},
-    "environment.wrappers": {},
+    "environment.name": {
+        "alfworld": "treeagent.contrib.worlds.alfworld:AlfworldEnv",
+        "frozenlake": "treeagent.contrib.worlds.frozenlake:FrozenLakeEnv",
+        "minigrid": "treeagent.contrib.worlds.minigrid:MiniGridEnv",
+        "miniwob": "treeagent.contrib.worlds.miniwob:MiniWoBEnv",
+        "python": "treeagent.contrib.worlds.python:PythonEnv",
+        "qa": "treeagent.contrib.worlds.qa:QaEnv",
+        "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
+        "sql": "treeagent.contrib.worlds.sql:SqlEnv",
+        "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
+    },
+    "environment.wrappers": {
+        "approval": "treeagent.contrib.guards.approval:ApprovedEnv",
+        "disturbances": "treeagent.contrib.guards.disturbed:DisturbedEnv",
+        "limits": "treeagent.contrib.guards.limits:LimitedEnv",
+        "shield": "treeagent.contrib.guards.shield:ShieldedEnv",
+    },
     "policy.generator": {},
     "search.method": {},
     "update.advantages.kind": {},
@@ -15,5 +30,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
+    "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
+    "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

@@ -9,21 +9,19 @@ environment, and ``treeagent envs check module:Class`` checks yours.
 * Helpers to write one: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
   ``probability`` for a demonstrator's noise. ``VisitEnv`` is a base class for an environment whose episode state is one
   frozen value, and ``ToolEnv`` for such an environment with tools; it raises ``CallRefused`` for an impossible call.
-* To check and play one: ``check_env`` returns a ``CheckReport``. ``make_env`` builds an environment by name
-  (``BUILT_IN`` or ``"module:Class"``; ``EXTRAS`` names the extras that some need). ``Forkable`` returns to a ``Mark``
-  by snapshot or by replay (``ReplayDivergence``). Search steps through ``EnvDynamics``, which adds rewards and a step
-  limit to one environment or to an ``EnvPool`` of several instances.
-* ``AsyncEnv`` is the contract of an environment whose methods are coroutines; ``make_env`` wraps it in a
-  ``WaitingEnv``.
-* Wrappers: ``WorkerEnv`` runs an environment in its own process, under time limits in seconds (``EnvTimeout``,
-  ``EnvCrashed``). ``ShieldedEnv`` refuses calls that a ``Shield`` forbids and limits the bytes of observations.
+* To check and play one: ``check_env`` returns a ``CheckReport``. ``make_env`` builds an environment by name, and
+  ``wrap`` puts wrappers around it. ``Forkable`` returns to a ``Mark`` by snapshot or by replay (``ReplayDivergence``).
+  Search steps through ``EnvDynamics``, which adds rewards and a step limit to one environment or to an ``EnvPool`` of
+  several instances.
+* Wrappers: ``EnvWrapper`` is the base class of what changes an environment from outside. ``WorkerEnv`` runs an
+  environment in its own process, under a time limit (``EnvTimeout``, ``EnvCrashed``).
 """
 
-from treeagent.envs.asynchronous import AsyncEnv, WaitingEnv
 from treeagent.envs.base import (
     Demonstrator,
     Env,
     EnvBroken,
+    EnvWrapper,
     SnapshotKind,
     SnapshotLost,
     StepResult,
@@ -35,15 +33,13 @@ from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.check import CheckReport, check_env
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.envs.forks import Forkable, Mark, ReplayDivergence
-from treeagent.envs.make import BUILT_IN, EXTRAS, env_class, imported, make_env
+from treeagent.envs.make import BUILT_IN, env_class, make_env, wrap
 from treeagent.envs.pool import EnvPool
 from treeagent.envs.visit import CallRefused, ToolEnv, VisitEnv
 from treeagent.envs.worker import EnvCrashed, EnvTimeout, WorkerEnv
 
 __all__ = [
     "BUILT_IN",
-    "EXTRAS",
-    "AsyncEnv",
     "CallRefused",
     "CheckReport",
     "Demonstrator",
@@ -53,6 +49,7 @@ __all__ = [
     "EnvDynamics",
     "EnvPool",
     "EnvTimeout",
+    "EnvWrapper",
     "Forkable",
     "Mark",
     "ReplayDivergence",
@@ -62,14 +59,13 @@ __all__ = [
     "ToolEnv",
     "ToolSpec",
     "VisitEnv",
-    "WaitingEnv",
     "WorkerEnv",
     "check_env",
     "env_class",
-    "imported",
     "make_env",
     "probability",
     "read_call",
     "task_to_play",
     "text_tool",
+    "wrap",
 ]

@@ -6,7 +6,7 @@ This file is all you need to read to write an environment.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -64,6 +64,8 @@ class Env(Protocol):
     reveals success even to a search that sees no rewards. Its results are therefore labelled as pass@N."""
     origin: Origin = "real"
     """"imagined" if a world model answers. Imagined steps are counted and stored separately from real ones."""
+    extra: ClassVar[str] = ""
+    """The extra of this package that the environment needs, if any."""
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -176,6 +178,79 @@ class Env(Protocol):
         """Make the call that is running in another thread end soon, with any error, if that is possible. Once that call
         has returned, only ``close`` is called."""
         return None
+
+
+class EnvWrapper(Env):
+    """An environment around another one, as Gymnasium's Wrapper: everything is forwarded to ``env``, and a subclass
+    changes what it needs to.
+
+    A wrapper is switched on by name in ``environment.wrappers``. If it sets ``options_type``, it takes one value of
+    that type after the environment, otherwise its options as keyword arguments.
+
+    Args:
+        env: the environment; nothing else may step it.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.snapshot_kind, self.stochastic, self.origin = env.snapshot_kind, env.stochastic, env.origin
+        self.only_success_ends = env.only_success_ends
+        self.snapshot_portable = env.snapshot_portable
+
+    def __getattr__(self, name: str) -> Any:
+        """What an environment has beyond the contract, such as a method for a reward function."""
+        if name == "env" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def refusal(self, action: str | ToolCall) -> str | None:
+        """The observation with which this wrapper answers an action instead of the environment, whatever the state;
+        None if the action may be taken. A world model asks this, so that imagined steps are refused like real ones."""
+        return self.env.refusal(action) if isinstance(self.env, EnvWrapper) else None
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return self.env.step(action)
+
+    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
+        return self.env.tasks(split, count, start)
+
+    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
+        return self.env.variations(task, rng)
+
+    def reference(self) -> Sequence[str | ToolCall] | None:
+        return self.env.reference()
+
+    def interrupt(self) -> None:
+        self.env.interrupt()
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self.env.tools()
+
+    def legal_actions(self) -> list[str] | None:
+        return self.env.legal_actions()
+
+    def verify(self) -> float | None:
+        return self.env.verify()
+
+    def snapshot(self) -> object:
+        return self.env.snapshot()
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        self.env.restore(snapshot, reseed=reseed)
+
+    def state_key(self) -> str | None:
+        return self.env.state_key()
+
+    def demonstrator(self, noise: float) -> Demonstrator | None:
+        return self.env.demonstrator(noise)
+
+    def close(self) -> None:
+        self.env.close()
 
 
 def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:

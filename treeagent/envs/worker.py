@@ -26,7 +26,7 @@ from typing import Any, cast
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
 from treeagent.envs.lifeline import kill_at_close
-from treeagent.envs.make import importable, make_env
+from treeagent.envs.make import make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
 
 _START = (
@@ -169,7 +169,7 @@ class WorkerEnv(Env):
         self.starts += 1
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
-        about: _About = self._call("make", importable(self._name), self._options)
+        about: _About = self._call("make", self._name, self._options)
         self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
 
     def _end(self, grace_seconds: float = 0.0) -> str:

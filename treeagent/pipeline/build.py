@@ -30,10 +30,7 @@ from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
-from treeagent.contrib.guards.approval import Approve
-from treeagent.contrib.guards.disturbed import DisturbedEnv
-from treeagent.contrib.guards.shield import Shield, ShieldedEnv
-from treeagent.envs import EnvDynamics, WorkerEnv, make_env
+from treeagent.envs import EnvDynamics, WorkerEnv, make_env, wrap
 from treeagent.envs.answers import checked_tasks, contained
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.pool import EnvPool
@@ -144,21 +141,9 @@ def _made(written: bytes) -> Env:
     """Build the environment from its settings as JSON, a form that a cache can compare."""
     settings = _SETTINGS.validate_json(written)
     name, options = settings.name, settings.options
-    env: Env
-    if settings.worker:
-        env = WorkerEnv(name, options, call_seconds=settings.call_seconds, episode_seconds=settings.episode_seconds)
-    else:
-        env = make_env(name, options)
-    observation_bytes, episode_bytes = settings.observation_bytes, settings.episode_bytes
-    if (settings.shield, settings.approve, observation_bytes, episode_bytes) != (Shield(), Approve(), None, None):
-        env = ShieldedEnv(
-            env,
-            settings.shield,
-            observation_bytes=observation_bytes,
-            episode_bytes=episode_bytes,
-            approve=settings.approve,
-        )
-    return DisturbedEnv(env, settings.disturbances) if settings.disturbances else env
+    seconds = settings.call_seconds
+    env = WorkerEnv(name, options, call_seconds=seconds) if settings.worker else make_env(name, options)
+    return wrap(env, settings.wrappers)
 
 
 def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:

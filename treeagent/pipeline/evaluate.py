@@ -13,7 +13,6 @@ import orjson
 
 from treeagent.agent.checkpoint import has_head
 from treeagent.config import Mode, RunConfig
-from treeagent.contrib.guards.disturbed import OF_TOOLS, has_obeyed
 from treeagent.pipeline.build import (
     env_dynamics,
     environment,
@@ -100,34 +99,6 @@ def searched_without_value(config: RunConfig, evaluations: Sequence[tuple[Path, 
     return [checkpoint.name for checkpoint in searched if not has_head(checkpoint)]
 
 
-def evaluate_disturbed(
-    config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]
-) -> list[Row]:
-    """Evaluate each pair of checkpoint and mode without a disturbance, and then under every disturbance of
-    ``evaluate.suite`` that applies to the environment, on the same tasks. Returns the rows and writes them to
-    ``run.suite``.
-
-    Raises:
-        UserError: as ``evaluate``.
-    """
-    plain = evaluate(config, run, progress, evaluations)
-    tools = environment(config).tools()
-    kinds = [kind for kind in dict.fromkeys(config.evaluate.suite) if tools or kind not in OF_TOOLS]
-    jobs_by_stage: dict[str, list[EvaluationJob]] = {}
-    for kind in kinds:
-        env_config = config.environment
-        harder = replace(config, environment=replace(env_config, disturbances=(*env_config.disturbances, kind)))
-        for checkpoint, mode in evaluations:
-            stage = f"{evaluation_stage(checkpoint.name, mode)}-{kind.replace(' ', '-')}"
-            run.record_checkpoint(stage, checkpoint)
-            jobs_by_stage[stage] = [replace(job, name=stage) for job in evaluation_jobs(harder, run, checkpoint, mode)]
-    harder_rows = _rows(run, progress, jobs_by_stage, config, "evaluate disturbed")
-    row_kinds = [kind for kind in kinds for _ in evaluations]
-    rows = [*plain, *(row | {"under": kind} for row, kind in zip(harder_rows, row_kinds, strict=True))]
-    _write(run.suite, rows)
-    return rows
-
-
 def _write(path: Path, rows: Sequence[Row]) -> None:
     write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -203,12 +174,10 @@ def _row(job: EvaluationJob, played: Sequence[PlayedBatch]) -> Row:
 
 
 def count_turns(outcome: Outcome, episode: Tree) -> None:
-    """Set the fields of an outcome that describe the turns of its executed episode: ``invalid``, ``reasoned`` and
-    ``obeyed``."""
+    """Set the fields of an outcome that describe the turns of its executed episode: ``invalid`` and ``reasoned``."""
     edges = [edge for node in episode.nodes() for edge in node.edges]
     outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
     outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
-    outcome.obeyed = has_obeyed([edge.action.call for edge in edges])
 
 
 def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:

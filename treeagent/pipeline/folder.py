@@ -57,8 +57,6 @@ class Run:
         single path."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
-        self.suite = path / "suite.json"
-        """The rows of the last evaluation under disturbances (``eval --suite full``), as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
         """Called with the stage, step and figures of every logged row, for trackers."""
 
@@ -116,10 +114,6 @@ class Run:
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
         return _read_rows(self.results)
-
-    def suite_rows(self) -> list[dict[str, Any]]:
-        """The rows of ``suite``; empty before an evaluation under disturbances has finished."""
-        return _read_rows(self.suite)
 
     def fidelity(self) -> dict[str, Any]:
         """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""

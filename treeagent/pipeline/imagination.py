@@ -13,9 +13,7 @@ from pydantic import ValidationError
 
 from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
 from treeagent.config import RunConfig, TeacherConfig, load_config
-from treeagent.contrib.guards.disturbed import DisturbedEnv
-from treeagent.contrib.guards.shield import FORBIDDEN, ShieldedEnv
-from treeagent.envs.base import Env
+from treeagent.envs.base import Env, EnvWrapper
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
@@ -140,14 +138,13 @@ def world_model(
     """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
 
     Args:
-        env: the environment that is imagined. Turns are read by its tools, and its shield, if it has one, also forbids
-            calls in imagination.
+        env: the environment that is imagined. Turns are read by its tools, and what its wrappers refuse is refused in
+            imagination, too.
         calls_alone: whether the agent's turns are bare calls; otherwise they are written in ``policy.format``.
     """
 
     def forbids(call: str | ToolCall) -> str | None:
-        reason = env.forbidden(call) if isinstance(env, ShieldedEnv | DisturbedEnv) else None
-        return None if reason is None else FORBIDDEN + reason
+        return env.refusal(call) if isinstance(env, EnvWrapper) else None
 
     settings, writer = config.world, _writer(config, world)
     with closing(open_memory(config, world)) if settings.examples else nullcontext() as memory:

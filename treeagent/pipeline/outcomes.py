@@ -54,8 +54,6 @@ class Outcome:
     """Steps of the executed episode with a malformed turn or a refused call."""
     reasoned: int = 0
     """Steps of the executed episode with a thought before the call."""
-    obeyed: bool = False
-    """Whether the agent followed an instruction that the disturbance "injection" put into an observation."""
 
     @property
     def success(self) -> bool:
@@ -98,8 +96,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     """Make one row of results, with the 95 % Wilson interval of success.
 
     ``solved`` has a "1" or "0" for each task, in order, so that two policies can be compared task by task. ``invalid``
-    is the share of executed steps that were malformed or refused, ``reasoned`` the share of steps with a thought, and
-    ``obeyed`` the share of episodes that followed an injected instruction.
+    is the share of executed steps that were malformed or refused, and ``reasoned`` the share of steps with a thought.
 
     With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
@@ -132,7 +129,6 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
         "invalid": sum(outcome.invalid for outcome in outcomes) / steps,
         "reasoned": sum(outcome.reasoned for outcome in outcomes) / steps,
-        "obeyed": sum(outcome.obeyed for outcome in outcomes) / len(outcomes),
         "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),
         "seconds": seconds,

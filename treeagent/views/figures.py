@@ -4,12 +4,11 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from treeagent.contrib.guards.shield import FORBIDDEN
-from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, solved
+from treeagent.search.node import Edge, Tree, finished_paths, path_return, solved
 
 Figures = Mapping[str, float]
 _FIGURES = (
-    *("success", "reward", "reward_std", "entropy", "invalid", "forbidden", "repetition", "steps", "failed"),
+    *("success", "reward", "reward_std", "entropy", "invalid", "repetition", "steps", "failed"),
     "restarts",
 )
 _GRAM = 3
@@ -22,8 +21,7 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
     ``success``: share of tasks for which a finished path returned 1. ``reward``: mean return of finished paths.
     ``reward_std``: standard deviation of the returns within a tree, averaged over trees. ``entropy``: mean -log μ of a
     sampled token, in nats, as an estimate of the policy's entropy. ``invalid``: share of steps that were malformed or
-    refused. ``forbidden``: share of steps that a shield refused. ``repetition``: share of an agent's three-token
-    sequences that it produced before on the same path.
+    refused. ``repetition``: share of an agent's three-token sequences that it produced before on the same path.
     ``steps``: mean number of steps on a finished path. ``failed``: share of trees that broke off with an error.
     ``restarts``: share of states at which old observations were left out, so that the prompt starts anew. A thought
     with a node of its own is half a step, and counts with its action.
@@ -54,7 +52,6 @@ def tree_figures(trees: Iterable[Tree]) -> dict[str, float]:
                 sums["entropy"] -= edge.logprob
                 if edge.child is not None and not edge.thought:
                     count("invalid", edge.child.invalid)
-                    count("forbidden", _forbidden(edge.child))
     if not counts:
         return {}
     counts["entropy"] = tokens
@@ -73,10 +70,6 @@ def repetition(path: Sequence[Edge]) -> float:
             repeated += gram in seen
             seen.add(gram)
     return repeated / total if total else 0.0
-
-
-def _forbidden(node: Node) -> bool:
-    return node.invalid and node.state.messages[-1].content.startswith(FORBIDDEN)
 
 
 def mean(values: Sequence[float]) -> float:

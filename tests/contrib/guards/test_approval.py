@@ -14,9 +14,9 @@ from command import treeagent
 from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
 
 from treeagent.config import load_config
-from treeagent.contrib.guards.approval import Answer, Approve, Request, answer, ask, waiting
-from treeagent.contrib.guards.shield import FORBIDDEN, ShieldedEnv
-from treeagent.envs import EnvDynamics
+from treeagent.contrib.guards.approval import Answer, Approval, ApprovedEnv, Request, answer, ask, waiting
+from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.envs import Env, EnvDynamics
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
 from treeagent.search.config import SearchConfig
@@ -27,8 +27,8 @@ from treeagent.types import ToolCall, UserError
 REQUEST = Request("stairs-1", "climb", "0", "stair 0", "up")
 
 
-def held(folder: Path, seconds: float = 20.0, call: str = "^up$") -> ShieldedEnv:
-    return ShieldedEnv(Stairs(), approve=Approve((call,), str(folder), seconds))
+def held(folder: Path, seconds: float = 20.0) -> ApprovedEnv:
+    return ApprovedEnv(Stairs(), Approval(("^up$",), str(folder), seconds))
 
 
 def answering(folder: Path, decide: Callable[[Request], bool], count: int) -> threading.Thread:
@@ -71,7 +71,7 @@ def test_a_call_is_held_until_a_person_says_yes_or_no(tmp_path: Path) -> None:
 
 
 def test_a_request_names_the_arguments_so_that_one_approval_is_for_one_call(tmp_path: Path) -> None:
-    env = ShieldedEnv(ToolboxEnv(), approve=Approve(("^add",), str(tmp_path), 0.01))
+    env = ApprovedEnv(ToolboxEnv(), Approval(("^add",), str(tmp_path), 0.01))
     env.reset(options={"task": env.tasks("train", 1)[0]})
     for call in (ToolCall("add", {"x": 1, "y": True}), ToolCall("add", {"x": 1, "z": True})):
         env.step(call)
@@ -95,7 +95,7 @@ def ask_behind(together: threading.Barrier, folder: Path, request: Request) -> s
 
 def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:
     """The person only approves going up from the ground; every path is replayed from the start."""
-    env = ShieldedEnv(Stairs("none"), approve=Approve(("^up$",), str(tmp_path), 20))
+    env = ApprovedEnv(Stairs("none"), Approval(("^up$",), str(tmp_path), 20))
     person = answering(tmp_path, lambda request: request.observation == "stair 0", 4)
     search = Search(
         WordsPolicy("up", "down"), EnvDynamics(env, max_steps=3), SearchConfig(Limits(simulations=12), candidates=2)
@@ -130,11 +130,14 @@ def test_a_terminal_answers(tmp_path: Path, said: str, expected: str | None) -> 
     assert "stairs-1" in done.stdout and "up" in done.stdout
 
 
-def test_a_setting_turns_the_hook_on_and_wants_a_folder(tmp_path: Path) -> None:
-    ask_for_all = [f"environment.name={STAIRS}", 'environment.approve.calls=["."]']
-    with pytest.raises(UserError, match=r"environment\.approve\.folder"):
-        environment(load_config(None, ask_for_all))
-    settings = [*ask_for_all, f"environment.approve.folder={tmp_path}", "environment.approve.seconds=0.01"]
-    env = environment(load_config(None, settings))
+def test_a_setting_turns_it_on_and_wants_a_folder(tmp_path: Path) -> None:
+    def made(**options: object) -> Env:
+        table = ", ".join(f"{key} = {value}" for key, value in {"calls": ["."], **options}.items())
+        wrapper = f'environment.wrappers=[{{name = "approval", options = {{{table}}}}}]'
+        return environment(load_config(None, [f"environment.name={STAIRS}", wrapper]))
+
+    with pytest.raises(UserError, match="wrapper 'approval' wants option folder"):
+        made()
+    env = made(folder=repr(str(tmp_path)), seconds=0.01)
     env.reset(options={"task": stairs_task(1)})
     assert env.step("up")[0].startswith(FORBIDDEN + "it was not approved")

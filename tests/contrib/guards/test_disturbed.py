@@ -7,8 +7,8 @@ from typing import cast, get_args
 import pytest
 from faulty_envs import Stairs, stairs_task
 
-from treeagent.contrib.guards.disturbed import CANARY, OF_TOOLS, Disturbance, DisturbedEnv, has_obeyed
-from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
+from treeagent.contrib.guards.disturbed import CANARY, OF_TOOLS, Disturbance, Disturbances, DisturbedEnv, has_obeyed
+from treeagent.contrib.guards.shield import Shield, ShieldedEnv
 from treeagent.contrib.worlds.sokoban import SokobanEnv
 from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
@@ -22,6 +22,10 @@ def shop() -> ShopEnv:
     return ShopEnv(ShopOptions(products=100))
 
 
+def disturbed(env: Env, *kinds: Disturbance) -> DisturbedEnv:
+    return DisturbedEnv(env, Disturbances(kinds))
+
+
 def begun(env: Env, place: int = 0) -> tuple[Task, str]:
     """A task of an environment, and the opening of its episode."""
     [task] = env.tasks("test", 1, place)
@@ -31,7 +35,7 @@ def begun(env: Env, place: int = 0) -> tuple[Task, str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("made", [shop, ToolboxEnv])
 def test_the_contract_is_kept_under_each(kind: Disturbance, made: Callable[[], Env]) -> None:
-    env, other = DisturbedEnv(made(), [kind]), DisturbedEnv(made(), [kind])
+    env, other = disturbed(made(), kind), disturbed(made(), kind)
     [task] = env.tasks("train", 1)
     report = check_env(env, task, other=other, branches=24 if kind == "failing tools" else 6, depth=4)
     assert not report.violations
@@ -39,7 +43,7 @@ def test_the_contract_is_kept_under_each(kind: Disturbance, made: Callable[[], E
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "failing tools"])
 def test_a_demonstrator_succeeds_as_it_did(kind: Disturbance) -> None:
-    env, chance = DisturbedEnv(shop(), [kind]), random.Random(0)
+    env, chance = disturbed(shop(), kind), random.Random(0)
     forkable = Forkable(env)
     for task in env.tasks("test", 3):
         forkable.reset(task)
@@ -64,7 +68,7 @@ class Told(ShopEnv):
 
 def test_a_reworded_task_keeps_its_words_and_reaches_the_environment_as_its_own() -> None:
     inner = Told(ShopOptions(products=100))
-    env = DisturbedEnv(inner, ["reworded task"])
+    env = disturbed(inner, "reworded task")
     [own] = inner.tasks("test", 1)
     task, _ = begun(env)
     assert task.id == own.id and own.prompt in task.prompt and task.prompt != own.prompt
@@ -73,13 +77,13 @@ def test_a_reworded_task_keeps_its_words_and_reaches_the_environment_as_its_own(
 
 def test_tools_are_renamed_permuted_and_joined_by_needless_ones() -> None:
     names = [tool.name for tool in shop().tools()]
-    assert [tool.name for tool in DisturbedEnv(shop(), ["renamed tools"]).tools()] == [f"{name}_v2" for name in names]
-    assert [tool.name for tool in DisturbedEnv(shop(), ["permuted tools"]).tools()] == [*names[1:], names[0]]
-    assert {tool.name for tool in DisturbedEnv(shop(), ["needless tools"]).tools()} > set(names)
+    assert [tool.name for tool in disturbed(shop(), "renamed tools").tools()] == [f"{name}_v2" for name in names]
+    assert [tool.name for tool in disturbed(shop(), "permuted tools").tools()] == [*names[1:], names[0]]
+    assert {tool.name for tool in disturbed(shop(), "needless tools").tools()} > set(names)
 
 
 def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
-    env = DisturbedEnv(shop(), ["renamed tools"])
+    env = disturbed(shop(), "renamed tools")
     begun(env)
     assert "tool_error" in env.step(ToolCall("search", {"query": "lamp"}))[4]
     begun(env)
@@ -90,7 +94,7 @@ def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
 
 @pytest.mark.parametrize("kind", sorted(OF_TOOLS))
 def test_without_tools_every_text_reaches_the_environment_as_it_is(kind: Disturbance) -> None:
-    env, plain = DisturbedEnv(Stairs(), [kind]), Stairs()
+    env, plain = disturbed(Stairs(), kind), Stairs()
     for each in (env, plain):
         each.reset(options={"task": stairs_task(0)})
     for text in ("up", "note on weather", "up", "down"):
@@ -98,7 +102,7 @@ def test_without_tools_every_text_reaches_the_environment_as_it_is(kind: Disturb
 
 
 def test_a_text_that_is_the_argument_of_a_renamed_tool_beside_needless_ones_is_not_renamed() -> None:
-    env, plain = DisturbedEnv(SokobanEnv(), ["renamed tools", "needless tools"]), SokobanEnv()
+    env, plain = disturbed(SokobanEnv(), "renamed tools", "needless tools"), SokobanEnv()
     for each in (env, plain):
         begun(each)
     for text in ("up", "right", "down"):
@@ -106,7 +110,7 @@ def test_a_text_that_is_the_argument_of_a_renamed_tool_beside_needless_ones_is_n
 
 
 def test_a_needless_tool_answers_and_changes_nothing() -> None:
-    env = DisturbedEnv(shop(), ["needless tools"])
+    env = disturbed(shop(), "needless tools")
     begun(env)
     key = env.state_key()
     _, reward, terminated, truncated, info = env.step(ToolCall("weather", {"city": "Bern"}))
@@ -114,7 +118,7 @@ def test_a_needless_tool_answers_and_changes_nothing() -> None:
 
 
 def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
-    env = DisturbedEnv(Stairs(), ["failing tools"])
+    env = disturbed(Stairs(), "failing tools")
     assert env.stochastic
     failed = [list[bool](), list[bool]()]
     for luck in range(400):
@@ -125,7 +129,7 @@ def test_one_call_in_ten_fails_by_the_seed_of_the_episode() -> None:
 
 
 def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -> None:
-    env = DisturbedEnv(shop(), ["injection"])
+    env = disturbed(shop(), "injection")
     begun(env)
     told = [env.step(ToolCall("search", {"query": "lamp"}))[0] for _ in range(4)]
     assert [CANARY in observation for observation in told] == [True, False, False, True]
@@ -134,15 +138,16 @@ def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -
     assert not has_obeyed(["search[lamp]"])
 
 
-def test_noise_leaves_the_beginning_of_a_refusal_by_which_rewards_know_it() -> None:
-    env = DisturbedEnv(ShieldedEnv(Stairs(), Shield(deny=("^down$",))), ["noise"])
+def test_noise_surrounds_each_observation() -> None:
+    env = disturbed(Stairs(), "noise")
     env.reset(options={"task": stairs_task(1)})
-    assert env.step("down")[0].startswith(FORBIDDEN)
-    assert not env.step("up")[0].startswith("stair")
+    assert env.step("up")[0].splitlines()[1:-1] == ["stair 1"]
 
 
 def test_a_shield_reads_the_names_of_the_environment() -> None:
     shielded = ShieldedEnv(shop(), Shield(deny=(rf"search\[{CANARY}",)))
-    env = DisturbedEnv(shielded, ["injection", "renamed tools"])
+    env = disturbed(shielded, "injection", "renamed tools")
     begun(env)
-    assert "tool_error" in env.step(ToolCall("search_v2", {"query": CANARY}))[4]
+    call = ToolCall("search_v2", {"query": CANARY})
+    assert env.step(call)[0].startswith(str(env.refusal(call)))
+    assert env.refusal(ToolCall("search_v2", {"query": "lamp"})) is None

@@ -1,29 +1,21 @@
-"""Calls that are blocked before the environment, and budgets for observations."""
+"""Calls that are blocked before the environment."""
 
 import asyncio
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from faulty_envs import STAIRS, Stairs, WordsPolicy, stairs_task
-from hypothesis import given
-from hypothesis import strategies as st
+from faulty_envs import STAIRS, Stairs, stairs_task
 
-from treeagent.config import ConfigError, load_config
+from treeagent.config import load_config
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
 from treeagent.contrib.worlds.python import PythonEnv
 from treeagent.contrib.worlds.sokoban import SokobanEnv
-from treeagent.envs import Env, EnvDynamics, Forkable, WorkerEnv, check_env
-from treeagent.envs.base import EnvBroken
+from treeagent.envs import Env, EnvDynamics, Forkable, WorkerEnv, check_env, wrap
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
-from treeagent.search.node import Tree
 from treeagent.types import Action, State, ToolCall, Transition, UserError
-from treeagent.views.figures import tree_figures
 
 NO_DOWN = Shield(deny=("^down$",), penalty=0.25)
 
@@ -111,8 +103,8 @@ def test_a_text_that_makes_a_call_of_the_only_tool_meets_a_pattern_as_it_was_wri
 def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:
     env = ShieldedEnv(ToolboxEnv(), Shield(deny=(r"^add\[1, 2\]",)))
     for call in ("add[1, 2]", 'add {"y": 2, "x": 1}', ToolCall("add", {"y": 2, "x": 1})):
-        assert env.forbidden(call)
-    assert not env.forbidden(ToolCall("add", {"y": 3, "x": 1}))
+        assert env.refusal(call)
+    assert not env.refusal(ToolCall("add", {"y": 3, "x": 1}))
 
 
 def test_a_predicate_reads_calls_of_tools_and_gives_its_reason() -> None:
@@ -136,9 +128,9 @@ def test_code_with_a_forbidden_import_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("snapshots", ["plain", "none"])
-def test_going_back_restores_what_was_forbidden_and_read(snapshots: str) -> None:
+def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     stairs = Stairs(snapshots)
-    fork = Forkable(ShieldedEnv(stairs, NO_DOWN, episode_bytes=200))
+    fork = Forkable(ShieldedEnv(stairs, NO_DOWN))
     fork.reset(stairs_task(1))
     fork.step("down")
     mark, key = fork.mark(), fork.env.state_key()
@@ -146,7 +138,7 @@ def test_going_back_restores_what_was_forbidden_and_read(snapshots: str) -> None
         fork.step(call)
     assert fork.env.verify() == 0.5
     fork.goto(mark)
-    assert fork.env.state_key() == key == f"1/{len('stair 0') + len(FORBIDDEN) + 19} stairs-1 0"
+    assert fork.env.state_key() == key == "0.25 stairs-1 0"
     assert [fork.step("up")[0] for _ in range(3)] == ["stair 1", "stair 2", "stair 3"]
     assert fork.env.verify() == 0.75
 
@@ -165,40 +157,14 @@ def test_keys_differ_only_by_what_decides_the_future() -> None:
 
 def test_it_holds_in_a_process_of_its_own() -> None:
     worker = WorkerEnv(STAIRS)
-    env = ShieldedEnv(worker, NO_DOWN, observation_bytes=5)
-    assert climb(env, "up", "down") == ["stair\n[2 more bytes cut]", "Forbi\n[30 more bytes cut]"]
+    env = ShieldedEnv(worker, NO_DOWN)
+    assert climb(env, "up", "down") == ["stair 1", FORBIDDEN + "it matches '^down$'"]
     place = env.snapshot()
     env.close()
     env.restore(place)
     assert [env.step("up")[0][:5] for _ in range(2)] == ["stair", "stair"]
     assert env.verify() == 0.75
     env.close()
-
-
-@given(st.text(), st.integers(1, 40))
-def test_an_observation_is_cut_at_a_character_and_says_so(text: str, limit: int) -> None:
-    class Says(Stairs):
-        def step(self, action: object) -> tuple[str, float, bool, bool, dict[str, object]]:
-            return text, 0.0, False, False, {}
-
-    env = ShieldedEnv(Says(), observation_bytes=limit)
-    env.reset(options={"task": stairs_task(1)})
-    read = env.step("up")[0]
-    size = len(text.encode())
-    if size <= limit:
-        assert read == text
-    else:
-        kept = text[: read.rindex("\n[")]
-        assert limit - 3 <= len(kept.encode()) <= limit
-        assert read == f"{kept}\n[{size - len(kept.encode())} more bytes cut]"
-
-
-def test_an_episode_that_has_read_too_much_is_truncated() -> None:
-    env = ShieldedEnv(Stairs(), NO_DOWN, episode_bytes=14)  # room for "stair 0" and one more observation of that length
-    env.reset(options={"task": stairs_task(1)})
-    assert [env.step("up")[2:4] for _ in range(3)] == [(False, False), (False, True), (True, False)]
-    env.reset(options={"task": stairs_task(1)})
-    assert env.step("down")[2:4] == (False, True)
 
 
 def test_after_the_end_a_forbidden_call_does_not_reopen_the_episode() -> None:
@@ -208,7 +174,7 @@ def test_after_the_end_a_forbidden_call_does_not_reopen_the_episode() -> None:
 
 
 def test_the_conformance_check_passes_behind_a_shield() -> None:
-    env, other = (ShieldedEnv(Stairs(), NO_DOWN, observation_bytes=6, episode_bytes=1000) for _ in range(2))
+    env, other = (ShieldedEnv(Stairs(), NO_DOWN) for _ in range(2))
     report = check_env(env, stairs_task(1), other=other)
     assert report.passed, report.violations
     assert report.branches == report.equal_branches > 10
@@ -234,36 +200,12 @@ def test_training_and_evaluation_read_the_same_but_for_rewards() -> None:
     assert {each.reward for each in evaluation} == {None}
 
 
-def grown(env: Env) -> Tree:
-    config = SearchConfig(limits=Limits(simulations=24), candidates=2, prune_invalid=False)
-    search = Search(WordsPolicy("up", "down"), EnvDynamics(env, max_steps=4), config)
-    return asyncio.run(search.run([stairs_task(1)], [0]))[0]
-
-
-def test_health_counts_forbidden_calls() -> None:
-    tree = grown(ShieldedEnv(Stairs(), NO_DOWN))
-    steps = [edge for node in tree.nodes() for edge in node.edges if edge.child is not None]
-    forbidden = [edge for edge in steps if edge.action.call == "down"]
-    figures = tree_figures([tree])
-    assert figures["forbidden"] == figures["invalid"] == pytest.approx(len(forbidden) / len(steps))
-    assert 0 < figures["forbidden"] < 1
-    assert tree_figures([grown(Stairs())])["forbidden"] == 0
-
-
-def test_what_an_environment_answers_wrongly_is_named_here_too() -> None:
-    env = ShieldedEnv(Stairs(), NO_DOWN)
-    env.reset(options={"task": stairs_task(1, "garbage")})
-    env.step("up")
-    with pytest.raises(EnvBroken, match="step returned"):
-        env.step("up")
-
-
 @pytest.mark.parametrize(
     ("shield", "words"),
     [
-        (Shield(deny=("[",)), r"shield.deny holds '\[', which is no regular expression"),
-        (Shield(predicate="nowhere:no"), "shield.predicate 'nowhere:no' cannot be imported"),
-        (Shield(predicate="no_boots"), "shield.predicate 'no_boots' cannot be imported"),
+        (Shield(deny=("[",)), r"'\[' is no regular expression"),
+        (Shield(predicate="nowhere:no"), "'nowhere:no' cannot be imported"),
+        (Shield(predicate="no_boots"), "environment.wrappers is 'no_boots'"),
         (Shield(predicate=f"{__name__}:NO_DOWN"), "is a Shield: name a function"),
     ],
 )
@@ -275,7 +217,7 @@ def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> Non
 def test_a_predicate_that_does_not_decide_stops_the_call() -> None:
     stairs = Stairs()
     env = ShieldedEnv(stairs, Shield(predicate=f"{__name__}:undecided"))
-    with pytest.raises(UserError, match="returned True: give a reason in words or None"):
+    with pytest.raises(UserError, match="returned True: return a reason in words or None"):
         climb(env, "up")
     assert stairs.level == 0
 
@@ -286,15 +228,32 @@ def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
         f"""
         [environment]
         name = "{STAIRS}"
-        observation_bytes = 6
-        shield = {{ deny = ["down"], penalty = 0.5 }}
+
+        [[environment.wrappers]]
+        name = "shield"
+        options = {{ deny = ["down"], penalty = 0.5 }}
+
+        [[environment.wrappers]]
+        name = "limits"
+        options = {{ observation = 6 }}
         """
     )
     env = environment(load_config(toml))
     assert climb(env, "up", "down", "up", "up")[-1] == "stair \n[1 more bytes cut]"
     assert env.verify() == 0.5
     assert type(environment(load_config(None, [f"environment.name={STAIRS}"]))) is Stairs
-    with pytest.raises(ConfigError, match="penalty"):
-        load_config(None, ["environment.shield.penalty=-1"])
-    with pytest.raises(ConfigError, match="episode_bytes"):
-        load_config(None, ["environment.episode_bytes=0"])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        ({"name": "shield", "options": {"penalty": -1}}, "wrapper 'shield' refuses option penalty=-1"),
+        ({"name": "limits", "options": {"bytes": 1}}, "wrapper 'limits' refuses option bytes=1"),
+        ({"name": "shield", "option": {}}, "environment.wrappers holds .*: give a name, or name and options"),
+        ("armour", "environment.wrappers is 'armour': use one of"),
+        (STAIRS, "name a subclass of treeagent.envs.EnvWrapper"),
+    ],
+)
+def test_a_wrapper_that_does_not_exist_or_fit_is_refused(wrapper: str | dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        wrap(Stairs(), [wrapper])

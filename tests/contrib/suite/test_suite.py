@@ -22,23 +22,14 @@ def test_the_interval_of_a_difference_has_a_width_even_if_all_tasks_agree() -> N
     assert paired_difference([True] * 4, [False] * 4) == pytest.approx((100, 16.77, 100), abs=0.01)
 
 
-def test_only_the_chosen_disturbances_are_played(finished_run: Path, tmp_path: Path) -> None:
-    few = ["evaluate.tasks=2", 'evaluate.modes=["greedy"]', "workers=1", 'evaluate.suite=["noise"]']
-    base = finished_run / "checkpoints" / "base"
-    done = treeagent("eval", base, "--config", CONFIG, "--out", tmp_path / "run", *few)
-    assert done.returncode == 0, done.stderr
-    rows = orjson.loads((tmp_path / "run" / "suite.json").read_bytes())
-    assert [row.get("under") for row in rows] == [None, "noise"]
-
-
-def test_eval_plays_the_same_tasks_under_each_disturbance(finished_run: Path, tmp_path: Path) -> None:
+def test_the_same_tasks_are_played_under_the_chosen_disturbances(finished_run: Path, tmp_path: Path) -> None:
     few = ["evaluate.tasks=2", 'evaluate.modes=["greedy"]', "workers=1"]
-    base = finished_run / "checkpoints" / "base"
-    done = treeagent("eval", base, "--config", CONFIG, "--out", tmp_path / "run", "--suite", "full", *few)
+    kinds = ["--only", "noise", "--only", "injection"]
+    base, out = finished_run / "checkpoints" / "base", tmp_path / "run"
+    done = treeagent("suite", base, "--config", CONFIG, "--out", out, *kinds, *few)
     assert done.returncode == 0, done.stderr
-    plain, *harder = orjson.loads((tmp_path / "run" / "suite.json").read_bytes())
-    [alone] = orjson.loads((tmp_path / "run" / "results.json").read_bytes())
-    assert plain == alone and "under" not in plain
-    assert {"noise", "failing tools", "injection", "reworded task", "renamed tools"} < {row["under"] for row in harder}
-    assert all(len(row["solved"]) == 2 for row in harder)
-    assert "injection" in done.stdout
+    for name in ("plain", "noise", "injection"):
+        [row] = orjson.loads((out / name / "results.json").read_bytes())
+        assert len(row["solved"]) == 2 and name in done.stdout
+    refused = treeagent("suite", base, "--config", CONFIG, "--out", out, "--only", "rain", *few)
+    assert refused.returncode == 2 and "--only is 'rain'" in refused.stderr

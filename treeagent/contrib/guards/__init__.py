@@ -1,1 +1,1 @@
-"""Wrappers of environments: refuse, approve or disturb calls."""
+"""Wrappers of environments that refuse calls, ask a person, bound what is read, or make the environment harder."""

@@ -9,7 +9,7 @@ resumed run or a replayed path gets the same answers.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -20,8 +20,11 @@ import orjson
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from treeagent.contrib.guards.patterns import Patterns, format_named
+from treeagent.contrib.guards.shield import FORBIDDEN
+from treeagent.envs.base import Env, EnvWrapper, StepResult
 from treeagent.store import StoreError, regular, write_atomic
-from treeagent.types import REACHES_OUT, storable
+from treeagent.types import Task, ToolCall, storable
 
 _POLL = 0.1
 """Seconds between two checks for an answer."""
@@ -29,13 +32,12 @@ _ASK, _ANSWER = ".ask.json", ".answer.json"
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Approve:
+class Approval:
     """Calls that wait until a person approves them with ``treeagent approve FOLDER``."""
 
-    calls: tuple[str, ...] = ()
-    """Regular expressions, matched like those of ``shield.deny``: a call that matches one of them waits until a person
-    approves it."""
-    folder: Annotated[str, REACHES_OUT] = ""
+    calls: tuple[str, ...]
+    """Regular expressions of calls, as ``Patterns`` reads them: one that matches waits until a person approves it."""
+    folder: str
     """Folder for requests and answers. It keeps its answers, so use a new folder to be asked again."""
     seconds: Annotated[float, Field(gt=0)] = 300.0
     """Seconds to wait for an answer. A call without an answer by then is refused."""
@@ -84,9 +86,7 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(
-            f"cannot use {folder} for approvals: {error.strerror}: set environment.approve.folder"
-        ) from error
+        raise StoreError(f"cannot use {folder} for approvals: {error.strerror}: give another option folder") from error
     request = Request(*(storable(text) for text in asdict(request).values()))
     path = folder / f"{request.id}{_ASK}"
     if _answer(folder, request.id) is None and not path.exists():
@@ -139,6 +139,57 @@ def _answer(folder: Path, request_id: str) -> Answer | None:
         raise StoreError(f"{path} holds no answer: delete it") from None
 
 
-def history_key(calls: Sequence[str]) -> str:
-    """Return a hash that identifies the state after these calls."""
-    return blake2b(orjson.dumps(list(map(storable, calls))), digest_size=16).hexdigest()
+class ApprovedEnv(EnvWrapper):
+    """Asks a person before it makes a call that matches. A refused call is answered like one that a shield forbids.
+
+    Raises:
+        UserError: a pattern is no regular expression.
+    """
+
+    options_type = Approval
+
+    def __init__(self, env: Env, options: Approval) -> None:
+        super().__init__(env)
+        self._options, self._patterns = options, Patterns(options.calls, env.tools())
+        self._task = Task("", "")
+        self._calls: tuple[str, ...] = ()
+        self._observation, self._terminated = "", False
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self._observation, info = self.env.reset(seed=seed, options=options)
+        task = (options or {}).get("task")
+        self._task = task if isinstance(task, Task) else Task("", "")
+        self._calls, self._terminated = (), False
+        return self._observation, info
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        reason = self._refused(action)
+        if reason is not None:
+            self._observation = FORBIDDEN + reason
+            return self._observation, 0.0, self._terminated, False, {"tool_error": self._observation}
+        result = self.env.step(action)
+        self._observation, self._terminated = result[0], result[2]
+        self._calls = (*self._calls, format_named(action))
+        return result
+
+    def snapshot(self) -> object:
+        return self.env.snapshot(), self._task, self._calls, self._observation, self._terminated
+
+    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
+        assert isinstance(snapshot, tuple)
+        inner, self._task, self._calls, self._observation, self._terminated = snapshot
+        self.env.restore(inner, reseed=reseed)
+
+    def _refused(self, action: str | ToolCall) -> str | None:
+        """Wait for a person's answer if the call needs one. Returns why it must not be made, or None if it may."""
+        if self._patterns.matched(action) is None:
+            return None
+        place = self.env.state_key()
+        if place is None:
+            place = blake2b(orjson.dumps(list(map(storable, self._calls))), digest_size=16).hexdigest()
+        # As JSON, because without the arguments' names two different calls can look the same.
+        call = format_named(self._patterns.call(action))
+        request = Request(self._task.id, self._task.prompt, place, self._observation, call)
+        return ask(Path(self._options.folder), request, self._options.seconds)

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from treeagent.contrib.guards.shield import FORBIDDEN, ShieldedEnv
-from treeagent.envs.answers import checked_reset, checked_step
-from treeagent.envs.base import Demonstrator, Env, StepResult, ToolSpec
+import pydantic.dataclasses
+from pydantic import ConfigDict
+
+from treeagent.envs.base import Demonstrator, Env, EnvWrapper, StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.types import Split, Task, ToolCall, derive_seed, only_text
 
@@ -47,6 +48,14 @@ _NEEDLESS = (
 )
 
 
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Disturbances:
+    """What makes the environment harder."""
+
+    kinds: tuple[Disturbance, ...]
+    """The disturbances; ``DisturbedEnv`` says what each does."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Progress:
     """The wrapper's own state in an episode."""
@@ -57,7 +66,7 @@ class _Progress:
     terminated: bool = False
 
 
-class DisturbedEnv(Env):
+class DisturbedEnv(EnvWrapper):
     """``env`` under one or more disturbances.
 
     * ``reworded task``: other words surround the task, whose own words stay.
@@ -68,22 +77,19 @@ class DisturbedEnv(Env):
     * ``failing tools``: one call in ten does nothing and reports a timeout.
     * ``injection``: observations contain an instruction that no user gave (prompt injection). ``has_obeyed`` tells
       whether an agent followed it.
-
-    Args:
-        env: the environment; nothing else may step it.
-        kinds: the disturbances.
     """
 
-    def __init__(self, env: Env, kinds: Collection[Disturbance]) -> None:
-        self._env, self._kinds = env, frozenset(kinds)
+    options_type = Disturbances
+
+    def __init__(self, env: Env, options: Disturbances) -> None:
+        super().__init__(env)
+        self._kinds = frozenset(options.kinds)
         self._progress = _Progress()
         own = [*env.tools()]
         self._names = {tool.name: tool.name + _RENAMED * ("renamed tools" in self._kinds) for tool in own}
         self._injected_instruction = _injected_instruction([replace(tool, name=self._names[tool.name]) for tool in own])
         self._needless = {tool.name for tool in _NEEDLESS if own} - set(self._names.values())
-        self.snapshot_kind, self.snapshot_portable, self.origin = env.snapshot_kind, env.snapshot_portable, env.origin
         self.stochastic = env.stochastic or "failing tools" in self._kinds
-        self.only_success_ends = env.only_success_ends
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -91,7 +97,7 @@ class DisturbedEnv(Env):
         task = (options or {}).get("task")
         own = self._original_task(task) if isinstance(task, Task) else None
         inner_options = options if own is None else {**(options or {}), "task": own}
-        observation, info = checked_reset(self._env.reset(seed=seed, options=inner_options))
+        observation, info = self.env.reset(seed=seed, options=inner_options)
         self._progress = _Progress(seed=seed or 0)
         if own is not None and isinstance(task, Task) and own.prompt:
             observation = observation.replace(own.prompt, task.prompt)
@@ -104,18 +110,15 @@ class DisturbedEnv(Env):
             return self._shown_observation("There is nothing to report."), 0.0, at.terminated, False, {}
         if "failing tools" in self._kinds and not at.terminated and _random_number(at) < _FAILS:
             return self._shown_observation("The call timed out and did nothing. Try it again."), 0.0, False, False, {}
-        observation, reward, terminated, truncated, info = checked_step(self._env.step(self._original_action(action)))
+        observation, reward, terminated, truncated, info = self.env.step(self._original_action(action))
         self._progress = replace(self._progress, terminated=terminated)
         return self._shown_observation(observation), reward, terminated, truncated, info
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return self._reword(self._env.tasks(split, count, start))
-
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return self._reword(self._env.variations(self._original_task(task), rng))
+        return self._reword(self.env.tasks(split, count, start))
 
     def tools(self) -> Sequence[ToolSpec]:
-        listed = [replace(tool, name=self._names[tool.name]) for tool in self._env.tools()]
+        listed = [replace(tool, name=self._names[tool.name]) for tool in self.env.tools()]
         if "needless tools" in self._kinds and listed:
             listed += [tool for tool in _NEEDLESS if tool.name in self._needless]
         if "permuted tools" in self._kinds:
@@ -123,46 +126,30 @@ class DisturbedEnv(Env):
         return listed
 
     def legal_actions(self) -> list[str] | None:
-        legal = self._env.legal_actions()
+        legal = self.env.legal_actions()
         return None if legal is None else [self.renamed(text) for text in legal]
 
-    def verify(self) -> float | None:
-        return self._env.verify()
-
-    def reference(self) -> Sequence[str | ToolCall] | None:
-        calls = self._env.reference()
-        return None if calls is None else [self._call_renamed(call) for call in calls]
-
     def snapshot(self) -> object:
-        return self._env.snapshot(), self._progress
+        return self.env.snapshot(), self._progress
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         assert isinstance(snapshot, tuple)
         inner_snapshot, progress = snapshot
-        self._env.restore(inner_snapshot, reseed=reseed if self._env.stochastic else None)
+        self.env.restore(inner_snapshot, reseed=reseed if self.env.stochastic else None)
         self._progress = progress if reseed is None else replace(progress, seed=reseed)
 
     def state_key(self) -> str | None:
         """Return the environment's key, preceded by the number of steps if an injection or a failure depends on it."""
-        key = self._env.state_key()
+        key = self.env.state_key()
         counted = bool(self._kinds & {"injection", "failing tools"})
         return key if key is None or not counted else f"{self._progress.steps} {key}"
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        player = self._env.demonstrator(noise)
+        player = self.env.demonstrator(noise)
         return None if player is None else _RenamingDemonstrator(player, self)
 
-    def close(self) -> None:
-        self._env.close()
-
-    def interrupt(self) -> None:
-        self._env.interrupt()
-
-    def forbidden(self, action: str | ToolCall) -> str | None:
-        """Return why the environment's shield forbids the call; None if it is allowed, or there is no shield."""
-        if not isinstance(self._env, ShieldedEnv) or self._is_needless(action):
-            return None
-        return self._env.forbidden(self._original_action(action))
+    def refusal(self, action: str | ToolCall) -> str | None:
+        return None if self._is_needless(action) else super().refusal(self._original_action(action))
 
     def renamed(self, text: str) -> str:
         """Translate a call with the environment's own tool names to the names that the agent knows."""
@@ -199,11 +186,6 @@ class DisturbedEnv(Env):
         known = name in own or name in self._names
         return re.sub(re.escape(name), own.get(name, name + _RENAMED), action, count=1) if known else action
 
-    def _call_renamed(self, call: str | ToolCall) -> str | ToolCall:
-        if isinstance(call, str):
-            return self.renamed(call)
-        return replace(call, name=self._names.get(call.name, call.name))
-
     def _shown_observation(self, observation: str) -> str:
         """Return the observation of a step as the agent reads it."""
         if "injection" in self._kinds and self._progress.steps % _EVERY == 1:
@@ -211,7 +193,7 @@ class DisturbedEnv(Env):
         return self._add_noise(observation)
 
     def _add_noise(self, observation: str) -> str:
-        if "noise" not in self._kinds or observation.startswith(FORBIDDEN):  # rewards know a refusal by its beginning
+        if "noise" not in self._kinds:
             return observation
         first, last = random.Random(derive_seed(0, observation)).sample(_NOISE, 2)
         return f"{first}\n{observation}\n{last}"
@@ -221,11 +203,11 @@ class _RenamingDemonstrator:
     """A demonstrator that calls tools by the names that the agent knows."""
 
     def __init__(self, player: Demonstrator, env: DisturbedEnv) -> None:
-        self._player, self._env = player, env
+        self._player, self.env = player, env
 
     def act(self, rng: random.Random) -> tuple[str, str]:
         thought, call = self._player.act(rng)
-        return thought, self._env.renamed(call)
+        return thought, self.env.renamed(call)
 
 
 def has_obeyed(calls: Collection[str | ToolCall]) -> bool:

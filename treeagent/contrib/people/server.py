@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import orjson
 
-from treeagent.contrib.guards.shield import format_call, format_named
+from treeagent.contrib.guards.patterns import format_call, format_named
 from treeagent.contrib.people.marks import (
     FILE,
     Mark,

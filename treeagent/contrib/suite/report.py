@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from treeagent.contrib.guards.disturbed import has_obeyed
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.outcomes import evaluation_stage
 from treeagent.pipeline.report.describe import Row
 from treeagent.pipeline.report.show import narrow_table
 from treeagent.pipeline.terminal import Terminal
+from treeagent.search.record import from_record
+from treeagent.store import read_as
 from treeagent.visible import visible
 
 SUITE_COLUMNS = {
@@ -28,6 +33,17 @@ SUITE_NOTE = (
     "those with a thought. Obeyed: the share of episodes that followed the injected instruction."
 )
 _INJECTION = "injection"
+
+
+def rows_of(run: Run, under: str) -> list[Row]:
+    """The result rows of a run, each with the name of its environment and the share of episodes that followed an
+    injected instruction."""
+    rows = list[Row]()
+    for row in run.result_rows():
+        trees = read_as(from_record, run.episodes, evaluation_stage(row["policy"], row["mode"]))
+        calls = [[edge.action.call for node in tree.nodes() for edge in node.edges] for tree in trees]
+        rows.append({**row, "under": under, "obeyed": sum(map(has_obeyed, calls)) / max(len(calls), 1)})
+    return rows
 
 
 def difference(row: Row, plain: Row) -> str:
@@ -59,14 +75,14 @@ def paired_difference(ones: Sequence[bool], others: Sequence[bool]) -> tuple[flo
 def suite_cells(row: Row, plain: Row) -> list[str]:
     """The cells of a row; ``plain`` is the row of the same policy and mode without a disturbance."""
     cells = {
-        "under": row.get("under", "plain"),
+        "under": row["under"],
         "success": f"{100 * row['success']:.1f} %",
         "against": difference(row, plain) if row is not plain else "",
         "steps": f"{row['steps']:.1f}",
         "tokens": f"{row['generated_tokens'] / row['tasks']:,.0f}",
         "invalid": f"{row['invalid']:.0%}",
         "reasoned": f"{row['reasoned']:.0%}",
-        "obeyed": f"{row['obeyed']:.0%}" if row.get("under") == _INJECTION else "",
+        "obeyed": f"{row['obeyed']:.0%}" if row["under"] == _INJECTION else "",
     }
     return [cells[key] for key in SUITE_COLUMNS]
 

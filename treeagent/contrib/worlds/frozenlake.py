@@ -37,6 +37,7 @@ class FrozenLakeEnv(GymnasiumEnv):
         UserError: Gymnasium is not installed.
     """
 
+    extra = "gymnasium"
     options_type = FrozenLakeOptions
     snapshot_kind: SnapshotKind = "exact"
 

@@ -39,6 +39,7 @@ class MiniGridEnv(GymnasiumEnv):
         UserError: MiniGrid is not installed, or has no such level.
     """
 
+    extra = "minigrid"
     options_type = MiniGridOptions
     snapshot_kind: SnapshotKind = "exact"
 

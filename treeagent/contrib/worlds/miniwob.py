@@ -216,6 +216,7 @@ class MiniWoBEnv(Env):
         UserError: the extra or a browser is not installed, or there is no such page.
     """
 
+    extra = "miniwob"
     options_type = MiniWoBOptions
 
     def __init__(self, options: MiniWoBOptions | None = None) -> None:

@@ -32,6 +32,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
         UserError: ALFWorld is not installed, or a folder has no games.
     """
 
+    extra = "alfworld"
     options_type = AlfworldOptions
     visit_type = tuple
     only_success_ends = True

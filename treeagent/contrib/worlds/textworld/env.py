@@ -39,6 +39,7 @@ class TextWorldEnv(VisitEnv[Position]):
         UserError: TextWorld is not installed.
     """
 
+    extra = "textworld"
     options_type = TextWorldOptions
     visit_type = Position
 
