@@ -13,6 +13,8 @@ gc.disable()
 os.environ.update(OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 # Under nohup and in background jobs SIGINT is ignored, and every process that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # a handler that does nothing is not inherited
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402

@@ -1,14 +1,8 @@
 """Exported trees: what a row holds, how the datasets library and TRL read it, and that a kill leaves no broken
 export."""
 
-import os
 import random
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,8 +23,7 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.grammar import ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.pipeline.export.dataset import Format, export
-from treeagent.pipeline.export.views import USUAL, VIEWS
+from treeagent.pipeline.export import USUAL, VIEWS, Format, export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return
@@ -133,8 +126,7 @@ def files(out: Path) -> dict[str, bytes]:
 def sentence(*arguments: str | Path) -> str:
     result = CliRunner().invoke(app, ["export", *map(str, arguments)])
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.count("\n") == 1
-    return result.stderr.strip()
+    return result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
@@ -153,10 +145,10 @@ def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Pat
 
 def test_both_formats_hold_the_same_rows(run: Run, tmp_path: Path) -> None:
     for format in ("parquet", "jsonl"):
-        write(run, tmp_path / format, *USUAL, "world", format=format)
-    for view in (*USUAL, "world"):
-        lines = (tmp_path / "jsonl" / view / "train-00000.jsonl").read_bytes().splitlines()
-        table = pyarrow.parquet.read_table(tmp_path / "parquet" / view / "train-00000.parquet")
+        write(run, tmp_path / format, *USUAL, format=format)
+    for view in USUAL:
+        lines = (tmp_path / "jsonl" / view / "train.jsonl").read_bytes().splitlines()
+        table = pyarrow.parquet.read_table(tmp_path / "parquet" / view / "train.parquet")
         assert table.to_pylist() == [orjson.loads(line) for line in lines]
 
 
@@ -238,77 +230,6 @@ def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat,
     good.action = replace(good.action, forced=(0, 1))
     led, _ = VIEWS["policy"].rows(tree, config)
     assert led["candidate_masks"][0] == [False, False] + [True] * (len(good.action.token_ids) - 2)
-
-
-def test_early_experience_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    assert set(VIEWS) - set(USUAL) == {"policy", "world", "reflection", "criticality", "nodes", "edges"}
-    tree = shop_tree(chat, 7)
-    good, bad = tree.root.edges
-    assert good.child is not None and bad.child is not None
-    won, lost = good.child.edges
-    assert won.child is not None and lost.child is not None
-    run = make_run(tmp_path / "run", [[tree]])
-    assert write(run, tmp_path / "dreamt", "world") == {"world": 2}
-    lost.child.origin = "real"
-    run = make_run(tmp_path / "real", [[tree]])
-    assert write(run, tmp_path / "out", "world", "reflection") == {"world": 3, "reflection": 1}
-    bought, second, tea = VIEWS["world"].rows(tree, run.config)
-    answers = [good.child.context_ids + won.child.context_ids, lost.child.context_ids, bad.child.context_ids]
-    assert [[token for token in row["labels"] if token != -100] for row in (bought, second, tea)] == [
-        [*answer] for answer in answers
-    ]
-    assert bought["input_ids"] == tree.prompt_ids((good, won))
-    assert [message["content"] for message in bought["messages"]][-2:] == ["Action: buy[1]", "Thank you."]
-    [reflection] = VIEWS["reflection"].rows(tree, run.config)
-    assert [message["content"] for message in reflection["prompt"]] == [
-        "You are in a shop.", "Buy kettle 7.", "Thought: look\nAction: search[kettle]", "1 kettle $7",
-    ]  # fmt: skip
-    assert reflection["completion"] == [
-        {
-            "role": "assistant",
-            "content": "Thought: not buy[2] : names nothing shown . new . buy missing kettle done 7 missing , "
-            "reward 0 in 1 . better : names 1 kettle $7 . new . buy missing kettle done 7 missing , reward 1 in 1\n"
-            "Action: buy[1]",
-        }
-    ]
-
-
-def test_trees_are_exported_as_tables_of_nodes_and_edges(chat: ChatFormat, tmp_path: Path) -> None:
-    tree = shop_tree(chat, 7)
-    run = make_run(tmp_path / "run", [[tree]])
-    states = [node for _, node in tree.walk()]
-    made = write(run, tmp_path / "out", "nodes", "edges")
-    assert made == {"nodes": len(states), "edges": sum(len(node.edges) for node in states)}
-    nodes, edges = load(tmp_path / "out", "nodes"), load(tmp_path / "out", "edges")
-    places = {id(node): place for place, node in enumerate(states)}
-    stored = iter(edges)
-    for place, (row, node) in enumerate(zip(nodes, states, strict=True)):
-        assert (row["node"], row["value"], tuple(row["context_ids"])) == (place, node.value, node.context_ids)
-        for number, edge in enumerate(node.edges):
-            told = next(stored)
-            assert (told["node"], told["edge"], told["visits"]) == (place, number, edge.visits)
-            assert tuple(told["action_ids"]) == edge.action.token_ids
-            assert tuple(told["action_forced"]) == edge.action.forced
-            assert told["action_logps"] == pytest.approx(edge.action.logprobs)
-            assert told["child"] == (None if edge.child is None else places[id(edge.child)])
-            if edge.child is not None:
-                below = nodes[told["child"]]
-                assert (below["parent"], below["edge"]) == (place, number)
-
-
-def test_criticality_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    tree = shop_tree(chat, 7)
-    good, bad = tree.root.edges
-    assert good.child is not None
-    run = make_run(tmp_path / "run", [[tree]])
-    assert write(run, tmp_path / "out", "criticality") == {"criticality": 4}
-    rows = load(tmp_path / "out", "criticality")
-    by_action = {row["action"]: row for row in rows}
-    first, rival = by_action[good.action.text], by_action[bad.action.text]
-    assert first["criticality"] == pytest.approx(good.value - bad.value) == -rival["criticality"]
-    assert (first["visits"], first["q"], first["depth"]) == (good.visits, pytest.approx(good.value), 0)
-    below = by_action[good.child.edges[0].action.text]
-    assert below["depth"] == 1 and len(below["prompt"]) > len(first["prompt"])
 
 
 def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat) -> None:
@@ -398,73 +319,6 @@ def test_an_empty_list_in_the_first_rows_settles_no_type(chat: ChatFormat, tmp_p
     assert prompts[:9] == [[]] * 9 and list(prompts[9]) == list(shop_tree(chat, 3).root.context_ids)
 
 
-def test_the_card_tells_that_messages_hold_no_tools_where_the_policy_was_told_of_some(run: Run, tmp_path: Path) -> None:
-    write(run, tmp_path / "out", "sft")
-    assert "`tools` column" not in (tmp_path / "out" / "README.md").read_text()
-    told = replace(run.config, policy=replace(run.config.policy, model="org/model", format="json"))
-    with Run.create(tmp_path / "told", told, resume=False) as other:
-        shutil.copytree(run.trees, other.trees, dirs_exist_ok=True)
-        write(other, tmp_path / "told-out", "sft")
-    card = (tmp_path / "told-out" / "README.md").read_text()
-    assert "was told its format (`json`)" in card and "give a `tools` column" in card
-
-
-def test_the_card_tells_where_the_rows_come_from(run: Run, tmp_path: Path) -> None:
-    write(run, tmp_path / "out", "pairs", "sft")
-    card = (tmp_path / "out" / "README.md").read_text()
-    for line in (
-        "| pairs | train | 8 |",
-        "| sft | validation | 1 |",
-        "| run | `run` |",
-        "| seed | 0 |",
-        '| environment | `shop`, options `{"difficulty":2}` |',
-        "| policy | `org/warm`, `round-1-dpo`, sampled at temperature 0.5 |",
-        "| simulations | 25 |",
-        "| environment steps | 20 |",
-        "| generated tokens | 300 |",
-        "| steps in the trees | 15 real, 5 imagined |",
-        "[update.pairs]",
-    ):
-        assert f"\n{line}\n" in card
-    assert "[update.dpo]" not in card and str(tmp_path) not in card
-
-
-def test_a_finished_export_is_not_redone_and_takes_in_new_trees(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    rows = write(run, out)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    assert write(run, out) == rows
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
-    assert len(load(out, "pairs")) == 8
-    write_shard(run.trees, "collect-2", 0, [to_record(shop_tree(chat, 5))])  # from another round
-    write_shard(run.trees, "evaluate-dpo-mcts", 0, [to_record(shop_tree(chat, 6))])
-    assert write(run, out)["pairs"] == rows["pairs"] + 2
-    assert (out / "pairs" / "train-2-00000.parquet").exists()
-    assert len(load(out, "pairs")) == 10
-    whole = tmp_path / "whole"
-    write(run, whole)
-    assert files(out) == files(whole)
-
-
-EXPORTER = """
-import os, sys
-from pathlib import Path
-from treeagent.pipeline.export.dataset import export
-from treeagent.pipeline.export.views import USUAL
-from treeagent.pipeline.progress import QuietProgress
-from treeagent.pipeline.folder import Run
-run = Run.open(Path(sys.argv[1]))
-for _ in sys.stdin:
-    if child := os.fork():
-        print(child, flush=True)
-        os.waitpid(child, 0)
-    else:
-        export(run.config, run, QuietProgress(), list(USUAL), "parquet", Path(sys.argv[2]))
-        os._exit(0)
-"""
-"""Starts the export in a forked process for each line that it reads, and prints the process id."""
-
-
 def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, tmp_path: Path) -> None:
     """The datasets library identifies a cached dataset only by its folder's last name and its header."""
     for number in (1, 2):
@@ -474,33 +328,6 @@ def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, 
             str(tmp_path / str(number) / "out"), "sft", split="train", cache_dir=str(tmp_path / "cache")
         )
         assert list(rows["task_id"]) == [f"train-{number}"]
-
-
-def test_a_killed_export_goes_on_to_the_same_bytes(chat: ChatFormat, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", [[shop_tree(chat, number)] for number in range(80)])
-    write(run, tmp_path / "whole")
-    out = tmp_path / "out"
-    state = out / "export.json"
-    command = [sys.executable, "-c", EXPORTER, str(run.path), str(out)]
-    rng, kills, finished = random.Random(0), 0, 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as exporter:
-        assert exporter.stdin is not None and exporter.stdout is not None
-        while finished < 60:
-            exporter.stdin.write("go\n")
-            exporter.stdin.flush()
-            child, begun = int(exporter.stdout.readline()), finished
-            while finished < begun + 6:
-                time.sleep(0.002)
-                finished = len(orjson.loads(state.read_bytes())["shards"]) if state.exists() else 0
-            time.sleep(rng.uniform(0, 0.05))
-            assert not (out / "README.md").exists()
-            os.kill(child, signal.SIGKILL)
-            kills += 1
-        exporter.stdin.close()
-    assert kills >= 4
-    (out / "pairs" / ".train-00079.parquet.1.tmp").write_bytes(b"of one killed in the midst of a file")
-    write(run, out)
-    assert files(out) == files(tmp_path / "whole")
 
 
 def test_memory_does_not_grow_with_the_number_of_trees(chat: ChatFormat, tmp_path: Path) -> None:
@@ -524,16 +351,12 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     empty = make_run(tmp_path / "empty", [])
     assert sentence(empty.path, "--out", out).startswith(f"{empty.path} holds no trees: make some with treeagent coll")
     said = sentence(run.path, "--out", out, "--view", "pears")
-    assert (
-        "'pears'" in said
-        and "pairs, advantages, sft, values, transitions, policy, world, nodes, edges, reflection, criticality" in said
-    )
-    said = sentence(run.path, "--out", out, "--view", "values", "update.pairs.min_margin=0.1")
-    assert said.startswith("update.pairs.min_margin does not change what is exported: leave it out")
-    assert sentence(run.path, "--out", out, "seed=3").startswith("seed does not change what is exported")
-    said = sentence(run.path, "--out", out, "update.pairs.min_margin=2.0", "update.pairs.min_visits=2")
-    assert said.startswith(f"the view pairs of {run.path} has no rows: loosen update.pairs, ")
-    assert not out.exists()
+    assert "'pears'" in said and "pairs, advantages, sft, values, transitions, policy" in said
+    said = sentence(run.path, "--out", out, "update.pairs.min_margin=2.0")
+    assert said.startswith(f"the view pairs of {run.path} has no rows")
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
+    out.mkdir()
+    assert str(out) in sentence(run.path, "--out", out)
 
 
 def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path: Path) -> None:
@@ -545,57 +368,17 @@ def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path:
             edge.action = replace(edge.action, token_ids=(), logprobs=())
     run = make_run(tmp_path / "run", [[tree]])
     said = sentence(run.path, "--out", tmp_path / "out")
-    assert all(view in said for view in ("transitions", "reflection", "criticality")) and "advantages" not in said
+    assert "transitions" in said and "train-1" in said
     assert not (tmp_path / "out").exists()
-    counts = {"transitions": 4, "reflection": 1, "criticality": 4}
-    assert write(run, tmp_path / "out", *counts) == counts
+    assert write(run, tmp_path / "out", "transitions") == {"transitions": 4}
 
 
-def test_a_folder_of_something_else_is_refused_and_kept(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("dear to someone")
-    for place in (out, out / "thesis.tex"):
-        said = sentence(run.path, "--out", place)
-        assert said.startswith(f"{place} ") and "no export.json" in said and "choose another --out" in said
-    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "changed"),
-    [
-        (["--view", "pairs", "--format", "jsonl"], "format"),
-        (["--view", "sft"], "views, update."),
-        (["--view", "pairs", "update.pairs.min_margin=0.1"], "update.pairs.min_margin"),
-    ],
-)
-def test_another_definition_is_refused(run: Run, tmp_path: Path, arguments: list[str], changed: str) -> None:
-    out = tmp_path / "out"
-    write(run, out, "pairs")
-    before = files(out)
-    said = sentence(run.path, "--out", out, *arguments)
-    assert said.startswith(f"{out} was exported with other settings ({changed}")
-    assert files(out) == before
-
-
-def test_other_trees_and_lost_files_are_refused(run: Run, chat: ChatFormat, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write(run, out, "pairs")
-    other = make_run(tmp_path / "other", [[shop_tree(chat, 9)]])
-    said = sentence(other.path, "--view", "pairs", "--out", out)
-    assert said == f"{out} was exported from other trees (collect-00000.jsonl.zst differs): choose another --out"
-    (out / "pairs" / "train-00001.parquet").unlink()
-    said = sentence(run.path, "--view", "pairs", "--out", out)
-    assert said == f"{out / 'pairs' / 'train-00001.parquet'} is gone: delete {out} to export everything again"
-
-
-def test_a_corrupt_shard_is_named_and_no_file_is_half_written(run: Run, tmp_path: Path) -> None:
+def test_a_corrupt_shard_is_named_and_leaves_no_dataset(run: Run, tmp_path: Path) -> None:
     shard = run.trees / "collect-00001.jsonl.zst"
     shard.write_bytes(shard.read_bytes()[:-20])
     with pytest.raises(CorruptShard, match=f"{shard}, line "):
         write(run, tmp_path / "out")
-    left = files(tmp_path / "out")
-    assert "README.md" not in left and {name[-14:] for name in left if "-" in name} == {"-00000.parquet"}
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

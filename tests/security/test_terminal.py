@@ -10,7 +10,6 @@ import sys
 import traceback
 import unicodedata
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -21,9 +20,8 @@ import pytest
 from command import Ended, treeagent
 from rich.text import Text
 
-from treeagent.config import RunConfig, load_config
+from treeagent.config import RunConfig
 from treeagent.envs import Env, StepResult
-from treeagent.pipeline.export.card import card
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.fidelity import fidelity_json, fidelity_table
@@ -293,17 +291,6 @@ def test_graphs_show_every_word_and_hold_no_order(tmp_path: Path, ending: str) -
     text = (tmp_path / f"tree.{ending}").read_text()
     assert orders(text) == []
     assert "call\\" in text  # an order of the terminal is shown as an escape
-
-
-def test_the_table_of_a_datasets_card_is_whole(tmp_path: Path) -> None:
-    name = "a|b`c``d\n# e\u202e<i>"
-    config = load_config(None, [f"environment.options.word={json.dumps(name)}"])
-    with Run.create(tmp_path / name, config, resume=False) as made:
-        text = card(config, made, {}, Counter(), "parquet", "0")
-    assert orders(text) == []
-    lines = text[text.index("| run |") :].splitlines()
-    assert [line.split(" |")[0] for line in lines[:4]] == ["| run", "| seed", "| environment", "| policy"]
-    assert lines[0] == "| run | ``` a\\|b`c``d\\n# e\\u202e<i> ``` |"
 
 
 def test_an_audit_is_printed() -> None:

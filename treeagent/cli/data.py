@@ -7,13 +7,10 @@ import typer
 
 from treeagent.cli.options import (
     Config,
-    Hindsight,
-    HindsightModel,
     Overrides,
     RunFolder,
     Trust,
     find_checkpoint,
-    measured_in_hindsight,
     trusted_settings,
 )
 from treeagent.pipeline.terminal import Terminal
@@ -30,36 +27,28 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="VIEW",
-            help="View to export: pairs, advantages, sft, values or transitions (by default all five), policy, "
-            "world, reflection, criticality, marks, or the trees themselves, nodes and edges. Give it again for more.",
+            help="View to export: pairs, advantages, sft, values or transitions (by default all five), or policy. "
+            "Give it again for more.",
         ),
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
-    hindsight: Hindsight = False,
-    model: HindsightModel = "",
-    trust: Trust = False,
 ) -> None:
     """Export views of the trees as a Hugging Face dataset, with one config for each view.
 
-    Reads RUN/trees, writes DIR. The same command continues after it was killed, and adds trees collected since.
+    Reads RUN/trees, writes the new folder DIR.
 
     Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
     """
     from treeagent.config import load_config
-    from treeagent.pipeline.export.dataset import export as write
-    from treeagent.pipeline.export.views import USUAL
-    from treeagent.pipeline.folder import Run, RunError
+    from treeagent.pipeline.export import USUAL
+    from treeagent.pipeline.export import export as write
+    from treeagent.pipeline.folder import Run
     from treeagent.pipeline.progress import RichProgress
 
     run = Run.open(run_folder)
     config = load_config(run_folder / "config.toml", overrides or ())
     views = list(dict.fromkeys(view or USUAL))
-    measure = None
-    if hindsight or model:
-        if "criticality" not in views or not hindsight:
-            raise RunError("--hindsight is of the view criticality, and --model of --hindsight: give all of them")
-        measure = measured_in_hindsight(run_folder, model, trust, overrides or ())
-    rows = write(config, run, RichProgress(), views, format, out, measure)
+    rows = write(config, run, RichProgress(), views, format, out)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")
 

@@ -1,0 +1,317 @@
+"""Views of a run's trees as a dataset that ``datasets.load_dataset`` reads, in TRL's formats where TRL has one.
+
+The folder holds one file for each view and split, and a README.md that declares the columns.
+"""
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import pyarrow
+import pyarrow.parquet
+from datasets import DatasetInfo, Features
+from datasets.info import DatasetInfosDict
+from huggingface_hub import DatasetCardData
+
+from treeagent.config import RunConfig, dump_config
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.progress import Progress
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record
+from treeagent.store import read_as, shard_place, shards
+from treeagent.types import Message, as_read
+from treeagent.views.advantages import advantage_rows, advantages
+from treeagent.views.imitation import imitation_rows
+from treeagent.views.pairs import preference_pairs
+from treeagent.views.policy import policy_rows
+from treeagent.views.transitions import transitions
+from treeagent.views.values import value_rows
+from treeagent.visible import visible
+
+Row = dict[str, Any]
+Format = Literal["parquet", "jsonl"]
+_IGNORED = -100
+"""The label by which torch and TRL exclude a token from the loss."""
+
+_ROW_GROUP = 1000
+"""Rows of a row group of a parquet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One config of the dataset: its columns, and the function that converts a tree to rows."""
+
+    columns: pyarrow.Schema
+    rows: Callable[[Tree, RunConfig], Iterator[Row]]
+
+
+def export(
+    config: RunConfig, run: Run, progress: Progress, views: Sequence[str], format: Format, out: Path
+) -> dict[str, int]:
+    """Write views of every collected tree to the new folder ``out``, which appears once it is complete.
+
+    Args:
+        config: the run's config; its sections of ``update`` may differ from the run's own.
+        views: names in ``VIEWS``.
+
+    Returns:
+        The number of rows in the dataset, by view.
+
+    Raises:
+        RunError: there are no trees, a view does not exist or has no row, ``out`` exists, or a tree that a view needs
+            token ids of has none.
+    """
+    if out.exists():
+        raise RunError(f"{out} exists: choose another --out")
+    if unknown := [view for view in views if view not in VIEWS]:
+        raise RunError(f"unknown view {unknown[0]!r}: choose {', '.join(VIEWS)}")
+    collected = [path for name in run.collections() for path in shards(run.trees, name)]
+    if not collected:
+        raise RunError(f"{run.path} holds no trees: make some with treeagent collect CHECKPOINT --out {run.path}")
+    begun = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(begun, ignore_errors=True)  # of an export that was killed
+    counts, digest = {view: Counter[str]() for view in views}, hashlib.sha256()
+    with ExitStack() as files, progress.track("export", len(collected)) as advance:
+        writers: dict[tuple[str, str], Callable[[list[Row]], None]] = {}
+        for path in collected:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+            for tree in read_as(from_record, path.parent, *shard_place(path)):
+                for view in views:
+                    rows = list(VIEWS[view].rows(_with_ids(tree, view, path), config))
+                    key = (view, tree.task.split)
+                    if rows and key not in writers:
+                        place = begun / view / f"{tree.task.split}.{format}"
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                        writers[key] = _writer(files, place, format, VIEWS[view].columns)
+                    if rows:
+                        counts[view][tree.task.split] += len(rows)
+                        writers[key](rows)
+            advance()
+    if empty := [view for view in views if not counts[view]]:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise RunError(f"the view {empty[0]} of {run.path} has no rows: collect more trees, or leave it out by --view")
+    digest.update(dump_config(config).encode())
+    (begun / "README.md").write_text(_card(config, counts, format, digest.hexdigest()), encoding="utf-8")
+    begun.rename(out)
+    return {view: splits.total() for view, splits in counts.items()}
+
+
+def _with_ids(tree: Tree, view: str, path: Path) -> Tree:
+    """The tree, if it has the token ids that the view needs."""
+    if tree.text_only and view != "transitions":
+        raise RunError(
+            f"the tree of task {tree.task.id} in {path} holds actions without token ids, of which only --view "
+            "transitions can be exported"
+        )
+    return tree
+
+
+def _writer(files: ExitStack, path: Path, format: Format, columns: pyarrow.Schema) -> Callable[[list[Row]], None]:
+    """A function that appends rows to a file, which ``files`` closes."""
+    if format == "jsonl":
+        lines = files.enter_context(path.open("wb"))
+        return lambda rows: lines.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+    table = files.enter_context(pyarrow.parquet.ParquetWriter(path, columns, compression="zstd"))
+    waiting: list[Row] = []
+
+    def write(rows: list[Row], least: int = _ROW_GROUP) -> None:
+        waiting.extend(rows)
+        if len(waiting) >= least:
+            table.write_table(pyarrow.Table.from_pylist(waiting, schema=columns))
+            waiting.clear()
+
+    files.callback(write, [], least=1)
+    return write
+
+
+def _card(config: RunConfig, counts: Mapping[str, Counter[str]], format: Format, digest: str) -> str:
+    """The content of README.md. Its header declares files and columns. It also names a digest of trees and settings,
+    without which the library, that caches by folder name and header, could return the rows of another export."""
+    header = DatasetCardData(
+        pretty_name="Search trees of a language agent",
+        tags=["treeagent", "trl", "agent", "tree-search"],
+        configs=[
+            {
+                "config_name": view,
+                "description": f"From trees and settings {digest[:16]}",
+                "data_files": [{"split": split, "path": f"{view}/{split}.{format}"} for split in splits],
+            }
+            for view, splits in counts.items()
+        ],
+    )
+    features = {view: Features.from_arrow_schema(VIEWS[view].columns) for view in counts}
+    DatasetInfosDict({view: DatasetInfo(features=features[view]) for view in counts}).to_dataset_card_data(header)
+    table = [f"| {view} | {split} | {count:,} |" for view, splits in counts.items() for split, count in splits.items()]
+    rows = "\n".join(("| config | split | rows |", "|---|---|---|", *table))
+    return (
+        f"---\n{header}\n---\n\n# Search trees as training data, by treeagent\n\n{rows}\n\n`sft` trains by TRL's "
+        "SFTTrainer as it is; `pairs` train by DPOTrainer on `prompt`, `chosen` and `rejected`. The ids are those that "
+        "were sampled, for the tokenizer of the policy.\n\n## Settings\n\n```toml\n"
+        f"{visible(dump_config(config), lines=True)}```\n"
+    )
+
+
+def _pairs(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    conversations = _conversations(tree)
+    for pair in preference_pairs(tree, config.update.pairs):
+        prompt = conversations[pair.context_ids]
+        if prompt[-1].partial:  # both sides continue a turn: include its beginning in both
+            prompt = prompt[:-1]
+        sides = (pair.chosen, pair.rejected)
+        chosen, rejected = (conversations[pair.context_ids + side.token_ids][len(prompt) :] for side in sides)
+        yield {
+            "task_id": pair.task_id,
+            "prompt": _message_rows(prompt),
+            "chosen": _message_rows(chosen),
+            "rejected": _message_rows(rejected),
+            "ends_turn": not (chosen[-1].partial or rejected[-1].partial),
+            "prompt_ids": pair.context_ids,
+            "chosen_ids": pair.chosen.token_ids,
+            "rejected_ids": pair.rejected.token_ids,
+            "chosen_mask": pair.chosen.mask,
+            "rejected_mask": pair.rejected.mask,
+            "ref_chosen_logps": pair.chosen.logprob,
+            "ref_rejected_logps": pair.rejected.logprob,
+            "margin": pair.margin,
+            "origin": pair.origin,
+        }
+
+
+def _advantages(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in advantage_rows(tree, advantages([tree], config.update.advantages)):
+        yield {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _imitation(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    conversations = _conversations(tree)
+    for row in imitation_rows(tree, config.update.imitation):
+        messages = conversations[row.token_ids]
+        if not any(row.mask):  # the segment after a cut of the prompt may hold no action
+            continue
+        while messages[-1].role != "assistant":  # messages after the last action are not imitated
+            messages = messages[:-1]
+        yield {
+            "task_id": row.task_id,
+            "messages": _message_rows(messages),
+            "input_ids": row.token_ids,
+            "labels": [token if in_loss else _IGNORED for token, in_loss in zip(row.token_ids, row.mask, strict=True)],
+            "origin": row.origin,
+        }
+
+
+def _policy(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in policy_rows(tree, config.update.targets):
+        yield {
+            "task_id": row.task_id,
+            "prompt_ids": row.prompt_ids,
+            "candidate_ids": [each.token_ids for each in row.candidates],
+            "candidate_masks": [
+                [place not in each.forced for place in range(len(each.token_ids))] for each in row.candidates
+            ],
+            "candidate_logps": [sum(each.logprobs) for each in row.candidates],
+            "targets": [each.target for each in row.candidates],
+            "origin": row.origin,
+        }
+
+
+def _values(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for row in value_rows(tree, config.update.values):
+        yield {
+            "task_id": row.task_id,
+            "input_ids": row.token_ids,
+            "value_positions": row.value_positions,
+            "value_targets": row.value_targets,
+            "origin": row.origin,
+        }
+
+
+def _transitions(tree: Tree, config: RunConfig) -> Iterator[Row]:
+    for step in transitions(tree, config.policy.format):
+        row = {field.name: getattr(step, field.name) for field in fields(step) if field.name != "key"}
+        yield row | {"history": _message_rows(step.history)}
+
+
+def _conversations(tree: Tree) -> dict[tuple[int, ...], tuple[Message, ...]]:
+    """The conversation of every prompt in the tree, by the prompt's token ids. Prompts end at each state and at each
+    action that was drawn there."""
+    found: dict[tuple[int, ...], tuple[Message, ...]] = {}
+    for path, node in tree.walk():
+        prompt, messages = tree.prompt_ids(path), _read(tree, path, node)
+        found.setdefault(prompt, messages)
+        for edge in node.edges:
+            found.setdefault(prompt + edge.action.token_ids, _conversation_with(messages, edge))
+    return found
+
+
+def _read(tree: Tree, path: Sequence[Edge], node: Node) -> tuple[Message, ...]:
+    """The conversation at ``node``, the end of ``path``, as the policy read it. Notes replace left-out observations."""
+    *_, (start, _) = tree.segments(path)
+    return as_read(node.state.messages, start.left_out)
+
+
+def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message, ...]:
+    """The conversation up to and including an action. The action may continue a partial turn."""
+    *earlier, last = messages
+    prefix = last.content if last.partial else ""
+    turn = Message("assistant", prefix + edge.action.text, partial=edge.thought)
+    return (*earlier, turn) if last.partial else (*earlier, last, turn)
+
+
+def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _columns(*names: str) -> pyarrow.Schema:
+    return pyarrow.schema([(name, _TYPES[name]) for name in names])
+
+
+_text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
+_ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
+_messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
+_TYPES = {
+    **dict.fromkeys(("task_id", "origin", "action", "observation"), _text),
+    **dict.fromkeys(("prompt", "chosen", "rejected", "messages", "history"), _messages),
+    **dict.fromkeys(("prompt_ids", "chosen_ids", "rejected_ids", "completion_ids", "input_ids", "labels"), _ids),
+    **dict.fromkeys(("ref_chosen_logps", "ref_rejected_logps", "margin", "reward"), _real),
+    **dict.fromkeys(("advantages", "logprobs", "value_targets", "candidate_logps", "targets"), _reals),
+    **dict.fromkeys(("chosen_mask", "rejected_mask", "mask"), _flags),
+    **dict.fromkeys(("ends_turn", "terminated", "truncated", "invalid"), _flag),
+    **{"candidate_ids": pyarrow.list_(_ids), "candidate_masks": pyarrow.list_(_flags)},
+    **{"value_positions": _ids, "depth": pyarrow.int32()},
+}
+"""The type of each column. A column has the same type in every view."""
+
+VIEWS: Mapping[str, View] = {
+    "pairs": View(
+        _columns(
+            *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
+            *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
+        ),
+        _pairs,
+    ),
+    "advantages": View(
+        _columns("task_id", "prompt_ids", "completion_ids", "mask", "advantages", "logprobs", "origin"), _advantages
+    ),
+    "sft": View(_columns("task_id", "messages", "input_ids", "labels", "origin"), _imitation),
+    "values": View(_columns("task_id", "input_ids", "value_positions", "value_targets", "origin"), _values),
+    "transitions": View(
+        _columns(
+            *("task_id", "history", "action", "observation", "reward", "terminated", "truncated", "invalid"),
+            *("origin", "depth"),
+        ),
+        _transitions,
+    ),
+    "policy": View(
+        _columns("task_id", "prompt_ids", "candidate_ids", "candidate_masks", "candidate_logps", "targets", "origin"),
+        _policy,
+    ),
+}
+USUAL = ("pairs", "advantages", "sft", "values", "transitions")
+"""The views that are exported by default."""
