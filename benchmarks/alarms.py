@@ -22,7 +22,6 @@ from treeagent.pipeline.alarms import alarms
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.processes import run_jobs
-from treeagent.pipeline.progress import QuietProgress
 
 ROUND_FIGURES = ("success", "reward", "reward_std", "entropy", "invalid", "repetition", "validation")
 """The figures of a round that ``alarms`` reads."""
@@ -100,9 +99,8 @@ class RunJob:
 
 def measure(job: RunJob, emit: Emit) -> Mapping[str, float]:
     """Make the run, or resume it. Returns the figures of its row."""
-    with Run.create(job.folder, job.config, resume=True) as run:
-        train(run.config, run, QuietProgress(), job.start())
-    return figures(run)
+    train(job.config, job.folder, job.start())
+    return figures(Run.open(job.folder))
 
 
 def figures(run: Run) -> dict[str, float]:

@@ -10,13 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from treeagent.config import load_config
+import treeagent
 from treeagent.envs import Env, StepResult, ToolSpec, read_call, task_to_play
-from treeagent.loop import quickstart
-from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress, RichProgress
-from treeagent.pipeline.recipes import find_recipe
 from treeagent.types import Split, Task, ToolCall, UserError
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -89,9 +86,8 @@ def main(out: Path, overrides: Sequence[str] = (), progress: Progress | None = N
     Returns:
         the rows of ``out``/results.json: one for each policy and evaluation mode.
     """
-    config = load_config(find_recipe("own"), ["environment.name=own_environment:OwnEnvironment", *overrides])
-    with Run.create(out, config, resume=False) as run:
-        return quickstart(config, run, progress or RichProgress())
+    config = treeagent.load_config("own", ["environment.name=own_environment:OwnEnvironment", *overrides])
+    return treeagent.quickstart(config, out, progress=progress or RichProgress())
 
 
 if __name__ == "__main__":

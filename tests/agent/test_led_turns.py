@@ -16,7 +16,6 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWa
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
-from treeagent.cli.preflight import require_whole_vocabulary
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.gguf.files import import_gguf
 from treeagent.envs.calls import read_call, text_tool
@@ -27,6 +26,7 @@ from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.local import LocalGenerator, truncated
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
+from treeagent.pipeline.preflight import require_whole_vocabulary
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Message, State, Task, UserError

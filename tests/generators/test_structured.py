@@ -19,7 +19,6 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
 from treeagent.agent.value_head import ValueHead
-from treeagent.cli.preflight import require, require_whole_vocabulary
 from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
@@ -32,6 +31,7 @@ from treeagent.generators.tag_calls import TagCalls
 from treeagent.pipeline.build import conversation, known_tools
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.folder import COLLECTED
+from treeagent.pipeline.preflight import require, require_whole_vocabulary
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import Message, State, Task, ToolCall, UserError
 

@@ -1,10 +1,7 @@
 """Options that commands share, and functions that open a command's run."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +10,7 @@ import typer
 from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.cli.preflight import Use
-    from treeagent.config import Method, RunConfig
-    from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.progress import RichProgress
+    from treeagent.config import RunConfig
     from treeagent.search.node import Tree
 
 
@@ -68,80 +62,48 @@ CheckpointName = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 
 
-@dataclass(frozen=True)
-class Given:
-    """The options of a command that writes a run."""
-
-    config: str | None
-    """A file or a recipe's name."""
-    overrides: Sequence[str] | None
-    seed: int | None
-    out: Path
-    resume: bool
-    trust: bool = False
-
-
-@contextmanager
-def open_run(
-    options: Given,
-    uses: "Sequence[Use]",
-    learns: "Callable[[RunConfig], Sequence[Method]]" = lambda config: (),
+def chosen_settings(
+    config: str | None,
+    overrides: Sequence[str] | None,
+    seed: int | None,
+    resume: bool,
+    trust: bool,
+    out: Path,
     checkpoint: Path | None = None,
-    tree_source: Path | None = None,
-) -> "Iterator[tuple[Run, RichProgress]]":
-    """Context that yields the run to write and its progress. If the command learns or asks a judge, the run's alarms
-    are printed at the end.
-
-    The settings come from the first of these that exists: ``--config``; the run that is resumed; ``tree_source``; the
-    run that CHECKPOINT belongs to, since the policy was trained in its environment and format.
-
-    Args:
-        options: the options of the command.
-        uses: the parts of the command that use tasks.
-        learns: returns the update methods that the command uses, given the settings.
-        checkpoint: the checkpoint to start from, if any.
-        tree_source: the run whose trees are used for learning, if it is another run.
+    trees: Path | None = None,
+) -> "RunConfig":
+    """The settings of a command. They come from the first of these that exists: ``--config``; the run that is resumed;
+    the run ``trees``; the run that ``checkpoint`` belongs to, since the policy was trained in its environment and
+    format.
 
     Raises:
-        UserError: as ``require_trust`` and ``preflight.require``.
+        UserError: as ``require_trust``.
     """
     from treeagent.config import load_config
     from treeagent.pipeline.recipes import find_recipe
 
-    runs = [options.out] if options.resume else []
-    if tree_source is not None:
-        runs.append(tree_source)
+    runs = [*([out] if resume else []), *([] if trees is None else [trees])]
     if checkpoint is not None and (folder := Path(os.path.abspath(checkpoint)).parent).name == "checkpoints":
         runs.append(folder.parent)
-    overrides = [*(options.overrides or ())]
-    stored_config = options.out / "config.toml"
     own = next((run / "config.toml" for run in runs if (run / "config.toml").is_file()), None)
-    file = own if options.config is None else find_recipe(options.config)
-    if options.config is None and own is not None:
-        require_trust(own, overrides, options.trust)
-    config = load_config(file, overrides, seed=options.seed)
-    require_trusted_worlds(config, options.trust)
+    if config is None and own is not None:
+        require_trust(own, overrides or (), trust)
+    found = load_config(own if config is None else find_recipe(config), overrides or (), seed=seed)
+    require_trusted_worlds(found, trust)
+    return found
 
-    from treeagent.cli.preflight import require
+
+def print_end(rows: Sequence[dict[str, Any]], out: Path) -> None:
+    """Print the results of a run, then its alarms."""
+    print_rows(rows)
+    print_alarms(out)
+
+
+def print_alarms(out: Path) -> None:
     from treeagent.pipeline.folder import Run
-    from treeagent.pipeline.machine import fit_to_machine
-    from treeagent.pipeline.progress import RichProgress
     from treeagent.pipeline.report.show import show_alarms
-    from treeagent.pipeline.trackers import tracked
 
-    methods = learns(config)
-    require(config, uses, methods, checkpoint)
-    resumed = load_config(stored_config) if options.resume and stored_config.is_file() else None
-    config, warning = fit_to_machine(config, checkpoint, resumed)
-    print_line = partial(Terminal(stderr=True).print, soft_wrap=True)
-    if warning:
-        print_line(warning)
-    if options.resume and resumed is None:
-        print_line(f"{options.out} holds no run yet: a new one begins")
-    with Run.create(options.out, config, resume=options.resume) as run, tracked(run):
-        yield run, RichProgress()
-        if methods:
-            show_alarms(run, Terminal(stderr=True))
+    show_alarms(Run.open(out), Terminal(stderr=True))
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:

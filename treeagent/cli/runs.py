@@ -1,29 +1,27 @@
 """Commands that make runs: quickstart, train, collect, update, eval."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from treeagent.cli.options import (
     CheckpointName,
     Config,
-    Given,
     Out,
     Overrides,
     Resume,
     Seed,
     Trust,
     checkpoint_and_overrides,
+    chosen_settings,
     find_checkpoint,
-    open_run,
+    print_alarms,
+    print_end,
     print_rows,
-    require_trees,
 )
+from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.terminal import Terminal
-
-if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
-    from treeagent.cli.preflight import Use
 
 app = typer.Typer()
 
@@ -43,14 +41,11 @@ def quickstart(
 
     Example: treeagent quickstart --config quickstart --out runs/shop search.limits.simulations=32
     """
-    options = Given(config, overrides, seed, out, resume, trust)
-    uses: list[Use] = ["warm_start", "collect", "update", "evaluate"]
-    with open_run(options, uses, lambda config: config.update.methods) as (run, progress):
-        from treeagent import loop
-        from treeagent.pipeline.processes import shared_workers
+    settings = chosen_settings(config, overrides, seed, resume, trust, out)
+    from treeagent.loop import quickstart as run_quickstart
 
-        with shared_workers(run.config):
-            print_rows(loop.quickstart(run.config, run, progress))
+    rows = run_quickstart(settings, out, resume=resume, progress=RichProgress())
+    print_end(rows, out)
 
 
 @app.command()
@@ -70,11 +65,10 @@ def collect(
     Example: treeagent collect runs/shop/checkpoints/base --out runs/more collect.tasks=200
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    options = Given(config, overrides, seed, out, resume, trust)
-    with open_run(options, ["collect"], checkpoint=checkpoint_path) as (run, progress):
-        from treeagent.pipeline.collect import collect as search_tasks
+    settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path)
+    from treeagent.pipeline import api
 
-        search_tasks(run.config, run, progress, checkpoint_path)
+    api.collect(settings, out, checkpoint_path, resume=resume, progress=RichProgress())
 
 
 @app.command()
@@ -100,17 +94,12 @@ def train(
 
     Example: treeagent train --config quickstart --out runs/adapt adapt.rounds=3
     """
-    start, settings = checkpoint_and_overrides(checkpoint, overrides)
-    uses: list[Use] = ["adapt", "update", "evaluate"]
-    if start is None and not resume:  # the folder of a resumed run records its starting policy
-        uses.insert(0, "warm_start")
-    options = Given(config, settings, seed, out, resume, trust)
-    with open_run(options, uses, lambda config: config.adapt.methods, start) as (run, progress):
-        from treeagent import loop
-        from treeagent.pipeline.processes import shared_workers
+    start, changes = checkpoint_and_overrides(checkpoint, overrides)
+    settings = chosen_settings(config, changes, seed, resume, trust, out, start)
+    from treeagent.loop import train as run_train
 
-        with shared_workers(run.config):
-            print_rows(loop.train(run.config, run, progress, start))
+    rows = run_train(settings, out, start, resume=resume, progress=RichProgress())
+    print_end(rows, out)
 
 
 @app.command()
@@ -140,21 +129,13 @@ def update(
 
     Example: treeagent update dpo runs/shop/checkpoints/base --out runs/dpo50 --trees runs/shop update.dpo.max_steps=50
     """
-    from treeagent.pipeline.folder import COLLECTED
-
     checkpoint_path = find_checkpoint(checkpoint)
-    require_trees(trees or out, COLLECTED)  # a run may have trees of evaluations only
-    options = Given(config, overrides, seed, out, resume, trust)
-    with open_run(options, ["update"], lambda _: [method], checkpoint_path, trees) as (run, progress):
-        from treeagent.cli.preflight import require_whole_vocabulary
-        from treeagent.pipeline.folder import Run
-        from treeagent.pipeline.update import update as update_policy
+    settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path, trees)
+    from treeagent.pipeline import api
 
-        source = Run.open(trees) if trees else None
-        if source is not None:
-            require_whole_vocabulary(source.config, [method])
-        [written] = update_policy(run.config, run, progress, checkpoint_path, [method], source)
-        Terminal().print(f"checkpoint in {written}")
+    written = api.update(settings, out, checkpoint_path, method, trees=trees, resume=resume, progress=RichProgress())
+    print_alarms(out)
+    Terminal().print(f"checkpoint in {written}")
 
 
 @app.command("eval")
@@ -174,9 +155,7 @@ def evaluate(
     Example: treeagent eval runs/shop/checkpoints/dpo --out runs/dpo evaluate.tasks=500
     """
     checkpoint_path = find_checkpoint(checkpoint)
-    options = Given(config, overrides, seed, out, resume, trust)
-    with open_run(options, ["evaluate"], checkpoint=checkpoint_path) as (run, progress):
-        from treeagent.pipeline.evaluate import evaluate as evaluate_policies
+    settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path)
+    from treeagent.pipeline import api
 
-        evaluations = [(checkpoint_path, mode) for mode in run.config.evaluate.modes]
-        print_rows(evaluate_policies(run.config, run, progress, evaluations))
+    print_rows(api.evaluate(settings, out, checkpoint_path, resume=resume, progress=RichProgress()))
