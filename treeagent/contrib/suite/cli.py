@@ -8,15 +8,15 @@ import typer
 from treeagent.cli.options import (
     CheckpointName,
     Config,
-    Given,
     Out,
     Overrides,
     Resume,
     Seed,
     Trust,
+    chosen_settings,
     find_checkpoint,
-    open_run,
 )
+from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer()
@@ -44,8 +44,8 @@ def suite(
     """
     from treeagent.contrib.guards.disturbed import OF_TOOLS, Disturbance
     from treeagent.contrib.suite.report import print_suite, rows_of
+    from treeagent.pipeline import api
     from treeagent.pipeline.build import environment
-    from treeagent.pipeline.evaluate import evaluate
     from treeagent.pipeline.folder import Run
     from treeagent.types import UserError
 
@@ -53,19 +53,17 @@ def suite(
     if unknown := [each for each in only or () if each not in known]:
         raise UserError(f"--only is {unknown[0]!r}: use one of {', '.join(known)}")
     path, rows = find_checkpoint(checkpoint), []
-    given = Given(config, overrides, seed, out / "plain", resume, trust)
-    with open_run(given, ["evaluate"], checkpoint=path) as (run, progress):
-        plain, tools = run.config, environment(run.config).tools()
-        evaluations = [(path, mode) for mode in plain.evaluate.modes]
-        evaluate(plain, run, progress, evaluations)
-        rows += rows_of(run, "plain")
+    plain = chosen_settings(config, overrides, seed, resume, trust, out / "plain", path)
+    api.evaluate(plain, out / "plain", path, resume=resume, progress=RichProgress())
+    rows += rows_of(Run.open(out / "plain"), "plain")
+    tools = environment(plain).tools()
     for kind in only or known:
         if kind in OF_TOOLS and not tools:
             continue
         added: dict[str, Any] = {"name": "disturbances", "options": {"kinds": (kind,)}}
         wrappers = (*plain.environment.wrappers, added)
         harder = replace(plain, environment=replace(plain.environment, wrappers=wrappers))
-        with Run.create(out / kind.replace(" ", "-"), harder, resume=resume) as run:
-            evaluate(harder, run, progress, evaluations)
-            rows += rows_of(run, kind)
+        folder = out / kind.replace(" ", "-")
+        api.evaluate(harder, folder, path, resume=resume, progress=RichProgress())
+        rows += rows_of(Run.open(folder), kind)
     print_suite(rows, Terminal())
