@@ -1,7 +1,7 @@
 """Numbers of ``benchmarks.sweep``: success by horizon, and from which horizon on search beats independent samples."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmarks.estimates import Estimate, difference, mean
 from benchmarks.pages.tables import markdown, whole
@@ -58,15 +58,17 @@ def step_share(result: Result, way: str = "mcts", control: str = "best_of_n") ->
     return f"{statistics.fmean(shares):.2f}"
 
 
-def horizon_table(result: Result, ways: Mapping[str, str]) -> str:
+def horizon_table(result: Result, ways: Mapping[str, str], leave_out: Sequence[str] = ()) -> str:
     """A table with a line per horizon and a column per search method, in whole per cent.
 
     Args:
         ways: heading of each column, and the method that it shows.
+        leave_out: sizes that the table does not show.
     """
     lines = [
         [f"{horizon(result, size):.0f}", *(whole(result, f"{way}, {size}, {TOKENS}") for way in ways.values())]
         for size in sizes(result)
+        if size not in leave_out
     ]
     return markdown(["decisions", *ways], lines)
 
