@@ -37,7 +37,7 @@ def example(path: str, start: str, end: str) -> str:
 
 def test_readme_quotes_the_examples() -> None:
     quoted = QUOTED.findall(README.read_text())
-    assert [path for _, path, *_ in quoted] == ["examples/own_environment.py", "examples/search_alone.py"]
+    assert [path for _, path, *_ in quoted] == ["examples/own_environment.py"]
     for _, path, start, end, code, _ in quoted:
         assert code == example(path, start, end), path
 
