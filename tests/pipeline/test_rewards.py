@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from toy_search import task
 from written_world import InOrder, Written
 
-from treeagent.config import RewardsConfig
+from treeagent.config import RewardsConfig, RunConfig
 from treeagent.envs.example import Example
 from treeagent.pipeline.rewards import Place, RewardedDynamics, Step, make_reward
 from treeagent.search import Limits, Search, SearchConfig
@@ -18,7 +18,9 @@ from treeagent.search.node import Tree, outcome, path_return, succeeds
 from treeagent.search.record import from_record, to_record
 from treeagent.types import UserError
 
-PLACE = Place(Example(), Path("run"), "collect")
+
+def place(function: str, options: dict[str, float]) -> Place:
+    return Place(RunConfig(rewards=RewardsConfig(function, options)), Example(), Path("run"), "collect")
 
 
 def brief(step: Step, cost: float = 0.25) -> float:
@@ -55,7 +57,7 @@ class Count:
 def grown(function: str, **options: float) -> Tree:
     """A search of a world in which a pays 1, and b pays 0."""
     world = Written(ends={"a": 1.0, "b": 0.0})
-    reward = make_reward(RewardsConfig(f"{__name__}:{function}", options), PLACE)
+    reward = make_reward(place(f"{__name__}:{function}", options))
     config = SearchConfig(limits=Limits(simulations=4), candidates=2, widening=0)
     search = Search(InOrder("ab"), RewardedDynamics(world, reward), config)
     [tree] = asyncio.run(search.run([task()], [0]))
@@ -77,7 +79,7 @@ def test_where_the_reward_is_left_open_the_outcome_is_known() -> None:
 
 
 def test_steps_of_one_moment_are_scored_together() -> None:
-    reward = make_reward(RewardsConfig(f"{__name__}:Count", {"scale": 2.0}), PLACE)
+    reward = make_reward(place(f"{__name__}:Count", {"scale": 2.0}))
     dynamics = RewardedDynamics(Written(ends={"a": 1.0, "b": 0.0}), reward)
 
     async def play() -> list[float | None]:
@@ -86,21 +88,21 @@ def test_steps_of_one_moment_are_scored_together() -> None:
         return [each.reward for each in await asyncio.gather(*(dynamics.step(start, a) for a in proposal.actions[:2]))]
 
     assert sorted(asyncio.run(play()), key=float) == [0.0, 2.0]  # type: ignore[arg-type]
-    assert isinstance(reward, Count) and reward.sizes == [2] and reward.place is PLACE
+    assert isinstance(reward, Count) and reward.sizes == [2] and reward.place.stage == "collect"
 
 
 @pytest.mark.parametrize(
     ("function", "options", "named"),
     [
         (f"{__name__}:Count", {"scales": 1.0}, "scales"),
-        (f"{__name__}:PLACE", {}, "name a function"),
+        (f"{__name__}:Path", {}, "name a function"),
         ("nowhere:brief", {}, "nowhere"),
         ("no_such_name", {}, "no_such_name"),
     ],
 )
 def test_a_wrong_function_is_named(function: str, options: dict[str, float], named: str) -> None:
     with pytest.raises(UserError, match=named):
-        make_reward(RewardsConfig(function, options), PLACE)
+        make_reward(place(function, options))
 
 
 def test_a_reward_that_is_no_number_ends_its_tree() -> None:

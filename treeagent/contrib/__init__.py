@@ -23,12 +23,19 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "policy.generator": {},
     "search.method": {},
     "update.advantages.kind": {},
-    "rewards.function": {},
+    "rewards.function": {
+        "budgets": "treeagent.contrib.judging.budgets:Budgets",
+        "cascade": "treeagent.contrib.judging.cascade:Cascade",
+        "judge": "treeagent.contrib.judging.judge:Judge",
+        "learned": "treeagent.contrib.judging.learned:Learned",
+        "weighted": "treeagent.contrib.judging.weighted:Weighted",
+    },
 }
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
+    "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),

@@ -180,7 +180,7 @@ def search_batch(job: SearchJob, emit: Emit) -> Cost:
     meter, last_report = Meter(policy.generator.usage, dynamics), time.monotonic()
     own = None
     if config.rewards.function:
-        own = make_reward(config.rewards, Place(env, (job.trees or Path("trees")).parent, job.name))
+        own = make_reward(Place(config, env, (job.trees or Path("trees")).parent, job.name))
 
     def rewarded(played: Dynamics) -> Dynamics:
         return with_split_steps(played if own is None else RewardedDynamics(played, own), config, policy.grammar)

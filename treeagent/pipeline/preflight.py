@@ -55,7 +55,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         checked_tools(env.tools())
         _require_tasks(config, env, uses)
         if config.rewards.function:
-            make_reward(config.rewards, Place(env, Path("runs"), ""))
+            make_reward(Place(config, env, Path("runs"), ""))
         if config.policy.actions != "sample":
             _require_legal_actions(config, env)
         if "evaluate" in uses:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from treeagent import seams
-from treeagent.config import RewardsConfig
+from treeagent.config import RunConfig
 from treeagent.envs.base import Env
 from treeagent.types import Action, Dynamics, State, Task, Transition, UserError, waiting
 
@@ -70,6 +70,8 @@ class Reward(Protocol):
 class Place:
     """Where a reward is used."""
 
+    config: RunConfig
+    """The run's settings."""
     env: Env
     """The environment. Its episodes are in use: only ask it what does not depend on them, such as its tools."""
     run: Path
@@ -89,21 +91,29 @@ class _Plain(Reward):
         return [self.function(step, **self.options) for step in steps]
 
 
-def make_reward(config: RewardsConfig, place: Place) -> Reward:
+def make_reward(place: Place) -> Reward:
     """The reward that the settings name.
 
     Raises:
         UserError: there is no such function, or it refuses the options.
     """
-    found = seams.resolve("rewards.function", config.function, {})
+    config = place.config.rewards
+    return reward_named(config.function, config.options, place)
+
+
+def reward_named(name: str, options: dict[str, Any], place: Place) -> Reward:
+    """The reward ``name`` with these options: for ``make_reward``, and for a reward that is made of others.
+
+    Raises:
+        UserError: as ``make_reward``.
+    """
+    found = seams.resolve("rewards.function", name, {})
     if (options_type := getattr(found, "options_type", None)) is not None:
-        made: Reward = found(
-            seams.checked(options_type, config.options, f"rewards.function {config.function!r}"), place
-        )
+        made: Reward = found(seams.checked(options_type, options, f"rewards.function {name!r}"), place)
         return made
     if not callable(found) or isinstance(found, type):
-        raise UserError(f"rewards.function {config.function!r} is a {type(found).__name__}: name a function of a Step")
-    return _Plain(found, config.options)
+        raise UserError(f"rewards.function {name!r} is a {type(found).__name__}: name a function of a Step")
+    return _Plain(found, options)
 
 
 class RewardedDynamics:

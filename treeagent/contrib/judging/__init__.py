@@ -1,1 +1,1 @@
-"""Rewards that a model, a rule, a budget or a fitted reward model gives."""
+"""Rewards beside the environment's own: a judge, a fitted reward model, a cascade of both, weighted parts, budgets."""

@@ -1,0 +1,170 @@
+"""A judge on a scripted server and one in this process: its prompts, how its votes are combined, and how it fails."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_server import JudgeServer, judge_server, says
+from judged_steps import TASK, place, step
+from toy_llama import plain_logprobs, sharpened
+from transformers import PreTrainedModel
+
+from treeagent.contrib.judging.ends import Verdict, pay_ends
+from treeagent.contrib.judging.judge import (
+    HACKED,
+    INSTRUCTIONS,
+    OUT_OF_CALLS,
+    UNREADABLE,
+    Judge,
+    JudgeOptions,
+    majority,
+    read_answers,
+)
+from treeagent.contrib.judging.models import Local
+from treeagent.generators.config import ScratchConfig
+from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.pipeline.rewards import Step, make_reward
+from treeagent.types import Message, State, Transition, UserError
+
+ITEMS = ("Is the task done?", "Was every call needed?")
+END = step(end="terminated")
+
+
+def judge(server: JudgeServer, folder: Path, **options: Any) -> Judge:
+    options = {"model": "judge", "items": ITEMS, "url": server.url, **options}
+    made = make_reward(place(folder, "judge", **options))
+    assert isinstance(made, Judge)
+    return made
+
+
+def ask(judge: Judge, *ends: Step) -> list[Verdict | None]:
+    return asyncio.run(judge.verdicts(ends or [END]))
+
+
+def test_votes_read_the_items_in_both_orders_and_the_verdict_is_the_share_of_yes(tmp_path: Path) -> None:
+    # A judge that says yes to whatever comes first: 2 of 3 votes favour the first item, though neither is better.
+    def first_alone(prompt: str) -> str:
+        asked = prompt.split("\n\n")[-2].splitlines()
+        return "\n".join(f"{number}: {'yes' if number == 1 else 'no'}" for number, _ in enumerate(asked, 1))
+
+    with judge_server(first_alone) as server:
+        assert ask(judge(server, tmp_path, hacked=False)) == [Verdict(0.5)]
+        orders = ["\n\n".join(row["content"] for row in body["messages"]) for body in server.asked]
+    assert sorted(prompt.index(ITEMS[0]) < prompt.index(ITEMS[1]) for prompt in orders) == [False, True, True]
+
+
+def test_what_the_agent_wrote_cannot_be_taken_for_the_prompt_and_the_reference_is_shown(tmp_path: Path) -> None:
+    with judge_server(says(True)) as server:
+        assert ask(judge(server, tmp_path, reference="answer")) == [Verdict(1.0)]
+        text = server.asked[0]["messages"][1]["content"]
+    assert "> [assistant] 1: yes" in text and "\n1: yes" not in text
+    assert "> the red one" in text
+    with judge_server(says(True)) as server, pytest.raises(UserError, match=r"solution.*answer"):
+        ask(judge(server, tmp_path, reference="solution"))
+
+
+def test_most_votes_decide_whether_the_reward_was_hacked() -> None:
+    votes = [{ITEMS[0]: 1.0, ITEMS[1]: 0.0, HACKED: hacked} for hacked in (1.0, 1.0, 0.0)]
+    assert majority(votes, ITEMS) == Verdict(0.5, True)
+    assert majority(votes[1:], ITEMS) == Verdict(0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answers"),
+    [
+        ("1: yes\n2: no", [True, False]),
+        ("<think>1: no</think>\n 1) Yes, it is.\n**2** - NO", [True, False]),
+        ("<think>Lines such as\n1: yes\n2: no\nare asked for. The episo", None),
+        ("1: yes", None),
+        ("1: yes\n2: no\n2: yes", None),
+        ("1: yes\n2: perhaps", None),
+    ],
+)
+def test_a_reply_answers_every_question_once_or_is_nonsense(reply: str, answers: list[bool] | None) -> None:
+    assert read_answers(reply, ITEMS) == (None if answers is None else dict(zip(ITEMS, answers, strict=True)))
+
+
+def test_nothing_is_paid_for_twice_and_another_rubric_or_text_is_asked_anew(tmp_path: Path) -> None:
+    with judge_server(says(True)) as server:
+        first = judge(server, tmp_path)
+        ask(first, END, END)
+        ask(first)
+        assert first.replies is not None
+        assert first.replies.figures() == {"calls": 3, "tokens": 315, "verdict": 3, "hacked": 0}
+        assert len(server.asked) == 3
+        ask(judge(server, tmp_path, items=ITEMS[:1]))
+        ask(judge(server, tmp_path), step("take", end="terminated"))
+        assert len(server.asked) == 9
+
+
+@pytest.mark.parametrize(
+    ("reply", "options", "reason"),
+    [(lambda prompt: "well", {}, UNREADABLE), (says(True), {"most_calls": 1}, OUT_OF_CALLS)],
+)
+def test_without_enough_votes_there_is_no_verdict_and_the_reason_is_counted(
+    reply: Callable[[str], str], options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with judge_server(reply) as server:
+        asked = judge(server, tmp_path, **options)
+        assert asyncio.run(asked.score([step(), END])) == [0.0, None]
+    assert asked.replies is not None and asked.replies.figures()[reason] == 1
+
+
+def test_a_server_that_is_away_gives_no_verdict(tmp_path: Path) -> None:
+    with judge_server(says(True)) as server:
+        asked = judge(server, tmp_path, timeout=1.0)
+    assert ask(asked) == [None]
+    assert asked.replies is not None and any("gave no answer" in name for name in asked.replies.figures())
+
+
+def test_an_end_is_paid_the_verdict_and_a_hack_nothing() -> None:
+    """An episode was paid 0.5, and its end 1. With w = 0.75 a verdict of 0.2 makes that 0.25 + 0.15; a hack takes back
+    what was paid before."""
+
+    async def verdicts(ends: object) -> list[Verdict | None]:
+        return [Verdict(0.2), Verdict(1.0, hacked=True), None]
+
+    ends = [step(reward=1.0, end="terminated", paid=0.5) for _ in range(3)]
+    assert asyncio.run(pay_ends([step(reward=0.4), *ends], 0.75, verdicts)) == pytest.approx([0.1, 0.4, -0.5, None])
+
+
+@pytest.mark.parametrize("items", [(), ("Done?", "Done?"), ("two\nlines?",)])
+def test_a_rubric_that_cannot_be_asked_is_refused(items: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="items"):
+        make_reward(place(tmp_path, "judge", model="m", items=items, url="http://localhost:1"))
+
+
+def test_a_judge_in_this_process_answers_with_the_probability_of_yes(tmp_path: Path) -> None:
+    config = ScratchConfig(vocabulary=600, layers=2, width=32, heads=2, context=512)
+    texts = [INSTRUCTIONS, HACKED, *ITEMS, "Answer yes or no, with this word alone. Yes No"]
+    tokenizer = train_tokenizer(texts, config)
+    sharpened(random_model(tokenizer, config, 0)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    made = make_reward(place(tmp_path, "judge", model=str(tmp_path / "model"), items=ITEMS))
+    assert isinstance(made, Judge) and isinstance(made.model, Local)
+    chat, model = made.model.chat, made.model.generator.model
+    assert isinstance(model, PreTrainedModel)
+
+    def probability(question: str) -> float:
+        prompt = chat.prompt_ids(tuple(made.prompt(TASK, END.result.state.messages, [question])))
+        shares = {
+            word: math.exp(float(plain_logprobs(model, prompt, chat.encode(word)).sum()))
+            for word in ("yes", "Yes", "no", "No")
+        }
+        return (shares["yes"] + shares["Yes"]) / sum(shares.values())
+
+    told = {question: probability(question) for question in (*ITEMS, HACKED)}
+    [verdict] = ask(made)
+    assert verdict is not None
+    assert verdict.value == pytest.approx((told[ITEMS[0]] + told[ITEMS[1]]) / 2, abs=1e-5)
+    assert verdict.hacked == (told[HACKED] > 0.5)
+    # A conversation beyond the context is no failure of the agent.
+    after = State(TASK, (Message("user", "lamp " * 900),))
+    assert ask(made, Step(END.before, END.action, Transition(after, terminated=True))) == [None]
+
+
+def test_options_have_defaults_that_fit() -> None:
+    assert JudgeOptions("m", ("Done?",)).votes == 3

@@ -1,0 +1,149 @@
+"""Rewards made of parts, cascades, budgets and a reward model's word, by hand-computed numbers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hand_trees import edge, node
+from judged_steps import place, step
+
+from treeagent.contrib.judging.agreement import agreement, cohen_kappa
+from treeagent.contrib.judging.budgets import Budgets, BudgetsOptions, mean_costs, multipliers, stored_step
+from treeagent.contrib.judging.budgets import steps as step_cost
+from treeagent.contrib.judging.cascade import Cascade, CascadeOptions
+from treeagent.contrib.judging.ends import Verdict
+from treeagent.contrib.judging.learned import Learned, LearnedOptions
+from treeagent.contrib.judging.weighted import components
+from treeagent.pipeline.index import append, write_trees
+from treeagent.pipeline.rewards import Step, make_reward
+from treeagent.search.node import Tree
+from treeagent.types import Task, UserError
+
+END = step(reward=1.0, end="terminated")
+
+
+def brief(step: Step) -> float | None:
+    return -0.5 if step.ended else None
+
+
+def unsure(step: Step) -> float | None:
+    return {"sure": 0.9, "unsure": 0.5}.get(step.action.text)
+
+
+def test_parts_are_weighed_and_summed(tmp_path: Path) -> None:
+    """An end: 2 · 1 - 0.1 · 2 sampled tokens + 3 · 0.25 from the environment - 0.5 from the rule."""
+    weights = {"outcome": 2.0, "tokens": -0.1, "progress": 3.0, "brief": 1.0}
+    reward = make_reward(place(tmp_path, "weighted", weights=weights, rules={"brief": f"{__name__}:brief"}))
+    with_info = step(reward=1.0, end="terminated", info={"components": {"progress": 0.25}})
+    found = asyncio.run(reward.score([with_info, step(invalid=True)]))
+    assert found == pytest.approx([2 - 0.2 + 0.75 - 0.5, -0.2])
+    assert components(step(invalid=True)) == {"outcome": 0.0, "steps": 1.0, "tokens": 2.0, "invalid": 1.0}
+    with pytest.raises(UserError, match="progress"):
+        components(step(info={"components": {"progress": float("nan")}}))
+
+
+def test_a_part_may_be_another_reward_and_leave_the_sum_open(tmp_path: Path) -> None:
+    inner = {"function": "cascade", "options": {"rule": f"{__name__}:unsure"}}
+    options = {"weights": {"outcome": 1.0, "told": 0.5}, "rewards": {"told": inner}}
+    reward = make_reward(place(tmp_path, "weighted", **options))
+    ends = [step(call, 1.0, end="terminated") for call in ("sure", "silent")]
+    assert asyncio.run(reward.score(ends)) == [pytest.approx(1.45), None]
+
+
+def test_the_next_tier_is_asked_where_the_one_before_abstains_or_is_uncertain(tmp_path: Path) -> None:
+    """The audit trusts the model by 0.5, so that its V = 1 counts as 0.5 · 1 + 0.5 · 0.5 = 0.75, which is certain."""
+    cascade = make_reward(place(tmp_path, "cascade", rule=f"{__name__}:unsure"))
+    assert isinstance(cascade, Cascade)
+    asked = list[str]()
+
+    class Model:
+        cap = 0.5
+
+        async def values(self, ends: list[Step]) -> list[float | None]:
+            asked.extend(end.action.text for end in ends)
+            return [1.0 if end.action.text == "unsure" else None for end in ends]
+
+    class Person:
+        async def verdicts(self, ends: list[Step]) -> list[Verdict | None]:
+            asked.extend(f"judge {end.action.text}" for end in ends)
+            return [None for _ in ends]
+
+    cascade.learned, cascade.judge = Model(), Person()  # type: ignore[assignment]
+    ends = [step(call, end="terminated") for call in ("sure", "unsure", "silent")]
+    assert asyncio.run(cascade.verdicts(ends)) == [Verdict(0.9), Verdict(0.75), None]
+    assert asked == ["unsure", "silent", "judge silent"]
+    with pytest.raises(UserError, match="at least one"):
+        make_reward(place(tmp_path, "cascade"))
+
+
+def test_the_rule_outcome_abstains_at_a_limit(tmp_path: Path) -> None:
+    cascade = make_reward(place(tmp_path, "cascade", rule="outcome"))
+    assert asyncio.run(cascade.score([END, step(reward=1.0, end="truncated")])) == [1.0, None]
+
+
+def test_a_reward_model_weighs_no_more_than_its_audit_allows(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="reward fit"):
+        make_reward(place(tmp_path, "learned", model=str(tmp_path)))
+    (tmp_path / "audit.json").write_text('{"cap": 0.4}')
+    learned = make_reward(place(tmp_path, "learned", model=str(tmp_path)))
+    assert isinstance(learned, Learned) and learned.weight == 0.4
+    with pytest.raises(UserError, match=r"0\.5.*0\.40"):
+        Learned(LearnedOptions(str(tmp_path), weight=0.5), place(tmp_path))
+
+
+def costly_tree(*lengths: int) -> Tree:
+    """A tree with one path of each length, which ends with a reward of 1."""
+    root = node((1,))
+    for number, length in enumerate(lengths):
+        below = edge(f"end {number}", (2,), 1, 1.0, node((3,), end="terminated"), 1.0)
+        for _ in range(length - 1):
+            below = edge(f"on {number}", (4,), 1, 1.0, node((5,), below))
+        root.edges.append(below)
+    return Tree(Task("task", "x"), 0, root)
+
+
+def test_multipliers_rise_while_costs_exceed_the_budget() -> None:
+    """Paths of 2 and 4 steps cost 3 on average, 1 more than the budget: λ = 0.5 · 1. A round at 1 takes 0.5 back."""
+    means = mean_costs([costly_tree(2, 4)], {"steps": step_cost})
+    assert means == {"steps": 3.0}
+    options = BudgetsOptions({"steps": 2.0}, rate=0.5)
+    assert multipliers(options, [means]) == {"steps": 0.5}
+    assert multipliers(options, [means, {"steps": 1.0}, {"steps": 0.0}]) == {"steps": 0.0}
+
+
+def test_a_round_is_paid_by_the_rounds_before_it(tmp_path: Path) -> None:
+    """λ = 0.5 after the first round: an end pays (1 - 0.5 · 1) / 1.5."""
+    (tmp_path / "trees").mkdir()
+    for name in ("collect-1", "collect-2"):
+        append(tmp_path / "trees", name, write_trees(tmp_path / "trees", name, 0, [costly_tree(2, 4)]))
+    options = {"budgets": {"steps": 2.0}, "rate": 0.5}
+    found = [make_reward(place(tmp_path, "budgets", f"collect-{number}", **options)) for number in (1, 2, 3)]
+    assert [each.multipliers["steps"] for each in found if isinstance(each, Budgets)] == [0.0, 0.5, 1.0]
+    assert asyncio.run(found[1].score([END])) == pytest.approx([0.5 / 1.5])
+
+
+def test_a_stored_step_is_the_one_that_was_paid() -> None:
+    tree = costly_tree(2)
+    first = tree.root.edges[0]
+    assert first.child is not None
+    last = first.child.edges[0]
+    last.reward, last.own_reward = 0.25, 1.0
+    found = stored_step(tree, [first, last])
+    assert (found.reward, found.ended, found.action, found.before) == (1.0, True, last.action, first.child.state)
+
+
+def test_agreement_with_the_environment() -> None:
+    """κ of 2 x 2 ratings by hand: p_o = 0.75, p_e = 0.5."""
+    tree = costly_tree(1, 1, 1, 1, 1)
+    for each, (reward, own) in zip(
+        tree.root.edges, [(1.0, 1.0), (0.9, 0.0), (0.1, 0.0), (0.7, 1.0), (None, 1.0)], strict=True
+    ):
+        each.reward, each.own_reward = reward, own
+    found = agreement([tree, costly_tree(1)])
+    assert (found.ends, found.share, found.kappa, found.open) == (4, 0.75, pytest.approx(0.5), 1)
+    assert cohen_kappa([(True, True)]) is None and cohen_kappa([]) is None
+
+
+def test_options_of_a_cascade_are_checked() -> None:
+    with pytest.raises(ValueError, match="lower one first"):
+        CascadeOptions(rule="outcome", uncertain=(0.7, 0.2))

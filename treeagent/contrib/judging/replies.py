@@ -1,0 +1,93 @@
+"""The replies of a judge in one SQLite file of the run, which threads and processes share: none is paid for twice."""
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeagent.types import Message, UserError
+
+FILE = "judge.sqlite"
+"""Name of the file in a run's folder."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS reply (key TEXT PRIMARY KEY, text TEXT NOT NULL, tokens INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS event (kind TEXT PRIMARY KEY, number INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A judge's reply."""
+
+    text: str
+    tokens: int = 0
+    """Tokens of the prompt and of the reply."""
+
+
+def key_of(model: str, messages: Sequence[Message], seed: int, *sampling: float) -> str:
+    """The hash under which a reply is stored: of the model, the text with its questions, the seed and the sampling
+    settings."""
+    statement = [model, seed, list(sampling), [[message.role, message.content] for message in messages]]
+    return hashlib.sha256(json.dumps(statement).encode()).hexdigest()
+
+
+class Replies:
+    """The file at ``path``, which is created if it does not exist.
+
+    Raises:
+        UserError: the file is damaged or cannot be written; every method raises it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._connection() as connection:
+            connection.executescript(_SCHEMA)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction. No connection is kept, because workers must not share one."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=60)) as connection, connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise UserError(
+                f"the judge's replies in {self.path} cannot be used ({error}): free some space, or remove the file to "
+                "ask the judge anew"
+            ) from error
+
+    def known(self, keys: Sequence[str]) -> dict[str, str]:
+        """The stored replies, by those of the ``keys`` that have one."""
+        with self._connection() as connection:
+            placeholders = ",".join("?" * len(keys))
+            return dict(connection.execute(f"SELECT key, text FROM reply WHERE key IN ({placeholders})", keys))
+
+    def add(self, replies: Mapping[str, Reply]) -> None:
+        """Store replies by their keys."""
+        rows = [(key, reply.text, reply.tokens) for key, reply in replies.items()]
+        with self._connection() as connection:
+            connection.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", rows)
+
+    def count(self, events: Mapping[str, int]) -> None:
+        """Add to the counts of events."""
+        with self._connection() as connection:
+            connection.executemany(
+                "INSERT INTO event VALUES (?, ?) ON CONFLICT DO UPDATE SET number = number + excluded.number",
+                list(events.items()),
+            )
+
+    def calls(self) -> int:
+        """The number of replies that were paid for."""
+        with self._connection() as connection:
+            return int(connection.execute("SELECT count(*) FROM reply").fetchone()[0])
+
+    def figures(self) -> dict[str, int]:
+        """``calls`` and ``tokens`` that were paid for, and the counts of events, the most frequent first: ``verdict``,
+        ``hacked``, and each reason why an end has no verdict."""
+        with self._connection() as connection:
+            calls, tokens = connection.execute("SELECT count(*), total(tokens) FROM reply").fetchone()
+            events = Counter(dict(connection.execute("SELECT kind, number FROM event")))
+        return {"calls": int(calls), "tokens": int(tokens), **dict(events.most_common())}
