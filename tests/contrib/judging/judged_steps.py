@@ -15,9 +15,9 @@ OPENING = Message("user", "Find the lamp.")
 def step(call: str = "look", reward: float = 0.0, *, end: str = "", paid: float = 0.0, **result: Any) -> Step:
     """A step that earned ``reward`` after ``paid``. ``end`` is "terminated", "truncated" or empty."""
     after = State(TASK, (OPENING, Message("assistant", f"{call}\n1: yes"), Message("user", "a lamp")))
-    ended = {end: True} if end else {}
     action = Action(call, call, token_ids=(1, 2, 3), logprobs=(-1.0,) * 3, forced=(0,))
-    return Step(State(TASK, (OPENING,), paid=paid), action, Transition(after, reward, **ended, **result))
+    ended = Transition(after, reward, terminated=end == "terminated", truncated=end == "truncated", **result)
+    return Step(State(TASK, (OPENING,), paid=paid), action, ended)
 
 
 def place(folder: Path, function: str = "", stage: str = "collect", **options: Any) -> Place:

@@ -105,7 +105,8 @@ def test_a_model_that_was_trained_on_length_gets_no_weight() -> None:
 
 
 def test_best_of_n_by_hand() -> None:
-    """Of two ends, the better one by score is the highest of two draws with probability 3/4. It is paid 1, the other 0."""
+    """Of two ends, the better one by score is the highest of two draws with probability 3/4. It is paid 1, the other
+    0."""
     tasks = [[ScoredEnd("a", 0.9, 1.0, True, 1), ScoredEnd("a", 0.1, 0.0, False, 1)]]
     one, two = (best_of(tasks, number) for number in (1, 2))
     assert (one.paid, two.paid, two.possible, two.score) == pytest.approx((0.5, 0.75, 0.75, 0.7))
