@@ -14,9 +14,10 @@ from treeagent.contrib.judging.cascade import Cascade, CascadeOptions
 from treeagent.contrib.judging.ends import Verdict
 from treeagent.contrib.judging.learned import Learned, LearnedOptions
 from treeagent.contrib.judging.weighted import components
-from treeagent.pipeline.index import append, write_trees
 from treeagent.pipeline.rewards import Step, make_reward
 from treeagent.search.node import Tree
+from treeagent.search.record import to_record
+from treeagent.store import write_shard
 from treeagent.types import Task, UserError
 
 END = step(reward=1.0, end="terminated")
@@ -115,7 +116,7 @@ def test_a_round_is_paid_by_the_rounds_before_it(tmp_path: Path) -> None:
     """λ = 0.5 after the first round: an end pays (1 - 0.5 · 1) / 1.5."""
     (tmp_path / "trees").mkdir()
     for name in ("collect-1", "collect-2"):
-        append(tmp_path / "trees", name, write_trees(tmp_path / "trees", name, 0, [costly_tree(2, 4)]))
+        write_shard(tmp_path / "trees", name, 0, [to_record(costly_tree(2, 4))])
     options = {"budgets": {"steps": 2.0}, "rate": 0.5}
     found = [make_reward(place(tmp_path, "budgets", f"collect-{number}", **options)) for number in (1, 2, 3)]
     assert [each.multipliers["steps"] for each in found if isinstance(each, Budgets)] == [0.0, 0.5, 1.0]

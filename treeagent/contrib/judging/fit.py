@@ -87,7 +87,7 @@ def _read(run: Run, checkpoint: Checkpoint) -> dict[str, _Part]:
     """The pairs and ends of the searched trees, split by task into training, validation and audit."""
     chat = make_chat(checkpoint, run.config)
     parts = {name: _Part() for name in ("train", "validation", "held out")}
-    for _, group in trees_by_task(run.trees, run.collections()):
+    for group in trees_by_task(run.trees, run.collections()):
         read_ends(group, chat)
         task = group[0].task.id
         validates = derive_seed("reward validation", task) % _VALIDATION == 0
