@@ -88,7 +88,8 @@ def _read(run: Run, checkpoint: Checkpoint) -> dict[str, _Part]:
     chat = make_chat(checkpoint, run.config)
     parts = {name: _Part() for name in ("train", "validation", "held out")}
     for group in trees_by_task(run.trees, run.collections()):
-        read_ends(group, chat)
+        for tree in group:
+            read_ends(tree, chat)
         task = group[0].task.id
         validates = derive_seed("reward validation", task) % _VALIDATION == 0
         part = parts["held out" if is_held_out(task) else "validation" if validates else "train"]
