@@ -1,16 +1,12 @@
 """The settings of one run: combines the configuration of every package, reads TOML files and dotted overrides, and
 rejects unknown keys."""
 
-import ast
 import difflib
-import inspect
 import json
 import math
-import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
@@ -59,13 +55,6 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy", SearchMethod]
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
-_REMOVED: Mapping[tuple[str, str], object] = {
-    ("search", "root_noise"): 0.0,
-    ("search", "stop_when_decided"): False,
-    ("adapt", "effort"): 1.0,
-}
-"""Settings of older versions, by table and name, with the value at which they did nothing. RUN/config.toml holds every
-setting, so with this value they are ignored."""
 _OPEN_TABLES = (
     "environment.options.",
     "environment.wrappers[].",
@@ -265,20 +254,38 @@ class PolicyConfig(ModelConfig):
 
 
 @dataclass(frozen=True, config=_STRICT)
-class PretrainingConfig:
-    """A training that may start from random weights."""
+class Training:
+    """One training. What all trainings of a run share stands in ``[training]``."""
 
-    optimiser: Optimiser = "adamw"
-    """"adamw" is AdamW without weight decay. "muon" is Muon for weight matrices and AdamW for the rest, with a weight
-    decay of 0.01; it learns from scratch in about half the steps."""
-    learning_rate: Positive = 1e-4
-    """Peak learning rate; 1e-4 suits an adapter, 1e-5 all weights of a pretrained model, 4e-3 Muon from scratch."""
+    rates: ClassVar[tuple[float, float]] = (1e-4, 1e-5)
+    """The default learning rates: of an adapter or a small model, and of all weights of a large model."""
+
+    learning_rate: Positive | None = None
+    """Peak learning rate. Unset means 1e-4, or 1e-5 if an update trains all weights of a model of 30 million or more;
+    for DPO and GRPO 2e-5 and 1e-6. From scratch, 4e-3 suits Muon."""
     batch_size: Count = 8
-    """Rows in one forward pass."""
+    """Rows, states ("distil") or preference pairs ("dpo") in one forward pass."""
     max_steps: Count | None = None
     """Optimiser steps; unset means as many as ``training.epochs`` need."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
+    optimiser: Optimiser = "adamw"
+    """"adamw" is AdamW without weight decay. "muon" is Muon for weight matrices and AdamW for the rest, with a weight
+    decay of 0.01; it learns from scratch in about half the steps."""
+    validate_every: Count = 50
+    """Optimiser steps of an update between two validations on ``update.validation_tasks``; the best checkpoint is
+    kept."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """An update stops early after this many validations in a row without a new best; 0 never stops early."""
+
+    def at_rate(self, trained: int | None) -> Self:
+        """These settings with a learning rate.
+
+        Args:
+            trained: number of weights if all weights are trained; None for an adapter.
+        """
+        large = trained is not None and trained >= LARGE
+        return replace(self, learning_rate=self.learning_rate or self.rates[large])
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -293,7 +300,7 @@ class WarmStartConfig:
     """Probability that the demonstrator makes an error at a step."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Maximum number of tokens in a demonstration; longer ones are left out."""
-    training: PretrainingConfig = Field(default_factory=PretrainingConfig)
+    training: Training = Field(default_factory=Training)
     """The training on demonstrations."""
 
 
@@ -309,64 +316,24 @@ class CollectConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class UpdateTraining:
-    """The training of one update."""
-
-    rates: ClassVar[tuple[float, float]] = (1e-4, 1e-5)
-    """The default learning rates: of an adapter or a small model, and of all weights of a large model."""
-
-    learning_rate: Positive | None = None
-    """Peak learning rate; unset means 1e-4, or 1e-5 if all weights of a model of 30 million or more are trained."""
-    batch_size: Count = 8
-    """Rows in one forward pass."""
-    max_steps: Count | None = None
-    """Optimiser steps; unset means as many as ``training.epochs`` need."""
-    validate_every: Count = 50
-    """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
-
-    def at_rate(self, trained: int | None) -> Self:
-        """These settings with a learning rate.
-
-        Args:
-            trained: number of weights if all weights are trained; None for an adapter.
-        """
-        large = trained is not None and trained >= LARGE
-        return replace(self, learning_rate=self.learning_rate or self.rates[large])
-
-
-@dataclass(frozen=True, config=_STRICT)
-class RFTTraining(UpdateTraining):
-    """Imitation of the best paths."""
-
-
-@dataclass(frozen=True, config=_STRICT)
-class DistilTraining(UpdateTraining):
+class DistilTraining(Training):
     """Distillation of the search's policy."""
 
     batch_size: Count = 32
-    """States in one forward pass."""
 
 
 @dataclass(frozen=True, config=_STRICT)
-class DPOTraining(DPOLoss, UpdateTraining):
+class DPOTraining(DPOLoss, Training):
     """Preference optimisation on sibling pairs."""
 
     rates: ClassVar[tuple[float, float]] = (2e-5, 1e-6)
-    learning_rate: Positive | None = None
-    """Peak learning rate; unset means 2e-5, or 1e-6 if all weights of a model of 30 million or more are trained."""
-    batch_size: Count = 8
-    """Preference pairs in one forward pass."""
-    patience: Annotated[int, Field(ge=0)] = 0
-    """DPO stops early after this many validations in a row without a new best; 0 never stops early."""
 
 
 @dataclass(frozen=True, config=_STRICT)
-class GRPOTraining(GRPOLoss, UpdateTraining):
+class GRPOTraining(GRPOLoss, Training):
     """Policy gradient on tree advantages."""
 
     rates: ClassVar[tuple[float, float]] = (2e-5, 1e-6)
-    learning_rate: Positive | None = None
-    """Peak learning rate; unset means 2e-5, or 1e-6 if all weights of a model of 30 million or more are trained."""
     batch_size: Annotated[int, Field(ge=2)] = 8
     """Rows in one forward pass; TRL needs two or more."""
 
@@ -402,7 +369,7 @@ class UpdateConfig:
     """Which actions of the trees form preference pairs ("dpo")."""
     advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
     """How the actions of the trees are scored ("grpo")."""
-    rft: RFTTraining = Field(default_factory=RFTTraining)
+    rft: Training = Field(default_factory=Training)
     """Imitation of the best paths: the control."""
     distil: DistilTraining = Field(default_factory=DistilTraining)
     """Distillation of the search's policy."""
@@ -543,7 +510,7 @@ class WorldConfig(ModelConfig):
     free: tuple[str, ...] = ()
     """First words of actions whose answers cannot be determined from the history, such as "search". The audit only asks
     that these answers be consistent."""
-    training: PretrainingConfig = Field(default_factory=PretrainingConfig)
+    training: Training = Field(default_factory=Training)
     """Training of the world model."""
 
     @model_validator(mode="after")
@@ -644,9 +611,7 @@ class RunConfig:
             return "float32" if model.device_map in (None, "cpu", "mps") else "bfloat16"
         return self.training.precision
 
-    def learner(
-        self, kind: type[LearnerConfig], stage: PretrainingConfig | UpdateTraining, model: ModelConfig | None = None
-    ) -> LearnerConfig:
+    def learner(self, kind: type[LearnerConfig], stage: Training, model: ModelConfig | None = None) -> LearnerConfig:
         """The settings of one training, as its learner takes them. The stage's own settings override those of
         ``[training]``, unless they are None.
 
@@ -655,9 +620,10 @@ class RunConfig:
         """
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         shared["precision"] = self.precision(model or self.policy)
+        stage = stage.at_rate(None)
         own = {field.name: getattr(stage, field.name) for field in fields(stage)}
         values = shared | {key: value for key, value in own.items() if value is not None}
-        decay = _MUON_DECAY if own.get("optimiser") == "muon" else 0.0
+        decay = _MUON_DECAY if stage.optimiser == "muon" else 0.0
         return kind(**values, weight_decay=decay, seed=self.seed)
 
     @property
@@ -757,34 +723,17 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
     return _flat(TypeAdapter(RunConfig).dump_python(config))
 
 
-def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
     """All settings, those of optional tables too, in the order of the sections. Each is its dotted key, pydantic's
-    description of its type and default, and what it does in one or two sentences. The settings of an entry of a list of
-    tables have keys such as "adapt.stages[].name"."""
-    texts = _attribute_docstrings(section)
+    description of its type and default, and the class of its table. The settings of an entry of a list of tables have
+    keys such as "adapt.stages[].name"."""
     for name, field in section.__pydantic_fields__.items():
         table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
         listed = get_origin(field.annotation) is tuple
         if table is None or listed:
-            yield f"{prefix}{name}", field, texts.get(name, "")
+            yield f"{prefix}{name}", field, section
         if table is not None:
             yield from known_settings(table, f"{prefix}{name}[]." if listed else f"{prefix}{name}.")
-
-
-@cache
-def _attribute_docstrings(section: type) -> Mapping[str, str]:
-    """The docstring below each attribute, on one line. Python does not keep these strings, so they are read from the
-    source."""
-    found: dict[str, str] = {}
-    for kind in reversed(section.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(tree, ast.ClassDef)
-        for attribute, text in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
-                match text:
-                    case ast.Expr(value=ast.Constant(value=str(words))):
-                        found[attribute.target.id] = " ".join(words.split())
-    return found
 
 
 def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -799,9 +748,6 @@ def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]
         json.dumps(settings, default=str)  # fails on values nested too deeply
     except (OSError, ValueError, RecursionError, StoreError) as error:  # missing, no TOML, or nested too deeply
         raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
-    for (table, name), unused in _REMOVED.items():
-        if isinstance(section := settings.get(table), dict) and section.get(name) == unused:
-            del section[name]
     parent = settings.pop("extends", None)
     if parent is None:
         return settings
@@ -866,7 +812,7 @@ def _unknown_key(settings: Mapping[str, Any]) -> str:
         if not known_table and key not in known and not key.startswith(_OPEN_TABLES):
             near = difflib.get_close_matches(key, known, 3, cutoff=0.5)
             guess = f"did you mean {' or '.join(near)}? " if near else ""
-            return f"{key} is no setting: {guess}treeagent settings lists them all"
+            return f"{key} is no setting: {guess}docs/settings.md lists them all"
     return ""
 
 

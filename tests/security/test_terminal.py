@@ -147,7 +147,6 @@ def test_an_environment_is_checked() -> None:
     "arguments",
     [
         ("show", attack("nowhere")),
-        ("settings", attack("section")),
         ("eval", attack("checkpoint"), "--out", "nowhere"),
         ("collect", "org/model", "--out", "nowhere", "--config", attack("config")),
         ("envs", "check", attack("environment")),
@@ -316,7 +315,7 @@ def process(words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["--help", "settings --markdown"])
+@pytest.mark.parametrize("command", ["--help", "recipes"])
 def test_output_that_cannot_be_written_is_one_sentence(command: str, unbuffered: str) -> None:
     ended = process(f"treeagent {command} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "No space left on device" in ended.stderr
@@ -328,7 +327,7 @@ def test_output_that_cannot_be_written_is_one_sentence(command: str, unbuffered:
         ("treeagent show nowhere 2> /dev/full", 2, ""),
         ("treeagent show nowhere 2> /dev/full", 2, "1"),
         ("treeagent recipes > /dev/full 2> /dev/full", 2, ""),
-        ("set -o pipefail; treeagent settings --markdown | true", 1, ""),
+        ("set -o pipefail; treeagent recipes | true", 1, ""),
         ("set -o pipefail; treeagent show nowhere 2>&1 | true", 1, "1"),
         ("treeagent recipes >&-", 0, ""),
         ("treeagent recipes >&-", 0, "1"),

@@ -20,8 +20,10 @@ app = typer.Typer()
 
 @app.command()
 def export(
-    run_folder: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset's folder.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run's folder, or a checkpoint with an adapter.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The new folder of the dataset or model.")],
     overrides: Overrides = None,
     view: Annotated[
         list[str] | None,
@@ -33,22 +35,27 @@ def export(
     ] = None,
     format: Annotated[Literal["parquet", "jsonl"], typer.Option(help="File format.")] = "parquet",
 ) -> None:
-    """Export views of the trees as a Hugging Face dataset, with one config for each view.
-
-    Reads RUN/trees, writes the new folder DIR.
+    """Export views of a run's trees as a Hugging Face dataset, or a checkpoint's adapter merged into its base model.
 
     Example: treeagent export runs/shop --view pairs --view sft --out shop-trees update.pairs.min_margin=0.1
+
+    Example: treeagent export runs/lora/checkpoints/round-1-rft --out shop-policy
     """
+    if (source / "adapter_config.json").is_file():
+        from treeagent.agent.checkpoint import merge
+
+        merge(find_checkpoint(str(source)), out)
+        Terminal().print(f"checkpoint in {out}")
+        return
     from treeagent.config import load_config
     from treeagent.pipeline.export import USUAL
     from treeagent.pipeline.export import export as write
     from treeagent.pipeline.folder import Run
     from treeagent.pipeline.progress import RichProgress
 
-    run = Run.open(run_folder)
-    config = load_config(run_folder / "config.toml", overrides or ())
-    views = list(dict.fromkeys(view or USUAL))
-    rows = write(config, run, RichProgress(), views, format, out)
+    run = Run.open(source)
+    config = load_config(source / "config.toml", overrides or ())
+    rows = write(config, run, RichProgress(), list(dict.fromkeys(view or USUAL)), format, out)
     for name, count in rows.items():
         Terminal().print(f"{count:,} rows in {out / name}")
 
@@ -147,22 +154,3 @@ def import_file(
             f"{cut:,} transcripts end early, because the rest does not fit into the model's context: "
             "no update learns from them"
         )
-
-
-@app.command()
-def merge(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint with an adapter.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The merged checkpoint's folder.", show_default=False)],
-) -> None:
-    """Merge an adapter into its base model, so that vLLM and transformers can load it as an ordinary model.
-
-    Reads CHECKPOINT and its base model, writes OUT.
-
-    Example: treeagent merge runs/lora/checkpoints/round-1-rft shop-policy
-    """
-    from treeagent.agent.checkpoint import merge as write
-
-    write(find_checkpoint(str(checkpoint)), out)
-    Terminal().print(f"checkpoint in {out}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from treeagent.cli.options import Hindsight, HindsightModel, RunFolder, Trust, measured_in_hindsight, require_trees
+from treeagent.cli.options import RunFolder, require_trees
 from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer()
@@ -98,9 +98,6 @@ def view(
         bool, typer.Option("--follow", help="Write the page again as the runs go on, until interrupted or finished.")
     ] = False,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    hindsight: Hindsight = False,
-    model: HindsightModel = "",
-    trust: Trust = False,
 ) -> None:
     """Write a page that shows the trees and episodes of runs: one file that needs no server and no network.
 
@@ -110,8 +107,6 @@ def view(
     """
     from treeagent.contrib.viewer.follow import write_and_follow
 
-    _, measure = measured_in_hindsight(run_folders[0], model, trust) if hindsight or model else ("", None)
-
     def written(page: Path, trees: int, first: bool) -> None:
         size = page.stat().st_size / 1e6
         Terminal().print(f"{trees:,} trees and episodes in {page} ({size:,.1f} MB)", soft_wrap=True)
@@ -119,7 +114,7 @@ def view(
             typer.launch(page.resolve().as_uri())
 
     page = out or run_folders[0] / "view.html"
-    write_and_follow(run_folders, page, written, names=only or (), follow=follow, measure=measure)
+    write_and_follow(run_folders, page, written, names=only or (), follow=follow)
 
 
 @app.command()
@@ -137,44 +132,3 @@ def report(run_folder: RunFolder) -> None:
     if not run.stages():
         raise RunError(f"{run.path} has finished no stage, so that there is nothing to report: go on with --resume")
     Terminal(soft_wrap=True).print(str(write_page(run)))
-
-
-@app.command()
-def settings(
-    section: Annotated[
-        str,
-        typer.Argument(metavar="[SECTION]", help="Print this section only, such as update.dpo.", show_default=False),
-    ] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/settings.md.")] = False,
-) -> None:
-    """List the settings with their types, defaults and descriptions.
-
-    Example: treeagent settings search
-    """
-    from rich.table import Column, Table
-
-    from treeagent.pipeline.report.settings import settings_markdown, settings_rows
-
-    if markdown:
-        Terminal(soft_wrap=True).print(settings_markdown(), end="")
-        return
-    table = Table(Column("key", no_wrap=True), "type", "default", "what it does", box=None, pad_edge=False)
-    for row in settings_rows(section):
-        table.add_row(*(word.replace("`", "") for word in row))
-    Terminal().print(table)
-
-
-def _name(who: str) -> str:
-    """The name that marks and answers bear: ``who``, or else the user's login.
-
-    Raises:
-        UserError: the user has no login, as a container's user may have none.
-    """
-    import getpass
-
-    from treeagent.types import UserError
-
-    try:
-        return who or getpass.getuser()
-    except (KeyError, OSError) as error:
-        raise UserError("this user has no login name: give a name by --who") from error

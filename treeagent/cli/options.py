@@ -11,7 +11,6 @@ from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.config import RunConfig
-    from treeagent.search.node import Tree
 
 
 Config = Annotated[
@@ -26,17 +25,6 @@ Config = Annotated[
 
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice.")]
-
-Hindsight = Annotated[
-    bool,
-    typer.Option(
-        "--hindsight", help="Also ask the policy how much the outcome would have changed each step (criticality)."
-    ),
-]
-HindsightModel = Annotated[
-    str,
-    typer.Option("--model", metavar="CHECKPOINT", help="Of --hindsight: the policy; by default the one that searched."),
-]
 
 Trust = Annotated[
     bool,
@@ -201,24 +189,3 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     from treeagent.pipeline.report.show import print_results
 
     print_results(rows, Terminal())
-
-
-def measured_in_hindsight(
-    run_folder: Path, model: str, trust: bool, overrides: Sequence[str] = ()
-) -> tuple[str, Callable[["Tree"], None]]:
-    """Return the name of the policy that is asked in hindsight, by which files of the run record it, and a function
-    that measures a tree with it.
-
-    Args:
-        run_folder: the run with the trees to measure.
-        model: a checkpoint; empty for the policy that searched.
-        trust: the option ``--trust``.
-        overrides: settings on the command line.
-    """
-    config = trusted_settings(run_folder, overrides, trust)
-
-    from treeagent.contrib.hindsight.hindsight import hindsight, searching_policy
-    from treeagent.pipeline.folder import Run, checkpoint_name
-
-    checkpoint = find_checkpoint(model) if model else searching_policy(Run.open(run_folder), "--model")
-    return checkpoint_name(checkpoint, run_folder), hindsight(checkpoint, config)

@@ -62,5 +62,5 @@ def _refuse_different(model: PeftModel, config: LoraConfig) -> None:
         raise UserError(
             f"the checkpoint's adapter has rank {current.r} on {sorted(current.target_modules)}, but lora "
             f"asks for rank {config.rank} on {config.targets}: restore these settings, or "
-            "make it part of its base (treeagent merge) to begin another"
+            "make it part of its base (treeagent export) to begin another"
         )

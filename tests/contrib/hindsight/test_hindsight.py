@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import treeagent
-from datasets import load_dataset
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.hindsight.hindsight import measure_divergence, searching_policy
@@ -19,7 +17,6 @@ from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_policy
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import to_record
 from treeagent.store import write_shard
 from treeagent.types import Action, Message, State, Task, UserError
 
@@ -116,49 +113,9 @@ def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
         measure_divergence(tree, policy)
 
 
-@pytest.mark.slow
-def test_it_is_exported_beside_the_drop_of_q(checkpoint: Checkpoint, policy: LLMPolicy, tmp_path: Path) -> None:
-    tree = grown(policy.chat)
-    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
-        save_checkpoint(checkpoint, run.checkpoints / "warm")
-        run.record_checkpoint("collect", run.checkpoints / "warm")
-        write_shard(run.trees, "collect", 0, [to_record(tree)])
-    command = ("export", run.path, "--view", "criticality")
-    plain = treeagent(*command, "--out", tmp_path / "plain")
-    assert plain.returncode == 0, plain.stderr
-    rows = list(load_dataset(str(tmp_path / "plain"), "criticality", split="train", cache_dir=str(tmp_path / "cache")))
-    assert [row["divergence"] for row in rows] == [None] * 4
-    done = treeagent(*command, "--out", tmp_path / "out", "--hindsight")
-    assert done.returncode == 0, done.stderr
-    rows = list(load_dataset(str(tmp_path / "out"), "criticality", split="train", cache_dir=str(tmp_path / "cache2")))
-    by_action = {row["action"]: row for row in rows}
-    measure_divergence(tree, policy)
-    for node in tree.nodes():
-        for edge in node.edges:
-            row = by_action[edge.action.text]
-            assert row["divergence"] == (None if edge.divergence is None else pytest.approx(edge.divergence, abs=1e-4))
-    assert by_action["buy"]["criticality"] == 1.0
-    # The same policy continues the dataset, however its path is written.
-    for named in ((), ("--model", run.checkpoints / "warm"), ("--model", "run/checkpoints/warm")):
-        again = treeagent("export", "run", "--view", "criticality", "--out", "out", "--hindsight", *named, cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
-    # Another policy, or none, cannot continue it.
-    other = treeagent(*command, "--out", tmp_path / "out")
-    assert other.returncode == 2 and "hindsight" in other.stderr
-    alone = treeagent("export", run.path, "--out", tmp_path / "none", "--hindsight")
-    assert alone.returncode == 2 and "criticality" in alone.stderr
-
-
 def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
         for number in (9, 10):
             run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
             write_shard(run.trees, f"collect-{number}", 0, [])
     assert searching_policy(run, "--model") == run.checkpoints / "round-9-rft"
-
-
-def test_a_run_that_names_no_policy_asks_for_one(policy: LLMPolicy, tmp_path: Path) -> None:
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        write_shard(run.trees, "collect", 0, [to_record(grown(policy.chat))])
-    told = treeagent("export", run.path, "--out", tmp_path / "out", "--view", "criticality", "--hindsight")
-    assert told.returncode == 2 and "--model" in told.stderr

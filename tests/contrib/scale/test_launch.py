@@ -81,7 +81,7 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
     rows = [row for row in Run.open(out).metrics() if row["stage"] == "grpo"]
     assert {"loss", "validation"} <= {name for row in rows for name in row}
     assert not list((out / "checkpoints").glob(".*"))
-    done = treeagent("merge", out / "checkpoints" / "grpo", tmp_path / "merged")
+    done = treeagent("export", out / "checkpoints" / "grpo", "--out", tmp_path / "merged")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "merged" / "model.safetensors").is_file()
 

@@ -1,16 +1,21 @@
-"""Every setting as a table: key, type, default and what it does."""
+"""docs/settings.md: every setting with its type, its default and what it does.
 
+Run ``python -m treeagent.pipeline.report.settings`` to print it.
+"""
+
+import ast
+import inspect
 import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from treeagent.config import known_settings
-from treeagent.types import UserError
 
 _PLAIN = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}"}
@@ -25,21 +30,31 @@ class Row(NamedTuple):
     text: str
 
 
-def settings_rows(section: str = "") -> list[Row]:
-    """The settings in a section such as ``update.dpo``; all settings if ``section`` is empty.
-
-    Raises:
-        UserError: there is no such section.
-    """
-    rows = [
-        Row(key, type_in_words(Annotated[field.annotation, field]), _default_in_words(field), text)
-        for key, field, text in known_settings()
-        if not section or f"{key}.".startswith(f"{section}.")
-    ]
-    if not rows:
-        sections = dict.fromkeys(key.partition(".")[0] for key, _, _ in known_settings())
-        raise UserError(f"{section} is no section of settings: name one of {', '.join(sections)}")
+def settings_rows() -> list[Row]:
+    """The settings. A key that several tables share, as ``learning_rate`` of each training, is listed where it stands
+    first, and again only where its default or its text differs."""
+    rows, told = list[Row](), set[Row]()
+    for key, field, section in known_settings():
+        row = Row(key, type_in_words(Annotated[field.annotation, field]), _default_in_words(field), _text(section, key))
+        shared = row._replace(key=key.rpartition(".")[2])
+        if shared not in told:
+            rows.append(row)
+            told.add(shared)
     return rows
+
+
+def _text(section: Any, key: str) -> str:
+    """The docstring below an attribute, on one line. Python does not keep it, so it is read from the source."""
+    found = ""
+    for kind in reversed(section.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for attribute, text in pairwise(tree.body):
+            match attribute, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    if name == key.rpartition(".")[2]:
+                        found = " ".join(words.split())
+    return found
 
 
 def settings_markdown() -> str:
@@ -85,3 +100,7 @@ def _default_in_words(field: FieldInfo) -> str:
         return "must be given"
     default = field.get_default(call_default_factory=True)
     return "unset" if default is None else f"`{json.dumps(default)}`"
+
+
+if __name__ == "__main__":
+    print(settings_markdown(), end="")
