@@ -14,13 +14,13 @@ from typing import cast
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from treeagent.cli.app import app
+
 ROOT = Path(__file__).parents[1]
 
 
 def size(root: Path = ROOT) -> dict[str, int]:
     """The figures that have limits, by their names in the table."""
-    from treeagent.cli import app
-
     product = sorted((root / "treeagent").rglob("*.py"))
     contrib = [path for path in product if "contrib" in path.relative_to(root).parts]
     core = [path for path in product if path not in contrib]

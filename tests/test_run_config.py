@@ -140,12 +140,6 @@ def test_settings_that_do_not_go_together_and_overrides_without_a_key_are_named(
     assert sentence(None, override).startswith(said)
 
 
-def test_a_config_that_holds_all_removed_settings_can_be_read(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("[search]\nroot_noise = 0.0\nstop_when_decided = false\n\n[adapt]\neffort = 1.0\n")
-    assert load_config(file) == RunConfig()
-
-
 @pytest.mark.parametrize(
     ("key", "near"),
     [

@@ -1,14 +1,12 @@
 """Alarms: signs that training goes wrong, found in the figures of rounds and the metrics of updates.
 
 The signs are those of agents that collapse: the echo trap of RAGEN (Wang et al. 2025), in which the spread of returns
-and the entropy fall before the reward does; repetition; malformed calls; process rewards that rise while verified
-success does not.
+and the entropy fall before the reward does; repetition; malformed calls.
 """
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from treeagent.search.node import Tree, finished_paths, outcome, solved
@@ -32,51 +30,43 @@ def alarms(history: Sequence[Figures]) -> list[str]:
     if len(searched) < 2 or "success" not in history[-1]:
         return []
     first, last = searched[0], searched[-1]
+
+    def change(name: str) -> str:
+        return f"{first[name]:.2f} to {last[name]:.2f}"
+
     warnings: list[str] = []
+    narrower = last["reward_std"] < 0.7 * first["reward_std"]
     # The spread also falls when tasks are mastered, but then returns rise. The entropy may stay the same if a round's
     # tasks are new to the policy.
     worse = last["reward"] < first["reward"] - 0.02 or last["success"] < first["success"] - 0.05
-    stuck = last["reward"] <= first["reward"] + 0.02 and _has_fallen(first, last, "entropy")
-    if _has_fallen(first, last, "reward_std") and (worse or stuck):
+    stuck = last["reward"] <= first["reward"] + 0.02 and last["entropy"] < 0.7 * first["entropy"]
+    if narrower and (worse or stuck):
         warnings.append(
-            f"echo trap: the spread of returns fell from {first['reward_std']:.2f} to {last['reward_std']:.2f} and the "
-            f"entropy went from {first['entropy']:.2f} to {last['entropy']:.2f}, while the mean return went from "
-            f"{first['reward']:.2f} to {last['reward']:.2f} and search solves {last['success']:.0%} of the tasks after "
-            f"{first['success']:.0%}: take smaller steps, stronger anchors or more diverse tasks"
+            f"echo trap: the spread of returns went from {change('reward_std')}, the entropy from {change('entropy')}, "
+            f"the mean return from {change('reward')} and success from {change('success')}: take smaller steps, "
+            "stronger anchors or more diverse tasks"
         )
     if last["invalid"] > _alarm_threshold(first["invalid"], 0.2):
         warnings.append(
-            f"format: {last['invalid']:.0%} of the steps are malformed or refused ({first['invalid']:.0%} at first): "
-            "anchor the update, or imitate valid steps for a while"
+            f"format: the share of malformed or refused steps went from {change('invalid')}: anchor the update, or "
+            "imitate valid steps for a while"
         )
     if last["repetition"] > _alarm_threshold(first["repetition"], 0.3):
         warnings.append(
-            f"repetition: {last['repetition']:.0%} of what the agent says it said before ({first['repetition']:.0%} at "
-            "first): take smaller steps"
+            f"repetition: the share of what the agent said before went from {change('repetition')}: take smaller steps"
         )
-    return warnings + _plateau(history, first)
-
-
-def _plateau(history: Sequence[Figures], first: Figures) -> list[str]:
-    """A warning if the last update is no better on validation tasks than an earlier one, with the likely reason by the
-    figures of the trees."""
-    last = history[-1]
     earlier = [figures["validation"] for figures in history[:-1] if "validation" in figures]
-    if "validation" not in last or not earlier or last["validation"] > max(earlier):
-        return []
-    if last["success"] > 0.95:
-        why = f"search solves {last['success']:.0%} of the tasks already: give it harder ones (adapt.variations)"
-    elif _has_fallen(first, last, "reward_std"):
-        why = (
-            f"the returns within a tree spread by {last['reward_std']:.2f} ({first['reward_std']:.2f} at first), "
-            "so that little can be told apart: raise policy.temperature, search.limits or adapt.curriculum"
+    if earlier and "validation" in last and last["validation"] <= max(earlier):
+        if last["success"] > 0.95:
+            fix = "search solves nearly all of its tasks: give it harder ones"
+        elif narrower:
+            fix = "the returns within a tree hardly differ: raise policy.temperature, search.limits or adapt.curriculum"
+        else:
+            fix = "search more tasks (collect.tasks), or learn from more rounds (adapt.replay)"
+        warnings.append(
+            f"plateau: {last['validation']:.0%} of the validation tasks succeed, {max(earlier):.0%} before: {fix}"
         )
-    else:
-        why = (
-            f"search solves {last['success']:.0%} of the tasks and their returns still differ, but the update does not "
-            "carry over to other tasks: search more of them (collect.tasks), or learn from more rounds (adapt.replay)"
-        )
-    return [f"plateau: {last['validation']:.0%} of the validation tasks succeed, {max(earlier):.0%} before; {why}"]
+    return warnings
 
 
 def imagination_alarms(target: float, allowed: float) -> list[str]:
@@ -94,24 +84,24 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
     policy, a gradient that jumps. The update keeps its best weights, so a collapse shows in these metrics only, not in
     later trees."""
     warnings: list[str] = []
-    validations = [row["validation"] for row in rows if "validation" in row]
+    validations, clips, distances, norms = (
+        [row[name] for row in rows if name in row]
+        for name in ("validation", "clip_ratio/region_mean", "kl", "grad_norm")
+    )
     if validations and validations[-1] < min(0.5 * validations[0], validations[0] - 0.1):
         warnings.append(
             f"collapse: {validations[-1]:.0%} of the validation tasks succeed after the update's last step, "
             f"{validations[0]:.0%} before its first: lower the learning rate, or learn from more trees"
         )
-    clipped = mean([row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row])
-    if clipped > 0.3:
+    if (clipped := mean(clips)) > 0.3:
         warnings.append(
             f"clipping: {clipped:.0%} of the ratios are clipped: lower the learning rate, or learn from newer trees"
         )
-    distances = [row["kl"] for row in rows if "kl" in row]
-    if distances and max(distances) > 1.0:
+    if max(distances, default=0.0) > 1.0:
         warnings.append(
             f"distance: KL from the behaviour policy reached {max(distances):.2f} nats a token: raise beta, or lower "
             "the learning rate"
         )
-    norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
     for index in range(1, len(norms)):
         usual = statistics.median(norms[:index])
         if norms[index] > max(_CLIPPED, 20 * usual):
@@ -129,9 +119,8 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
     if max(explained) >= _EXPLAINED:
         return []
     return [
-        f"value head: it explains {max(*explained, 0.0):.0%} of the variance of held-out returns, so that "
-        "search gains nothing from its estimates: search more tasks, set environment.returns to the range of the "
-        "returns, or start from a checkpoint without the folder value_head, for a new head"
+        f"value head: it explains {max(*explained, 0.0):.0%} of the variance of held-out returns, so that search gains "
+        "nothing from its estimates: search more tasks, or set environment.returns to the range of the returns"
     ]
 
 
@@ -166,17 +155,12 @@ def row_alarms(
 
 def refusal_sentence(trees: Iterable[Tree]) -> str:
     """A clause with the commonest answer to malformed or refused calls and its count; empty if there were none."""
-    return _most_common(Counter(chain.from_iterable(map(_refusals, trees))))
-
-
-def _refusals(tree: Tree) -> Iterator[str]:
-    return (node.state.messages[-1].content.strip() for node in tree.nodes() if node.invalid)
-
-
-def _most_common(refusals: Counter[str]) -> str:
+    refusals = Counter(
+        node.state.messages[-1].content.strip() for tree in trees for node in tree.nodes() if node.invalid
+    )
     if not refusals:
         return ""
-    reason, count = refusals.most_common(1)[0]
+    [(reason, count)] = refusals.most_common(1)
     return f"the commonest refusal, {count} of {refusals.total()}, is {reason!r:.200}"
 
 
@@ -188,35 +172,27 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) 
         stages: facts that the run's stages recorded.
         trees: the trees that the update was to learn from.
     """
-    count, refusals, causes = 0, Counter[str](), list[str]()
+    read: list[Tree] = []
     any_solved = any_spread = False
     for tree in trees:
+        read.append(tree)
         any_solved = any_solved or solved(tree)
         any_spread = any_spread or len({round(outcome(path), 9) for path in finished_paths(tree)}) > 1
         if any_solved and any_spread:
             return ""
-        count += 1
-        refusals.update(_refusals(tree))
     if any_solved:
-        return f"in none of {count} trees do two episodes return different rewards (are the tasks too easy?)"
+        return f"in none of {len(read)} trees do two episodes return different rewards (are the tasks too easy?)"
     warm = stages.get("warm_start", {})
+    causes = [f"search found no success in {len(read)} trees", refusal_sentence(read)]
     if warm.get("demonstration_success") == 0.0:
-        causes.append(f"none of {warm['demonstrations']} demonstrations succeeded")
-    causes.append(f"search found no success in {count} trees")
-    if refused := _most_common(refusals):
-        causes.append(refused)
-    return "; ".join(causes)
+        causes.insert(0, f"none of {warm['demonstrations']} demonstrations succeeded")
+    return "; ".join(filter(None, causes))
 
 
 def _alarm_threshold(share: float, least: float) -> float:
     """The threshold above which a share raises an alarm: twice the first round's ``share``, and at least ``least``. A
     share above a half cannot double, so from a third on the threshold is halfway between ``share`` and 1."""
     return max(least, min(2 * share, (1 + share) / 2))
-
-
-def _has_fallen(first: Figures, last: Figures, name: str) -> bool:
-    """Whether a figure has fallen by more than 30 %."""
-    return last[name] < 0.7 * first[name]
 
 
 def short_of_memory(name: str, table: str, parts: int, recomputes: bool) -> str:
