@@ -1,7 +1,7 @@
 """Options that commands share, and functions that open a command's run."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
