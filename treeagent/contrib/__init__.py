@@ -35,6 +35,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "curriculum": ("treeagent.contrib.curriculum.cli", "Search and learn in rounds, on tasks that grow harder."),
+    "lag": ("treeagent.contrib.scale.lag_cli", "Search and learn in rounds, with updates beside the next search."),
+    "plan": ("treeagent.contrib.plan.cli", "Estimate what a run costs, from a few items of each stage."),
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),

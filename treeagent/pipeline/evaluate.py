@@ -85,7 +85,7 @@ def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Seque
     }
     for stage, jobs in jobs_by_stage.items():
         run.record_checkpoint(stage, jobs[0].checkpoint)
-    rows = _rows(run, progress, jobs_by_stage, config, "evaluate")
+    rows = play_jobs(run, progress, jobs_by_stage, config, "evaluate")
     _write(run.results, rows)
     return rows
 
@@ -103,7 +103,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
     write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
-def _rows(
+def play_jobs(
     run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[EvaluationJob]], config: RunConfig, work: str
 ) -> list[Row]:
     """Play the jobs whose batches are not on disk yet. Returns one row for each stage.

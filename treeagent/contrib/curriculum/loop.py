@@ -1,0 +1,91 @@
+"""Search-and-adapt on stages of growing difficulty, each once the policy succeeds in the one before."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from treeagent.config import RunConfig
+from treeagent.contrib.curriculum.stages import Curriculum, Stage
+from treeagent.loop import compare
+from treeagent.pipeline.collect import batches, search_tasks
+from treeagent.pipeline.evaluate import EvaluationJob, play_jobs
+from treeagent.pipeline.folder import COLLECTED, Run
+from treeagent.pipeline.opening import opened
+from treeagent.pipeline.outcomes import Row
+from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.rounds import RoundHistory, begin, finish_round, names_to_learn_from, update_round
+from treeagent.types import UserError
+
+
+def read_curriculum(file: Path) -> Curriculum:
+    """The stages of a TOML file.
+
+    Raises:
+        UserError: the file cannot be read, or a stage is wrong.
+    """
+    try:
+        return TypeAdapter(Curriculum).validate_python(tomllib.loads(file.read_text()))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"the stages in {file} cannot be read ({error}): give a TOML file") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{file}: {where} is {first['input']!r}: {first['msg']}") from error
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    curriculum: Curriculum,
+    checkpoint: Path | None = None,
+    *,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """As ``loop.train``, where each round searches new tasks of one stage. The warm start imitates tasks of the first
+    stage. Updates validate on tasks of ``environment.options``, and so does the evaluation."""
+    methods = config.adapt.methods
+    with opened(
+        config, out, ["update", "evaluate"], methods=methods, checkpoint=checkpoint, resume=resume, progress=progress
+    ) as (run, shown):
+        config, stages, count = run.config, curriculum.stages, run.config.collect.tasks
+        policy, stage = begin(at(config, stages[0]), run, shown, checkpoint), 0
+        history = RoundHistory(policy)
+        for number in range(1, config.adapt.rounds + 1):
+            stage = choose(config, run, shown, curriculum, policy, number, stage)
+            tasks = range((number - 1) * count, number * count)
+            search_tasks(at(config, stages[stage]), run, shown, policy, f"{COLLECTED}-{number}", tasks)
+            policy = update_round(config, run, shown, policy, number, names_to_learn_from(config, run, number))
+            finish_round(config, run, shown, policy, number, {}, history)
+        return compare(config, run, shown, history)
+
+
+def at(config: RunConfig, stage: Stage) -> RunConfig:
+    """The settings with the tasks of a stage."""
+    options = {**config.environment.options, **stage.options}
+    return replace(config, environment=replace(config.environment, options=options))
+
+
+def choose(
+    config: RunConfig, run: Run, progress: Progress, curriculum: Curriculum, policy: Path, number: int, stage: int
+) -> int:
+    """The index of the stage of round ``number``, by the greedy success of the policy on validation tasks of stages.
+    The choice is recorded in the run."""
+    name = f"curriculum-{number}"
+
+    def success(index: int) -> float:
+        played, staged = f"{name}-{index}", at(config, curriculum.stages[index])
+        run.record_checkpoint(played, policy)
+        jobs = [
+            EvaluationJob(staged, policy, played, batch, tasks, run.trees, "greedy", run.episodes, "validation")
+            for batch, tasks in enumerate(batches(config, run, range(config.update.validation_tasks)))
+        ]
+        [row] = play_jobs(run, progress, {played: jobs}, config, played)
+        return float(row["success"])
+
+    if not run.is_done(name):
+        chosen, reached = curriculum.next_stage(stage, success)
+        run.finish(name, {"index": chosen, "name": curriculum.stages[chosen].name, "success": reached})
+    return int(run.facts(name)["index"])

@@ -1,0 +1,130 @@
+"""What a run will cost: measure a few items of every stage, then multiply by their number."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treeagent.config import Method, RunConfig
+from treeagent.pipeline.collect import collect
+from treeagent.pipeline.evaluate import evaluate
+from treeagent.pipeline.folder import Run
+from treeagent.pipeline.opening import opened
+from treeagent.pipeline.progress import Progress
+from treeagent.pipeline.update import learn
+from treeagent.pipeline.warm_start import warm_start
+from treeagent.types import NothingToLearn
+
+TREES = 8
+"""Trees, and test tasks of each mode, that are measured for each worker."""
+STEPS = 4
+"""Optimiser steps that are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """The cost of one stage of a run."""
+
+    name: str
+    items: float
+    """How many items it has: demonstrations, trees, optimiser steps or test tasks."""
+    unit: str
+    seconds: float
+    """Wall time in all."""
+    tokens: float = 0.0
+    """Generated tokens in all."""
+    steps: float = 0.0
+    """Environment steps in all."""
+
+
+def plan(config: RunConfig, rounds: bool, checkpoint: Path | None, progress: Progress) -> list[StageCost]:
+    """The cost of each stage of ``quickstart``, or of ``train`` if ``rounds``, measured on this machine.
+
+    The policy of the measurement is trained for a few steps only, so its episodes may be longer than those of the run's
+    own policy. A training is counted with all of its steps, even if it may stop early.
+    """
+    methods = config.adapt.methods if rounds else config.update.methods
+    with tempfile.TemporaryDirectory(prefix="plan-") as folder:
+        few = _few(config)
+        with opened(few, Path(folder) / "run", ["collect", "update", "evaluate"], progress=progress) as (run, shown):
+            few = run.config
+            costs, policy = _warm_start(config, few, run, shown) if checkpoint is None else ([], checkpoint)
+            count = config.adapt.rounds if rounds else 1
+            searched = _search(config, few, run, shown, policy)
+            updated = [_update(config, few, run, shown, policy, method) for method in methods]
+            costs += [_times(cost, count) for cost in [searched, *updated]]
+            policies = 2 if rounds else 1  # the first and the best are played in every mode
+            return [*costs, *(_times(cost, policies) for cost in _evaluate(config, few, run, shown, policy))]
+
+
+def _few(config: RunConfig) -> RunConfig:
+    """The settings with few items of each stage."""
+    count = TREES * max(config.workers, 1)
+    warm = config.warm_start
+    training = replace(warm.training, max_steps=STEPS)
+    return replace(
+        config,
+        warm_start=replace(warm, episodes=min(warm.episodes, 10 * count), training=training),
+        collect=replace(config.collect, tasks=min(config.collect.tasks, count)),
+        update=replace(config.update, validation_tasks=1),
+        evaluate=replace(config.evaluate, tasks=min(config.evaluate.tasks, count)),
+    )
+
+
+def _warm_start(config: RunConfig, few: RunConfig, run: Run, progress: Progress) -> tuple[list[StageCost], Path]:
+    started = time.perf_counter()
+    policy = warm_start(few, run, progress)
+    took, facts = time.perf_counter() - started, run.facts("warm_start")
+    trained = float(facts["update"]["seconds"])
+    share = config.warm_start.episodes / few.warm_start.episodes
+    shown = StageCost(
+        "demonstrations", config.warm_start.episodes, "episodes", (took - trained) * share,
+        steps=facts["environment_steps"] * share,
+    )  # fmt: skip
+    steps = config.warm_start.training.max_steps or _steps(facts["rows"] * share, config.warm_start.training.batch_size)
+    return [shown, StageCost("warm start", steps, "steps", trained / facts["update"]["steps"] * steps)], policy
+
+
+def _search(config: RunConfig, few: RunConfig, run: Run, progress: Progress, policy: Path) -> StageCost:
+    collect(few, run, progress, policy)
+    facts, share = run.facts("collect"), config.collect.tasks / few.collect.tasks
+    seconds, tokens, steps = (facts[key] * share for key in ("seconds", "generated_tokens", "environment_steps"))
+    return StageCost("search", config.collect.tasks, "trees", seconds, tokens, steps)
+
+
+def _update(config: RunConfig, few: RunConfig, run: Run, progress: Progress, policy: Path, method: Method) -> StageCost:
+    own = getattr(config.update, method)
+    short = replace(few.update, **{method: replace(own, max_steps=STEPS, validate_every=STEPS + 1)})
+    try:
+        learn(
+            replace(few, update=short), run, progress, [(policy, method, run.checkpoints / method)], run.collections()
+        )
+    except NothingToLearn:
+        return StageCost(f"{method} (the few trees gave no rows)", 0, "steps", 0.0)
+    facts = run.facts(method)["update"]
+    steps = own.max_steps or _steps(config.collect.tasks, own.batch_size)
+    return StageCost(method, steps, "steps", facts["seconds"] / max(facts["steps"], 1) * steps)
+
+
+def _evaluate(config: RunConfig, few: RunConfig, run: Run, progress: Progress, policy: Path) -> Sequence[StageCost]:
+    rows = evaluate(few, run, progress, [(policy, mode) for mode in few.evaluate.modes])
+    share, workers = config.evaluate.tasks / few.evaluate.tasks, max(few.workers, 1)
+    return [
+        StageCost(
+            f"evaluation, {row['mode']}", config.evaluate.tasks, "tasks", row["seconds"] * share / workers,
+            row["generated_tokens"] * share, row["environment_steps"] * share,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _steps(rows: float, batch_size: int) -> float:
+    return -(-rows // batch_size)
+
+
+def _times(cost: StageCost, count: int) -> StageCost:
+    return replace(
+        cost, items=cost.items * count, seconds=cost.seconds * count, tokens=cost.tokens * count,
+        steps=cost.steps * count,
+    )  # fmt: skip
