@@ -38,10 +38,10 @@ from benchmarks.command import options_digest, parser, record_of
 from benchmarks.record import Row
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.config import LoraConfig, VllmConfig
-from treeagent.learners.common import Model
 from treeagent.learners.config import GRPOConfig, Precision, SFTConfig
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
+from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_sft
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.tokens import TokenRow

@@ -11,18 +11,20 @@ import multiprocessing
 import random
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from trl.trainer import utils as trl_utils
 from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.command import Figures, add_rounds, memory, options_digest, record_of, repeating
-from treeagent.learners.batches import pad
-from treeagent.learners.common import labelled_only
-from treeagent.learners.packed import PackedModel
+from treeagent.learners.common import pad
+from treeagent.learners.packed import pack_prefixes
 
 QUESTION = "How long does a training step take on rows with a common beginning, one by one and packed?"
 VOCABULARY = 2048
@@ -102,9 +104,9 @@ def train(model: LlamaForCausalLM, rows: Rows, packed: bool) -> Tensor:
     trained = (columns < lengths) & (columns >= lengths - torch.tensor(rows.trained)[:, None])
     labels = torch.full_like(ids, -100)
     labels[:, 1:][trained] = ids[:, 1:][trained]
-    called = PackedModel(model, model) if packed else model
-    with labelled_only():
-        outputs = called(
+    labelled_only = patch.object(trl_utils, "_use_triton", lambda device: True)
+    with pack_prefixes(model) if packed else nullcontext(), labelled_only:
+        outputs = model(
             input_ids=ids,
             attention_mask=(torch.arange(ids.shape[1]) < lengths).long(),
             labels=labels,

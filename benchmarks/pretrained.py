@@ -34,13 +34,13 @@ from benchmarks.command import Figures, add_rounds, options_digest, record_of, s
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint
 from treeagent.config import Method, RunConfig
 from treeagent.learners import packed, value
+from treeagent.learners.common import Hooks
 from treeagent.learners.config import DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.learners.watch import Hooks
 from treeagent.pipeline.build import make_chat, value_head
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run

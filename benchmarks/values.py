@@ -30,10 +30,9 @@ from benchmarks.record import Record, Row, digest
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import hidden_states
-from treeagent.learners.batches import pad
-from treeagent.learners.common import Model
+from treeagent.learners.common import pad
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import pack, packed_inputs
+from treeagent.learners.packed import Model, pack, packed_inputs
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.search.limits import Limits
 from treeagent.search.node import Node, Tree

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from treeagent.generators.base import Pause, Sample, SampleRequest
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
 from treeagent.generators.usage import Usage
-from treeagent.learners.likelihood import token_logprobs
+from treeagent.learners.sft import token_logprobs
 from treeagent.types import UserError
 
 NEVER = -1

@@ -59,7 +59,7 @@ def updates(one: Path, two: Path, how: Sequence[str], *arguments: str) -> Mappin
         make_tokenizer().save_pretrained(folder / "base")
     assert start(ALONE, "updates_program.py", one, "whole", *arguments) == 0
     assert start(how, "updates_program.py", two, "killed", *arguments) != 0
-    assert (two / "killed" / "checkpoint-5" / "progress.json").is_file()
+    assert (two / "killed" / "checkpoint-5" / "trainer_state.json").is_file()
     assert start(how, "updates_program.py", two, "whole", *arguments) == 0
     return {1: one, 2: two}
 

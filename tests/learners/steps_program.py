@@ -18,14 +18,14 @@ from tiny import advantage_rows, make_model, make_tokenizer, pairs, policy_rows,
 
 from treeagent.contrib.scale.sharding import sharing
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.common import Model
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
+from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import TrainingDiverged
+from treeagent.types import UserError
 
 torch.set_num_threads(1)
 processes, folder = int(sys.argv[1]), Path(sys.argv[2])
@@ -76,7 +76,7 @@ bad = replace(stored[5], chosen=replace(stored[5].chosen, logprobs=(float("nan")
 diverged, model = "", make_model()
 try:
     train_dpo(model, tokenizer, [*stored[:5], bad, *stored[6:]], dpo)
-except TrainingDiverged as reason:
+except UserError as reason:
     diverged = str(reason)
 finite = bool(torch.isfinite(weights(model)).all())
 told = {"results": results, "untrained": untrained, "asked": len(asked), "diverged": diverged, "finite": finite}

@@ -8,8 +8,7 @@ from tiny import logprobs, tokens
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.likelihood import hard_rows, token_logprobs
-from treeagent.learners.sft import train_sft
+from treeagent.learners.sft import hard_rows, token_logprobs, train_sft
 from treeagent.views.tokens import TokenRow
 
 

@@ -42,6 +42,7 @@ from transformers import (
 
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
+from treeagent.learners.common import TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, PolicyLoss, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
@@ -50,7 +51,6 @@ from treeagent.learners.lora import with_adapter
 from treeagent.learners.packed import Packed, pack, pack_mask, states_at, why_unpackable
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.learners.watch import TrainResult
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.tokens import TokenRow, within
 
@@ -234,9 +234,9 @@ def tree_rows(model: nn.Module) -> list[AdvantageRow]:
 
 
 def _keep_gradient(seen: dict[str, Tensor], name: str, parameter: Tensor) -> None:
-    """Add the gradient of a micro-batch; learners keep it apart from the gradients before it."""
+    """Keep the sum of the gradients of the micro-batches so far."""
     assert parameter.grad is not None
-    seen[name] = parameter.grad + seen.get(name, 0.0)
+    seen[name] = parameter.grad.clone()
 
 
 def trained(
@@ -244,9 +244,10 @@ def trained(
     config: GRPOConfig,
     rows: Sequence[AdvantageRow] | None = None,
     temperature: float = 1.0,
+    packed: bool = True,
 ) -> tuple[float, Tensor]:
     """The loss of one step and its gradient."""
-    model = make_model()
+    model = make_model() if packed else make_unpackable()
     seen: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         keep = partial(_keep_gradient, seen, name)
@@ -259,8 +260,8 @@ def trained(
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_loss_is_the_same_packed_and_not(tokenizer: PreTrainedTokenizerFast, loss_type: PolicyLoss) -> None:
     config = GRPOConfig(batch_size=12, loss_type=loss_type, beta=0.1, anchor=0.1)
-    loss, expected = trained(tokenizer, replace(config, packed=False), temperature=0.7)
-    packed_loss, found = trained(tokenizer, replace(config, packed=True), temperature=0.7)
+    loss, expected = trained(tokenizer, config, temperature=0.7, packed=False)
+    packed_loss, found = trained(tokenizer, config, temperature=0.7)
     assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert (found - expected).norm() <= 2e-6 * expected.norm()
 
@@ -274,9 +275,9 @@ def test_accumulated_packs_make_the_same_step(
 ) -> None:
     """The last of the batches is filled up with rows that train nothing, or is made of such rows alone."""
     rows = tree_rows(make_model())[:count]
-    whole = GRPOConfig(batch_size=10, packed=False, loss_type=loss_type, beta=0.1, anchor=0.2)
-    loss, expected = trained(tokenizer, whole, rows)
-    parts = replace(whole, packed=True, batch_size=batch_size, accumulation=accumulation)
+    whole = GRPOConfig(batch_size=10, loss_type=loss_type, beta=0.1, anchor=0.2)
+    loss, expected = trained(tokenizer, whole, rows, packed=False)
+    parts = replace(whole, batch_size=batch_size, accumulation=accumulation)
     packed_loss, found = trained(tokenizer, parts, rows)
     assert packed_loss == pytest.approx(loss, rel=1e-5, abs=1e-6)
     assert (found - expected).norm() <= 2e-6 * expected.norm()
@@ -309,9 +310,7 @@ def test_a_model_that_can_be_packed_learns_the_same_as_one_that_cannot(
     tokenizer: PreTrainedTokenizerFast, learner: str
 ) -> None:
     model, forwarded = make_model(), list[tuple[int, int]]()
-    model.model.register_forward_pre_hook(
-        lambda module, arguments, named: forwarded.append(named["input_ids"].shape), with_kwargs=True
-    )
+    model.model.layers[0].register_forward_pre_hook(lambda layer, states: forwarded.append(states[0].shape[:2]))
     packed, found = trained_by(learner, model, tokenizer)
     by_rows, expected = trained_by(learner, make_unpackable(), tokenizer)
     assert packed.metrics == pytest.approx(by_rows.metrics, rel=1e-4, abs=1e-5)
@@ -373,12 +372,12 @@ def test_a_batch_is_drawn_from_few_trees(tokenizer: PreTrainedTokenizerFast) -> 
     random.Random(0).shuffle(rows)
     counts = []
     for packed in (False, True):
-        model, forwarded = make_model(), list[int]()
-        model.model.register_forward_pre_hook(
-            lambda module, arguments, named, seen=forwarded: seen.append(named["input_ids"].numel()),
-            with_kwargs=True,
+        model: PreTrainedModel = make_model() if packed else make_unpackable()
+        forwarded = list[int]()
+        model.model.layers[0].register_forward_pre_hook(
+            lambda layer, states, seen=forwarded: seen.append(states[0].shape[:2].numel())
         )
-        train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=4, packed=packed))
+        train_grpo(model, tokenizer, rows, GRPOConfig(batch_size=4))
         counts.append(sum(forwarded))
     once = sum(5 + number + 3 + 2 + 1 + 2 + 3 + 4 for number in range(3))
     assert counts[0] > 2 * once

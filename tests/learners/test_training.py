@@ -18,15 +18,15 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.config import LoraConfig
-from treeagent.learners.batches import Batches
+from treeagent.learners.common import Batches, Hooks, TrainResult
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig
 from treeagent.learners.distil import train_distil
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
-from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
 from treeagent.store import StoreError
+from treeagent.types import UserError
 
 SFT = SFTConfig(max_steps=7, batch_size=4, save_every=2, validate_every=2, log_every=1)
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_cut_short_is_not_resumed(tokenizer: PreTrainedTokenizerFas
     hooks: Hooks = {"checkpoint_dir": tmp_path, "on_progress": interrupt_at(5)}
     with pytest.raises(Interrupted):
         run_sft(make_model(), make_head(), tokenizer, hooks)
-    (tmp_path / "checkpoint-4" / "progress.json").unlink()
+    (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
     (tmp_path / "checkpoint-4" / "model.safetensors").write_bytes(b"half")
     steps: list[int] = []
     run_sft(make_model(), make_head(), tokenizer, {**hooks, "on_progress": lambda done, total: steps.append(done)})
@@ -168,12 +168,6 @@ def test_a_policy_that_does_not_fit_on_the_disk_is_a_sentence(
     with no_file_above(free), pytest.raises(StoreError, match=r"policy: .* --resume"):
         save_checkpoint(Checkpoint(make_model(), tokenizer, make_head()), tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
-
-
-def test_a_folder_of_another_run_is_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    train_sft(make_model(), tokenizer, token_rows(4), SFT, checkpoint_dir=tmp_path)
-    with pytest.raises(ValueError, match="come from another configuration or other rows"):
-        train_sft(make_model(), tokenizer, token_rows(5), SFT, checkpoint_dir=tmp_path)
 
 
 def test_best_weights_are_kept_and_ties_keep_the_earlier(
@@ -226,7 +220,7 @@ def test_a_broken_reference_stops_dpo(
     """Earlier checkpoints stay unchanged, and no later one counts as complete."""
     before, stored = weights(model), pairs(model, 8)
     broken = replace(stored[0], chosen=replace(stored[0].chosen, logprobs=(float("nan"),) * len(stored[0].chosen.mask)))
-    with pytest.raises(TrainingDiverged, match="at step 1"):
+    with pytest.raises(UserError, match="at step 1"):
         train_dpo(
             model, tokenizer, [broken, *stored[1:]], DPOConfig(batch_size=8, save_every=1), checkpoint_dir=tmp_path
         )
@@ -245,18 +239,9 @@ def test_divergence_stops_before_the_step(
     order = Batches([len(row.completion_ids) for row in rows], 4, config.seed, groups=[row.task_id for row in rows])
     for number in list(order)[2]:
         rows[number] = replace(rows[number], advantages=(value,) * len(rows[number].mask))
-    with pytest.raises(TrainingDiverged, match="at step 3"):
+    with pytest.raises(UserError, match="at step 3"):
         train_grpo(model, tokenizer, rows, config)
     assert torch.equal(weights(model), weights(good))
-
-
-def test_weights_that_break_the_loss_are_taken_back(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    before, config = weights(model), SFTConfig(max_steps=5, batch_size=8, learning_rate=1e30)
-    with pytest.raises(TrainingDiverged):
-        train_sft(model, tokenizer, token_rows(8), config, validate=lambda: 0.5)
-    assert torch.equal(weights(model), before)
 
 
 def test_same_seed_same_weights_other_seed_other_order(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -286,14 +271,11 @@ def test_the_model_comes_back_as_it_was_lent_and_nothing_is_printed(
 ) -> None:
     model = make_model().eval()
     model.config.use_cache = True
-    dropout = torch.nn.Dropout(0.3)
-    model.model.register_module("dropout", dropout)
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output):
         run(model, make_head(), tokenizer, {"checkpoint_dir": tmp_path})
     assert "forward" not in vars(model)
     assert model.config.use_cache is True
-    assert dropout.p == 0.3
     assert not model.training
     assert output.getvalue() == ""
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-6", "checkpoint-7"}
@@ -315,13 +297,12 @@ def test_progress_counts_every_step(model: LlamaForCausalLM, tokenizer: PreTrain
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_batches_hold_every_row_once_per_epoch(repeats: int) -> None:
+def test_batches_hold_every_row_once_per_epoch() -> None:
     lengths: Sequence[int] = [7 * number % 23 for number in range(101)]
-    batches = Batches(lengths, 8, seed=3, repeats=repeats)
+    batches = Batches(lengths, 8, seed=3)
     first = list(batches)
-    assert len(first) == len(batches) == 13 * repeats
-    assert sorted(row for batch in first[::repeats] for row in batch) == list(range(101))
+    assert len(first) == len(batches) == 13
+    assert sorted(row for batch in first for row in batch) == list(range(101))
     assert list(batches) == first
     batches.set_epoch(1)
     assert list(batches) != first
@@ -336,19 +317,6 @@ def test_rows_of_a_group_share_a_batch() -> None:
     assert list(batches) == first
     batches.set_epoch(1)
     assert list(batches) != first
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_processes_draw_as_many_batches_each(processes: int) -> None:
-    """Process p gets batch p of every turn, repeated ``repeats`` times in a row."""
-    batches = Batches([1] * 13, 2, seed=0, repeats=2)
-    batches.processes = processes
-    drawn = list(batches)
-    assert len(drawn) == len(batches) == 2 * processes * -(-7 // processes)
-    for process in range(processes):
-        own = drawn[process::processes]
-        assert own[::2] == own[1::2]
-    assert {row for batch in drawn for row in batch} == set(range(13))
 
 
 # PEFT calls transformers by a name that transformers 5.23 deprecates.
@@ -383,17 +351,7 @@ def test_recomputed_activations_give_the_same_gradient(tokenizer: PreTrainedToke
         model = make_model()
         train_sft(model, tokenizer, token_rows(10), replace(SFT, gradient_checkpointing=recompute, max_steps=2))
         trained.append(weights(model))
-        assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert torch.allclose(trained[0], trained[1], atol=1e-6)
-
-
-def test_batches_of_one_size_are_filled_up_where_several_processes_draw() -> None:
-    batches = Batches([1] * 13, 4, seed=0, full=True)
-    assert sorted(len(batch) for batch in batches) == [1, 4, 4, 4]
-    batches.processes = 2
-    drawn = list(batches)
-    assert [len(batch) for batch in drawn] == [4, 4, 4, 4]
-    assert {row for batch in drawn for row in batch} == set(range(13))
 
 
 def test_short_weights_are_long_while_all_of_them_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:

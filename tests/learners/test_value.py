@@ -11,7 +11,7 @@ from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.generators.attention import hidden_states
 from treeagent.learners.config import ValueConfig
 from treeagent.learners.value import fit_value
-from treeagent.learners.watch import TrainingDiverged
+from treeagent.types import UserError
 from treeagent.views.tokens import TokenRow
 
 
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_number_leaves_the_head_as_it_was(model: LlamaForCausa
     model.model.norm.weight.data.fill_(float("nan"))
     head = ValueHead(HIDDEN)
     before = weights(head)
-    with pytest.raises(TrainingDiverged, match="the value loss is nan after 0 positions"):
+    with pytest.raises(UserError, match="the value loss is nan after 0 positions"):
         fit_value(model, head, told_rows(20), ValueConfig())
     assert torch.equal(weights(head), before)
 

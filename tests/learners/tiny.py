@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -16,7 +17,6 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from treeagent.contrib.scale.sharding import whole
 from treeagent.views.advantages import AdvantageRow
 from treeagent.views.pairs import Continuation, PreferencePair
 from treeagent.views.policy import Candidate, PolicyRow
@@ -87,7 +87,8 @@ def make_experts() -> Qwen3MoeForCausalLM:
 
 def weights(*modules: nn.Module) -> torch.Tensor:
     """All parameters in one vector, also if they are sharded."""
-    return torch.cat([whole(parameter.detach()).flatten() for module in modules for parameter in module.parameters()])
+    each = (parameter.detach() for module in modules for parameter in module.parameters())
+    return torch.cat([(weight.full_tensor() if isinstance(weight, DTensor) else weight).flatten() for weight in each])
 
 
 @torch.no_grad()

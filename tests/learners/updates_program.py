@@ -21,10 +21,10 @@ from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weigh
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.config import LoraConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.learners.common import Model
 from treeagent.learners.config import DPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.dpo import train_dpo
 from treeagent.learners.lora import with_adapter
+from treeagent.learners.packed import Model
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
 

@@ -16,7 +16,6 @@ from command import treeagent
 
 from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
 from treeagent.config import ConfigError, RunConfig, load_config
-from treeagent.learners import checkpoints
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.outcomes import load_batch
 from treeagent.search.node import Edge, Node, Tree
@@ -97,8 +96,6 @@ READERS: list[tuple[str, Callable[[Path], Any]]] = [
     ("checkpoints/config.json", lambda run: load_checkpoint(run / "checkpoints")),
     ("checkpoints/tokenizer.json", lambda run: load_tokenizer(run / "checkpoints")),
     ("checkpoints/adapter_config.json", lambda run: load_checkpoint(run / "checkpoints")),
-    ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.newest(run / "checkpoints", "")),
-    ("checkpoints/checkpoint-1/progress.json", lambda run: checkpoints.read(run / "checkpoints/checkpoint-1", CPU)),
 ]
 
 

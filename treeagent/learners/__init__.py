@@ -8,6 +8,9 @@ Each learner takes the rows of one view of ``treeagent.views`` and changes a mod
     train_grpo(model, tokenizer, advantage rows, GRPOConfig())
     fit_value(model, head, value rows, ValueConfig())
 
+Rows are a sequence of a view's dataclasses, or a ``datasets.Dataset`` with their fields as columns.
+``pack_prefixes(model)`` makes any trainer compute the common prefixes of the rows of a batch once.
+
 Importing this package does not load torch or TRL; a learner loads them when it is first used.
 """
 
@@ -18,13 +21,14 @@ from treeagent.generators.config import LoraConfig
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 
 if TYPE_CHECKING:
+    from treeagent.learners.common import Hooks, TrainResult
     from treeagent.learners.distil import train_distil
     from treeagent.learners.dpo import train_dpo
     from treeagent.learners.grpo import train_grpo
     from treeagent.learners.lora import with_adapter
+    from treeagent.learners.packed import pack_prefixes
     from treeagent.learners.sft import train_sft
     from treeagent.learners.value import ValueResult, fit_value
-    from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult
 
 __all__ = [
     "DPOConfig",
@@ -34,10 +38,10 @@ __all__ = [
     "LoraConfig",
     "SFTConfig",
     "TrainResult",
-    "TrainingDiverged",
     "ValueConfig",
     "ValueResult",
     "fit_value",
+    "pack_prefixes",
     "train_distil",
     "train_dpo",
     "train_grpo",
@@ -46,13 +50,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "common": ("Hooks", "TrainResult"),
     "distil": ("train_distil",),
     "dpo": ("train_dpo",),
     "grpo": ("train_grpo",),
     "lora": ("with_adapter",),
+    "packed": ("pack_prefixes",),
     "sft": ("train_sft",),
     "value": ("ValueResult", "fit_value"),
-    "watch": ("Hooks", "TrainResult", "TrainingDiverged"),
 }
 
 

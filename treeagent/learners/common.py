@@ -1,46 +1,147 @@
-"""Code that all learners based on TRL share: lend a model to a trainer, run the trainer, and write crash-safe
-checkpoints."""
+"""What all trainings share: rows as a data set, batches, the trainer's base class, and its run to the end."""
 
-import gc
+import ctypes
+import json
+import math
+import os
+import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 from unittest.mock import patch
 
 import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from torch.utils.data import DataLoader, Sampler
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl.trainer import utils as trl_utils
 
 from treeagent.agent.checkpoint import refusals_named
 from treeagent.agent.value_head import ValueHead
-from treeagent.contrib.scale.sharding import allow_cpu, gather_weights, sharing, trains_on_cpu
 from treeagent.generators.attention import base_model
 from treeagent.generators.quiet import no_old_names, no_progress_bars
-from treeagent.learners import checkpoints
-from treeagent.learners.batches import Batches
 from treeagent.learners.config import OptimiserConfig
-from treeagent.learners.memory import Inputs, SavedGradients, return_memory, sum_losses
 from treeagent.learners.optimiser import MuonAdamW
-from treeagent.learners.watch import Hooks, TrainingDiverged, TrainResult, Watch, restore_weights
+from treeagent.learners.packed import Model, Packing, pack_prefixes, why_unpackable
+from treeagent.store import regular
 from treeagent.types import UserError
 
-Model = PreTrainedModel | PeftModel
+_POOL = 8
+"""Number of batches whose rows are sorted by length together. This saves padding, and batches still differ between
+epochs."""
+_STATE = "trainer_state.json"
+"""The file that transformers writes last, so that a checkpoint with it is complete."""
+_BEST = "best.safetensors"
 _ROUTER = ("output_router_logits", "router_aux_loss_coef")
-"""Names that TRL's supervised trainer sets in the configuration of a mixture of experts."""
+"""Names that TRL's supervised trainer sets in the configuration of a mixture of experts, which is saved with it."""
+
+
+class Hooks(TypedDict, total=False):
+    """Hooks that a caller may attach to a training; each may also be ``None``."""
+
+    on_metrics: Callable[[Mapping[str, float]], None] | None
+    """Receives every row of metrics: step, loss, grad_norm, learning_rate and the metrics of the trainer."""
+    on_progress: Callable[[int, int], None] | None
+    """Receives the number of steps done and the total number of steps."""
+    validate: Callable[[], float] | None
+    """Scores the model's current weights, higher is better. It is also called before the first step. If several
+    processes train together, only the first one calls it."""
+    checkpoint_dir: Path | None
+    """Folder of checkpoints; a rerun of the same call resumes from the newest complete one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The result of a training."""
+
+    steps: int
+    """Optimiser steps taken, including those before a resumption."""
+    metrics: Mapping[str, float]
+    """The last row of metrics."""
+    best_validation: float | None
+    """The highest validation score; ``None`` without a validation."""
+    best_step: int | None
+    """The step of the best validation, whose weights the model holds; 0 means the initial weights."""
+    seconds: float
+    """Wall time of this call."""
+
+
+def as_dataset(rows: Sequence[Any] | Dataset) -> Dataset:
+    """The rows of a view as a data set with one column for each field of a row. A data set stays as it is: one from
+    ``Dataset.from_generator`` is read from the disk batch by batch."""
+    return rows if isinstance(rows, Dataset) else Dataset.from_list([asdict(row) for row in rows])
+
+
+class Batches(Sampler[list[int]]):
+    """Batches of rows that belong together, by length or by group, in an order that depends only on the seed and the
+    epoch."""
+
+    drop_last = False  # accelerate reads it
+
+    def __init__(self, lengths: Iterable[int], batch_size: int, seed: int, groups: Sequence[str] = ()) -> None:
+        """Args:
+        lengths: tokens of each row; rows of similar length share a batch.
+        batch_size: rows per batch; the last rows of an epoch may make a smaller one.
+        groups: the group of each row, if given; then rows of one group share a batch, whatever their length.
+        """
+        self.lengths = array("q", lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.groups = groups
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch. transformers calls this at the beginning of each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.lengths) / self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        shuffler = random.Random(f"{self.seed}/{self.epoch}")
+        order = self._by_group(shuffler) if self.groups else self._by_length(shuffler)
+        starts = list(range(0, len(order), self.batch_size))
+        shuffler.shuffle(starts)
+        return (order[start : start + self.batch_size] for start in starts)
+
+    def _by_length(self, shuffler: random.Random) -> list[int]:
+        order = list(range(len(self.lengths)))
+        shuffler.shuffle(order)
+        pool = self.batch_size * _POOL
+        for start in range(0, len(order), pool):
+            order[start : start + pool] = sorted(order[start : start + pool], key=self.lengths.__getitem__)
+        return order
+
+    def _by_group(self, shuffler: random.Random) -> list[int]:
+        members: dict[str, list[int]] = {}
+        for row, group in enumerate(self.groups):
+            members.setdefault(group, []).append(row)
+        names = list(members)
+        shuffler.shuffle(names)
+        return [row for name in names for row in members[name]]
+
+
+def pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, value: float = 0) -> Tensor:
+    """Stack rows into a (rows, longest) tensor, padded on the right with ``value``. Token ids may be padded with any
+    id, because padding is never attended to."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=dtype)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """``input_ids`` and ``attention_mask`` of rows of token ids, (rows, longest)."""
+    return {"input_ids": pad(rows, torch.long), "attention_mask": pad([[1] * len(row) for row in rows], torch.long)}
 
 
 def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) -> dict[str, Any]:
@@ -59,98 +160,65 @@ def _arguments(config: OptimiserConfig, model: Model, hooks: Hooks, spare: str) 
         "weight_decay": config.weight_decay,
         "bf16": config.precision == "bfloat16",
         "gradient_checkpointing": config.gradient_checkpointing or None,  # TRL's default is on; False is deprecated
+        "use_cache": getattr(model.config, "use_cache", True),  # a Trainer writes it into the model's configuration
         "logging_steps": config.log_every,
         "logging_nan_inf_filter": False,  # the filter would hide a divergence
         "save_strategy": "steps" if hooks.get("checkpoint_dir") else "no",
         "save_steps": config.save_every,
         "save_total_limit": 2,  # the newest may be half-written
         "seed": config.seed,
-        "use_cpu": trains_on_cpu(model),
+        "use_cpu": model.device.type == "cpu" and "LOCAL_RANK" not in os.environ,  # a launcher chooses the device
         "dataloader_pin_memory": False,
         "ddp_find_unused_parameters": False,
-        "accelerator_config": {"even_batches": False},  # ``Batches`` gives each process equally many
         "remove_unused_columns": False,
         "report_to": "none",
         "disable_tqdm": True,
     }
 
 
-def labelled_only() -> AbstractContextManager[object]:
-    """A context in which TRL runs the language-model head over labelled positions only.
-
-    Without Triton it runs over every position, because Neuron needs fixed shapes. On a CPU this takes 30 % of a step if
-    a quarter of the tokens is trained.
-    """
-    return patch.object(trl_utils, "_use_triton", lambda device: True)
-
-
 @contextmanager
-def prepared(
+def lent(
     model: Model, config: OptimiserConfig, hooks: Hooks, head: ValueHead | None = None
 ) -> Iterator[dict[str, Any]]:
     """Lend a model to a trainer. Yields the trainer's arguments.
 
     Inside the context, the value head is a submodule of the model (one optimiser, one gradient norm). If all weights
     are trained, they are in float32: in bfloat16 most steps are smaller than half of a weight's last digit, and would
-    be lost.
-
-    On exit, everything that trainers change is undone: a patched ``forward`` (otherwise each round would wrap it once
-    more), ``use_cache`` off, dropout set to 0, gradient checkpointing, the auxiliary loss of routers, and the float32
-    copy of weights in a shorter format.
+    be lost. TRL runs the language-model head over labelled positions only. Without Triton it would run over every
+    position, because Neuron needs fixed shapes; on a CPU this takes 30 % of a step if a quarter of the tokens is
+    trained.
     """
-    modules: set[nn.Module] = {model, base_model(model)}
-    forwards = [module.__dict__.get("forward") for module in modules]
-    switches = [
-        (module, name, getattr(module, name))
-        for module in model.modules()
-        for name in ("p", "gradient_checkpointing")
-        if isinstance(getattr(module, name, None), float | bool)
-    ]
-    training, dtype = model.training, model.dtype
-    use_cache = getattr(model.config, "use_cache", None)  # Gemma 3 has it only in the configs of its parts
-    buffers = [
-        (module, name, buffer.dtype)
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
-    text_config = model.config.get_text_config()
-    router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
+    whole, dtype = not isinstance(model, PeftModel), model.dtype  # PEFT's adapters are in float32
     if head is not None:
         model.value_head = head.to(model.device)
-    if dtype.itemsize < torch.float32.itemsize and not isinstance(model, PeftModel):  # PEFT's adapters are in float32
-        nn.Module.to(model, torch.float32)
+    text_config = model.config.get_text_config()
+    router = {name: getattr(text_config, name) for name in _ROUTER if hasattr(text_config, name)}
+    if whole and dtype.itemsize < torch.float32.itemsize:
+        _convert(model, torch.float32)
+    labelled_only = patch.object(trl_utils, "_use_triton", lambda device: True)
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="treeagent-") as spare,
-            labelled_only(),
-            no_old_names(),
-        ):
+        with tempfile.TemporaryDirectory(prefix="treeagent-") as spare, labelled_only, no_old_names():
             yield _arguments(config, model, hooks, spare)
     finally:
         if head is not None:
             del model.value_head
-        for module, forward in zip(modules, forwards, strict=True):
-            module.__dict__.pop("forward", None)
-            if forward is not None:
-                module.__dict__["forward"] = forward
-        for module, name, value in switches:
-            setattr(module, name, value)
-        if use_cache is None:
-            with suppress(AttributeError):
-                del model.config.use_cache
-        else:
-            model.config.use_cache = use_cache
+        for module in (model, base_model(model)):
+            module.__dict__.pop("forward", None)  # TRL's fused head
         for name, value in router.items():
             setattr(text_config, name, value)
-        if model.dtype != dtype:
-            # Buffers keep their own format: the frequencies of rotary embeddings are in float32 in every model.
-            own = [(module, name, getattr(module, name).to(format)) for module, name, format in buffers]
-            nn.Module.to(model, dtype)
-            for module, name, buffer in own:
-                setattr(module, name, buffer)
+        if whole:
+            _convert(model, dtype)
         model.zero_grad()
-        model.train(training)
-        return_memory()
+        model.eval()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps the memory of activations otherwise
+            trim(0)
+
+
+def _convert(model: Model, dtype: torch.dtype) -> None:
+    """Change the number format of all weights. Buffers keep theirs: rotary frequencies are in float32 in every
+    model."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 class Learner(Trainer):
@@ -161,21 +229,14 @@ class Learner(Trainer):
     model: Any  # the base class also allows None or a bare module, which never occur here
     train_dataset: Any
     batches: Batches
-    watch: Watch
-    fingerprint: str
-    """Fingerprint of the configuration and the rows; empty if no checkpoints are written."""
+    watch: "Watch"
     head: ValueHead | None = None
     optimiser: str = "adamw"
-    aux_loss_enabled: bool
-    rows_per_batch: int
-    """Rows of a whole batch."""
-    parts: int = 1
-    """Parts in which a batch goes through the model; more than 1 if a whole batch did not fit into memory."""
     _total_train_tokens: int = 0
-
-    def create_accelerator_and_postprocess(self) -> None:
-        allow_cpu(self.args.distributed_state)
-        super().create_accelerator_and_postprocess()
+    packs: bool = True
+    """Whether batches are packed if the model can be."""
+    packing: Packing | None = None
+    """The packs of the current batch; None if batches are not packed."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: DataLoader[Any] = DataLoader(
@@ -191,107 +252,48 @@ class Learner(Trainer):
         return super().create_optimizer(*args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        single_process = self.accelerator.num_processes == 1
-        saved = SavedGradients(model) if single_process and self.current_gradient_accumulation_steps > 1 else None
-        loss: Tensor | None = None
-        while loss is None:
-            counted = self._total_train_tokens
-            try:
-                loss = super().training_step(model, inputs, num_items_in_batch)
-            except torch.OutOfMemoryError as error:
-                self._take_less_memory(str(error).partition("\n")[0])
-            if loss is None:  # outside the handler: until here, the error's traceback kept the activations in memory
-                self._total_train_tokens = counted
-                model.zero_grad(set_to_none=True)
-                gc.collect()
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-        if saved is not None:
-            saved.add()
+        step = self.state.global_step + 1
+        try:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"step {step} of a training ran out of memory ({str(error).partition(chr(10))[0]}): halve its "
+                "batch_size and double its accumulation, set gradient_checkpointing=true, or train an adapter "
+                "(policy.lora.rank=16)"
+            ) from error
         everywhere = self.accelerator.gather(loss.detach())  # all processes stop together, or the others would wait
         if not torch.isfinite(everywhere).all():
-            raise TrainingDiverged(f"the loss is {everywhere.sum().item()} at step {self.state.global_step + 1}")
+            raise diverged(f"the loss is {everywhere.sum().item()} at step {step}")
         return loss
 
     def compute_loss(
-        self, model: nn.Module, inputs: Inputs, return_outputs: bool = False, num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The loss of a batch. If memory is short, it is computed part by part; the losses of the parts add up to
-        it."""
-        if self.parts == 1:
+        """The loss of a batch, whose common prefixes go through the model once, if it can be packed."""
+        if not self.packs or why_unpackable(self.model):
             return self.batch_loss(model, inputs, num_items_in_batch)
-        return sum_losses(self.model, self.part_losses(model, inputs, num_items_in_batch))
+        with pack_prefixes(self.model) as self.packing:
+            return self.batch_loss(model, inputs, num_items_in_batch)
 
-    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
+    def batch_loss(self, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> Tensor:
+        """The loss of a batch, as TRL computes it."""
         return cast(Tensor, super().compute_loss(model, inputs, False, num_items_in_batch))
-
-    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """Functions that compute the loss of each of the ``parts`` parts of a batch, weighted so that their sum is the
-        loss of the batch."""
-        raise NotImplementedError
-
-    @property
-    def separable(self) -> bool:
-        """Whether the loss of a batch is a sum over its rows. The auxiliary loss that balances experts is not."""
-        return not self.aux_loss_enabled
-
-    def _take_less_memory(self, error: str) -> None:
-        """Split batches into twice as many parts. If the parts are single rows already, or the loss is not a sum over
-        rows, compute activations again in the backward pass.
-
-        Raises:
-            UserError: that is done already, or several processes train together: those without this error would wait
-                forever.
-        """
-        step = self.state.global_step + 1
-        alone = self.accelerator.num_processes == 1
-        if alone and self.separable and self.parts < self.rows_per_batch:
-            self.parts *= 2
-            self.watch.on_metrics({"step": float(step), "parts": float(self.parts)})
-        elif alone and not self.recomputes:
-            self.args.gradient_checkpointing = True
-            # Newer versions of transformers call it activation checkpointing.
-            names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-            enable = getattr(self.model, next(name for name in names if hasattr(self.model, name)))
-            enable({"use_reentrant": False})
-            self.watch.on_metrics({"step": float(step), "recomputes": 1.0})
-        else:
-            raise UserError(
-                f"step {step} of a training ran out of memory ({error}): set training.gradient_checkpointing=true, "
-                "halve its batch_size and double training.accumulation, or train an adapter (policy.lora.rank=16)"
-            )
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether the backward pass computes activations again."""
-        return bool(self.args.gradient_checkpointing)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        with no_progress_bars():
-            super()._save(output_dir, state_dict)
-        if self.head is not None and output_dir is not None:  # a checkpoint of an adapter holds the adapter only
-            self.head.save(Path(output_dir))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self.head is not None:
-            saved = ValueHead.load(Path(resume_from_checkpoint))
-            if (saved.middle is None) != (self.head.middle is None):
-                raise UserError(
-                    f"the training in {resume_from_checkpoint} was begun by another version of treeagent, whose value "
-                    "head reads other layers: remove the folder of the run, or finish it with that version"
-                )
-            self.head.load_state_dict(saved.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir)
-        with refusals_named(folder):
+        with refusals_named(folder), no_progress_bars():
+            checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            checkpoint.mkdir(exist_ok=True)
+            if self.watch.best and self.args.should_save:
+                save_file(self.watch.best, checkpoint / _BEST)
+            if self.head is not None and self.args.should_save:
+                self.head.save(checkpoint)
             super()._save_checkpoint(model, trial)
-        best = gather_weights(self.watch.best)
-        self.accelerator.wait_for_everyone()  # until each process has written its random state
-        if self.accelerator.is_main_process:
-            with refusals_named(folder):
-                checkpoints.seal(folder, self.state.global_step, self.fingerprint, self.watch.progress, best)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.head is not None:  # an adapter's checkpoint holds nothing else
+            self.head.load_state_dict(ValueHead.load(Path(resume_from_checkpoint)).state_dict())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no model card is written."""
@@ -300,58 +302,143 @@ class Learner(Trainer):
         """Do nothing: no telemetry is sent."""
 
 
-class _Epochs(TrainerCallback):
-    """Tells the batches which epoch begins, because their order depends on it. transformers passes the epoch on through
-    one wrapper of the batches. A training of several processes that resumes within an epoch has two."""
+def diverged(what: str) -> UserError:
+    """The error of a training that produced NaN or infinity."""
+    return UserError(f"the training diverged: {what}: lower its learning_rate")
 
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
 
-    def on_epoch_begin(
+class Watch(TrainerCallback, ExportableState):
+    """Observes a trainer: metrics, progress, validation, the best weights, divergence. Its figures are part of the
+    trainer's checkpoints."""
+
+    def __init__(self, model: nn.Module, config: OptimiserConfig, hooks: Hooks) -> None:
+        self.model = model
+        self.config = config
+        self.on_metrics = hooks.get("on_metrics") or (lambda row: None)
+        self.on_progress = hooks.get("on_progress") or (lambda done, total: None)
+        self.validate = hooks.get("validate")
+        self.best = dict[str, Tensor]()
+        """The best weights that were validated; empty without a validation."""
+        self.step = 0
+        self.finished = False
+        self.metrics = dict[str, float]()
+        self.best_validation: float | None = None
+        self.best_step: int | None = None
+        self.stale = 0
+        """Number of validations since the best one."""
+
+    def state(self) -> dict[str, Any]:
+        """The figures that a resumed training needs, as JSON values."""
+        names = ("step", "finished", "metrics", "best_validation", "best_step", "stale")
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in names}}
+
+    def resume(self, checkpoint: Path) -> None:
+        """Take up the figures and the best weights of a checkpoint."""
+        stored = json.loads(regular(checkpoint / _STATE).read_text())["stateful_callbacks"][type(self).__name__]
+        for name, value in stored["attributes"].items():
+            setattr(self, name, value)
+        if (checkpoint / _BEST).exists():
+            self.best = load_file(checkpoint / _BEST, device=str(next(self.model.parameters()).device))
+
+    def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        self.batches.set_epoch(int((state.epoch or 0.0) + 1e-6))  # on resuming, with the part that is done
+        if state.global_step == 0 and self.validate:
+            self._validate(state)
+        self.on_progress(state.global_step, state.max_steps)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm).all():
+            raise diverged(f"the gradient norm is {norm.item()} at step {state.global_step + 1}")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.step = state.global_step
+        last = self.step >= state.max_steps
+        if self.validate and (last or self.step % self.config.validate_every == 0):
+            self._validate(state)
+            if self.config.patience and self.stale >= self.config.patience:
+                control.should_training_stop = True
+        if control.should_training_stop:
+            self.finished = control.should_log = True
+            control.should_save = args.save_strategy != "no"
+        # A row of metrics is a mean since the last row. No row may span a checkpoint, or a resumed run would log
+        # different rows.
+        control.should_log |= control.should_save
+        self.on_progress(self.step, state.max_steps)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object] | None = None,
+        **kwargs: object,
+    ) -> None:
+        if logs and "loss" in logs:  # the summary that closes a training has none
+            numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+            self.metrics = {"step": float(state.global_step), **numbers}
+            self.on_metrics(self.metrics)
+
+    def _validate(self, state: TrainerState) -> None:
+        assert self.validate is not None
+        training, device = self.model.training, next(self.model.parameters()).device
+        self.model.eval()
+        # A validation that samples must not change the random numbers of the training.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+            score = float(broadcast_object_list([self.validate()])[0])
+        self.model.train(training)
+        self.on_metrics({"step": float(state.global_step), "validation": score})
+        if self.best_validation is None or score > self.best_validation:
+            self.best_validation, self.best_step, self.stale = score, state.global_step, 0
+            self.best = copy_weights(self.model)
+        else:
+            self.stale += 1
 
 
-def fit(
-    trainer: Learner, config: OptimiserConfig, rows: Sequence[object], batches: Batches, hooks: Hooks
-) -> TrainResult:
+def copy_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the trainable weights, by name."""
+    return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+@torch.no_grad()
+def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put copied weights back into the model. Weights without a copy stay as they are."""
+    for name, parameter in model.named_parameters():
+        if name in weights:
+            parameter.copy_(weights[name])
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a training in a folder, if any."""
+    complete = [path.parent for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_STATE}")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def fit(trainer: Learner, config: OptimiserConfig, batches: Batches, hooks: Hooks) -> TrainResult:
     """Run a trainer to its end. If an earlier run of the same call was cut short, resume from its last checkpoint.
 
     Raises:
-        TrainingDiverged: a loss or a gradient is NaN or infinite.
-        UserError: the checkpoint folder belongs to a training with another configuration or other rows, or the
-            training runs out of memory (``Learner._take_less_memory``).
+        UserError: a loss or a gradient is NaN or infinite, or the training runs out of memory.
     """
     start = time.perf_counter()
-    model = trainer.model
-    trainer.batches, trainer.optimiser, trainer.rows_per_batch = batches, config.optimiser, config.batch_size
-    batches.processes = trainer.accelerator.num_processes
-    trainer.watch = watch = Watch(model, config, hooks)
+    trainer.batches, trainer.optimiser = batches, config.optimiser
+    trainer.watch = watch = Watch(trainer.model, config, hooks)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
-    trainer.add_callback(_Epochs(batches))
     folder = hooks.get("checkpoint_dir")
-    trainer.fingerprint = checkpoints.fingerprint(config, rows) if folder else ""
-    with trainer.accelerator.main_process_first():  # ``newest`` removes incomplete checkpoints
-        checkpoint = checkpoints.newest(folder, trainer.fingerprint) if folder else None
+    checkpoint = newest_checkpoint(folder) if folder else None
     if checkpoint:
-        watch.progress, watch.best = checkpoints.read(checkpoint, model.device)
-        trainer._total_train_tokens = int(watch.progress.metrics.get("num_tokens", 0))  # TRL counts from 0 again
-    if checkpoint and watch.progress.finished:
-        if sharing():  # weights are sharded only when a training begins
-            trainer._prepare_for_training(watch.progress.step, trainer.get_train_dataloader(), str(checkpoint))  # type: ignore[no-untyped-call]
-        else:
-            trainer._load_from_checkpoint(str(checkpoint))
+        watch.resume(checkpoint)
+        trainer._total_train_tokens = int(watch.metrics.get("num_tokens", 0))  # TRL counts from 0 again
+    if checkpoint and watch.finished:
+        trainer._load_from_checkpoint(str(checkpoint))
     else:
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except TrainingDiverged:
-            restore_weights(model, watch.best)
-            raise
-    restore_weights(model, watch.best)
-    done = watch.progress
-    seconds = time.perf_counter() - start
-    return TrainResult(
-        done.step, done.metrics, done.best_validation, done.best_step, seconds, trainer.parts, trainer.recomputes
-    )
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    restore_weights(trainer.model, watch.best)
+    return TrainResult(watch.step, watch.metrics, watch.best_validation, watch.best_step, time.perf_counter() - start)

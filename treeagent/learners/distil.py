@@ -1,11 +1,11 @@
 """Policy distillation: the policy learns the distribution that search computed over the candidates of each state."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
@@ -13,12 +13,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from treeagent.generators.attention import base_model
-from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers, tasks_of
-from treeagent.learners.common import Learner, Model, fit, prepared
+from treeagent.learners.common import Batches, Hooks, Learner, TrainResult, as_dataset, fit, lent, pad, padded
 from treeagent.learners.config import DistilConfig
-from treeagent.learners.memory import Inputs, part_bounds
-from treeagent.learners.packed import PackedModel, why_unpackable
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.packed import Model, why_unpackable
 from treeagent.types import NothingToLearn
 from treeagent.views.policy import PolicyRow
 
@@ -26,7 +23,7 @@ from treeagent.views.policy import PolicyRow
 def train_distil(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[PolicyRow],
+    rows: Sequence[PolicyRow] | Dataset,
     config: DistilConfig,
     *,
     temperature: float = 1.0,
@@ -66,15 +63,15 @@ def train_distil(
 
     Raises:
         NothingToLearn: there are no rows.
-        TrainingDiverged: a loss or a gradient is NaN or infinite.
+        UserError: a loss or a gradient is NaN or infinite.
     """
-    if not rows:
+    data = as_dataset(rows)
+    if not len(data):
         raise NothingToLearn(
             "no good end was found, whose states could be learned: collect more trees, or lower "
             "update.targets.min_return"
         )
-    packable = not why_unpackable(model)
-    with prepared(model, config, hooks) as arguments:
+    with lent(model, config, hooks) as arguments:
         trainer = _DistilTrainer(
             model=model,
             args=SFTArguments(
@@ -83,19 +80,19 @@ def train_distil(
                 dataset_kwargs={"skip_prepare_dataset": True},
                 router_aux_loss_coef=0.0,  # the load of experts is defined on whole rows, not on packs
             ),
-            train_dataset=row_numbers(len(rows)),
+            train_dataset=data,
             processing_class=tokenizer,
-            data_collator=lambda items: _collate([rows[item["row"]] for item in items]),
+            data_collator=_collate,
         )
         if temperature != 1:  # TRL scores at temperature 1
             add_fused_lm_head(base_model(model), temperature=temperature, outputs=("log_probs", "entropy"))
-        trainer.packable = packable
-        lengths = lengths_of(len(row.prompt_ids) for row in rows)
-        groups = tasks_of(rows) if packable else ()
-        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed, groups=groups), hooks)
+        groups = () if why_unpackable(model) else data["task_id"]
+        return fit(
+            trainer, config, Batches(map(len, data["prompt_ids"]), config.batch_size, config.seed, groups), hooks
+        )
 
 
-def _collate(rows: Sequence[PolicyRow]) -> Inputs:
+def _collate(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     """Collate states into one row per candidate, as (candidates, longest) tensors: ``input_ids``, ``attention_mask``,
     ``sampled_ids``, -100 except at the sampled tokens of the candidates, and ``targets``, π' of the candidate at these
     tokens and 0 elsewhere. ``floor`` holds the entropy of π' of each state, in nats.
@@ -103,49 +100,32 @@ def _collate(rows: Sequence[PolicyRow]) -> Inputs:
     Candidates with π' = 0 add nothing to the loss, and are left out. No tensor is named ``labels``: a Trainer counts
     their tokens, and then expects a loss that is divided by those of all accumulated batches.
     """
-    candidates = [(row.prompt_ids, each) for row in rows for each in row.candidates if each.target > 0]
-    sequences = [(*prompt, *each.token_ids) for prompt, each in candidates]
+    learnt = [[each for each in row["candidates"] if each["target"] > 0] for row in rows]
+    candidates = [(row["prompt_ids"], each) for row, kept in zip(rows, learnt, strict=True) for each in kept]
     scored = [
-        [*[False] * len(prompt), *(at not in each.forced for at in range(len(each.token_ids)))]
+        [*[False] * len(prompt), *(at not in each["forced"] for at in range(len(each["token_ids"])))]
         for prompt, each in candidates
     ]
-    mask, inputs = pad(scored, torch.bool), padded(sequences)
-    targets = torch.tensor([[each.target] for _, each in candidates])
+    mask, inputs = pad(scored, torch.bool), padded([(*prompt, *each["token_ids"]) for prompt, each in candidates])
+    targets = torch.tensor([[each["target"]] for _, each in candidates])
+    floor = [-sum(each["target"] * math.log(each["target"]) for each in kept) for kept in learnt]
     return {
         **inputs,
         "sampled_ids": inputs["input_ids"].where(mask, -100),
         "targets": targets.where(mask, 0.0),
-        "rows": rows,
-        "floor": torch.tensor([-sum(e.target * math.log(e.target) for e in r.candidates if e.target) for r in rows]),
+        "floor": torch.tensor(floor),
     }
 
 
 class _DistilTrainer(Learner, SFTTrainer):
-    packable: bool
-
-    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """As in ``Learner``. The loss of a part is weighted by its share of the targets."""
-        rows, target_sum = inputs["rows"], inputs["targets"].sum()
-
-        def loss(first: int, last: int) -> Tensor:
-            part = _collate(rows[first:last])
-            device = target_sum.device
-            part = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in part.items()}
-            share: Tensor = part["targets"].sum() / target_sum
-            return share * self.batch_loss(model, part, num_items_in_batch)
-
-        return (partial(loss, first, last) for first, last in part_bounds(len(rows), self.parts))
-
-    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
-        called = PackedModel(model, self.model) if self.packable else model
+    def batch_loss(self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Any) -> Tensor:
         read = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        outputs = called(**read, labels=inputs["sampled_ids"], use_cache=False, fused_lm_head=True)
+        outputs = model(**read, labels=inputs["sampled_ids"], use_cache=False, fused_lm_head=True)
         targets, floor = inputs["targets"], inputs["floor"]
         cross_entropy = -(targets[:, 1:] * outputs.log_probs).sum()
-        scored = outputs.label_mask.sum()
         metrics = self._metrics["train"]
         metrics["kl"].append(((cross_entropy.detach() - floor.sum()) / len(floor)).item())
-        metrics["entropy"].append((outputs.entropy.detach().sum() / scored).item())
+        metrics["entropy"].append((outputs.entropy.detach().sum() / outputs.label_mask.sum()).item())
         self._total_train_tokens += int(self.accelerator.gather(inputs["attention_mask"].sum()).sum())
         metrics["num_tokens"] = [self._total_train_tokens]
         loss: Tensor = cross_entropy / targets.sum()

@@ -5,25 +5,20 @@ TRL's GRPOTrainer computes the loss. Its stage before that, which generates comp
 replaced by one that collates stored rows.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.grpo_config import GRPOConfig as GRPOArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import split_tensor_dict
 
-from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers, tasks_of
-from treeagent.learners.common import Learner, Model, fit, prepared
+from treeagent.learners.common import Batches, Hooks, Learner, TrainResult, as_dataset, fit, lent, pad, padded
 from treeagent.learners.config import GRPOConfig
-from treeagent.learners.memory import Inputs, part_bounds, slice_rows
-from treeagent.learners.packed import PackedModel, why_unpackable
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.packed import Model, why_unpackable
 from treeagent.types import NothingToLearn
 from treeagent.views.advantages import AdvantageRow
 
@@ -31,7 +26,7 @@ from treeagent.views.advantages import AdvantageRow
 def train_grpo(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[AdvantageRow],
+    rows: Sequence[AdvantageRow] | Dataset,
     config: GRPOConfig,
     *,
     temperature: float = 1.0,
@@ -61,15 +56,15 @@ def train_grpo(
 
     Raises:
         NothingToLearn: no row trains a token.
-        TrainingDiverged: a loss or a gradient is NaN or infinite.
+        UserError: a loss or a gradient is NaN or infinite.
     """
-    row_count = len(rows)
-    rows = [row for row in rows if any(row.mask)]
-    if not rows:
-        raise NothingToLearn(f"none of {row_count} advantage rows trains a token: collect more trees")
-    packed = config.packed and not why_unpackable(model)
-    longest = max(len(row.completion_ids) for row in rows)
-    with prepared(model, config, hooks) as arguments:
+    data = as_dataset(rows)
+    kept = [index for index, row in enumerate(data) if any(row["mask"])]
+    if not kept:
+        raise NothingToLearn(f"none of {len(data)} advantage rows trains a token: collect more trees")
+    data = data.select(kept)
+    lengths = [(len(row["prompt_ids"]), len(row["completion_ids"])) for row in data]
+    with lent(model, config, hooks) as arguments:
         trainer = _GRPOTrainer(
             model=model,
             reward_funcs=_no_reward,
@@ -80,26 +75,23 @@ def train_grpo(
                 delta=config.delta,
                 use_bias_correction_kl=True,
                 temperature=temperature,
-                max_completion_length=longest,
+                max_completion_length=max(completion for _, completion in lengths),
                 num_generations=config.batch_size,  # unused, but TRL checks that it divides the batch
                 disable_dropout=True,  # the behaviour log-probabilities were computed without dropout
             ),
-            train_dataset=row_numbers(len(rows)),
+            train_dataset=data,
             processing_class=tokenizer,
         )
-        trainer.rows = rows
+        trainer.data_collator = _collate
         trainer.anchor = config.anchor
-        trainer.packed = packed
         trainer.beta = config.beta  # set here, because TRL's constructor would load a reference model
-        # TRL draws `accumulation` batches at once, and draws the same ones again for every forward pass.
-        batches = Batches(
-            lengths_of(len(row.prompt_ids) + len(row.completion_ids) for row in rows),
-            config.batch_size * config.accumulation,
-            config.seed,
-            repeats=config.accumulation,
-            groups=tasks_of(rows) if packed else (),
-        )
-        return fit(trainer, config, rows, batches, hooks)
+        trainer.packs = config.packed
+        groups = data["task_id"] if config.packed and not why_unpackable(model) else ()
+        return fit(trainer, config, Batches(map(sum, lengths), config.batch_size, config.seed, groups), hooks)
+
+
+_MEANS_OVER_ROWS = ("grpo", "dr_grpo", "sapo", "luspo")
+"""Losses that are means over the rows of a batch."""
 
 
 def _no_reward(completions: Sequence[object], **columns: object) -> list[float | None]:
@@ -107,18 +99,18 @@ def _no_reward(completions: Sequence[object], **columns: object) -> list[float |
     return [0.0] * len(completions)
 
 
-def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
+def _collate(items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     """Collate rows into the dictionary that TRL's loss reads; every tensor is (rows, tokens).
 
     The "prompt" of every row has the length of the shortest prompt. The rest of a longer prompt goes to the beginning
     of its "completion" and is not trained. So nothing is padded on the left, which would shift absolute positions.
     """
+    rows = [AdvantageRow(**item) for item in items]
     shared = min(len(row.prompt_ids) for row in rows)
     completions = [(*row.prompt_ids[shared:], *row.completion_ids) for row in rows]
 
     def aligned(name: str, dtype: torch.dtype) -> Tensor:
-        fronts = [[0] * (len(row.prompt_ids) - shared) for row in rows]
-        return pad([[*front, *getattr(row, name)] for front, row in zip(fronts, rows, strict=True)], dtype)
+        return pad([[*[0] * (len(row.prompt_ids) - shared), *getattr(row, name)] for row in rows], dtype)
 
     mask = aligned("mask", torch.bool)
     prompts, completed = torch.tensor([row.prompt_ids[:shared] for row in rows]), padded(completions)
@@ -137,66 +129,31 @@ def _collate(rows: Sequence[AdvantageRow]) -> dict[str, Tensor]:
 
 
 class _GRPOTrainer(Learner, GRPOTrainer):
-    rows: Sequence[AdvantageRow]
     anchor: float
-    packed: bool
-    _buffered_inputs: Any  # TRL declares it with the type None
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
-        """As TRL's method, but without its shuffling, which would separate rows that share a prefix."""
-        parts = self.args.steps_per_generation
-        if self._buffered_inputs is None or self._step % parts == 0:
-            batch = self._generate_and_score_completions(generation_batch)
-            self._buffered_inputs = split_tensor_dict({**batch}, parts)
-        inputs: dict[str, Tensor] = self._buffered_inputs[self._step % parts]
-        return inputs
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[dict[str, Any]], Any]:
+        """The batches of an optimiser step, each with figures of all of them: the trained tokens, as TRL scales them,
+        the tokens with a positive advantage, and the weight of the batch in a mean over rows."""
+        batches, _ = super().get_batch_samples(*args, **kwargs)
+        counts = torch.stack(
+            [torch.stack([batch["tool_mask"].sum(), (batch["advantages"] > 0).sum()]) for batch in batches]
+        )
+        trained, positives = self.accelerator.reduce(counts.sum(0))
+        rows = sum(len(batch["prompt_ids"]) for batch in batches)
+        for batch in batches:
+            batch["num_items_in_batch"] = trained * self.args.steps_per_generation / len(batches)
+            batch["positives"] = positives
+            batch["share"] = len(batch["prompt_ids"]) * len(batches) / rows
+        return batches, None
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
-        rows = [self.rows[item["row"]] for item in inputs]
-        device, passes, real = self.accelerator.device, self.args.steps_per_generation, len(rows)
-        # TRL splits a batch into equal parts, drops the remainder, and expects as many rows from every process. So the
-        # batch is filled up with rows that train nothing.
-        row_count = int(self.accelerator.gather(torch.tensor([len(rows)], device=device)).max())
-        while len(rows) < row_count or len(rows) % passes:
-            rows.append(AdvantageRow(rows[0].task_id, rows[0].prompt_ids, (), (), (), ()))
-        batch = {name: tensor.to(device) for name, tensor in _collate(rows).items()}
-        batch["num_items_in_batch"] = self.accelerator.gather(batch["tool_mask"].sum()).sum()
-        # Advantages at untrained tokens are 0.
-        batch["positives"] = self.accelerator.gather((batch["advantages"] > 0).sum()).sum()
-        # TRL takes the mean over all rows or, for "bnpo", over all forward passes, also over those that train nothing.
-        share = 1.0
-        if self.loss_type in ("grpo", "dr_grpo", "sapo", "luspo"):
-            share = real / len(rows)
-        elif self.loss_type == "bnpo":
-            share = math.ceil(real / (len(rows) // passes)) / passes
-        batch["filled"] = self.accelerator.gather(torch.tensor([share], device=device)).mean()
-        return batch
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        return generation_batch  # nothing is generated
 
-    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        """As in ``Learner``. Losses that divide by the tokens of all accumulated batches add up without a weight. A
-        part is weighted by its share of the trained tokens for "bnpo", and by its share of the rows for other
-        losses."""
-        rows, trained = len(inputs["prompt_ids"]), inputs["tool_mask"].bool()
-
-        def loss(first: int, last: int) -> Tensor:
-            part, anchor = slice_rows(inputs, first, last, rows), self.anchor
-            weight = (last - first) / rows
-            if self.loss_type in ("dapo", "cispo", "vespo"):
-                weight = 1.0
-            elif self.loss_type == "bnpo":
-                weight = (trained[first:last].sum() / trained.sum().clamp(min=1)).item()
-            self.anchor = anchor / weight if weight else 0.0  # the anchor adds up without a weight
-            try:
-                return weight * self.batch_loss(model, part, num_items_in_batch)
-            finally:
-                self.anchor = anchor
-
-        return (partial(loss, first, last) for first, last in part_bounds(rows, self.parts))
-
-    def _compute_loss(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         self._trained = inputs["tool_mask"].bool()
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-        loss = loss / inputs["filled"]
+        if self.loss_type in _MEANS_OVER_ROWS:  # TRL weights all batches of a step alike
+            loss = loss * inputs["share"]
         if self._trained.any():
             difference = (self._logps.detach() - inputs["old_per_token_logps"])[self._trained].abs().mean()
             self._metrics["train"]["logp_difference"].append(difference.item())
@@ -224,12 +181,14 @@ class _GRPOTrainer(Learner, GRPOTrainer):
         observation that is unlikely under the policy.
         """
         trained = functional.pad(self._trained, (input_ids.shape[1] - logits_to_keep, 0))
-        labels = input_ids.where(trained, -100)
         router = {"output_router_logits": True} if compute_aux_loss else {}
-        called = PackedModel(model, self.model) if self.packed else model
         with self.accelerator.autocast():
-            outputs = called(
-                input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True, **router
+            outputs = model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                labels=input_ids.where(trained, -100),
+                fused_lm_head=True,
+                **router,
             )
         self._logps = outputs.log_probs[:, -logits_to_keep:]
         return self._logps, outputs.entropy[:, -logits_to_keep:], outputs.aux_loss

@@ -8,7 +8,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from treeagent.generators.config import LORA_SCALE, LoraConfig
 from treeagent.generators.quiet import no_old_names
-from treeagent.learners.common import Model
+from treeagent.learners.packed import Model
 from treeagent.types import UserError
 
 

@@ -5,11 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW
 from transformers import PreTrainedModel
 
+_MOMENTUM = 0.95
+_COEFFICIENTS = (3.4445, -4.775, 2.0315)
+"""Of the Newton-Schulz iteration (Jordan et al. 2024)."""
 
-class MuonAdamW(Optimizer):
+
+class MuonAdamW(AdamW):
     """Muon (Jordan et al. 2024), which orthogonalises the update of each weight matrix, and AdamW for embeddings, norms
     and vectors. Embeddings are those of the input and of the output (``lm_head``), tied or not, as in both papers. The
     step of Muon is scaled to the size of a step of AdamW (Liu et al. 2025), so that both use one learning rate."""
@@ -17,30 +21,35 @@ class MuonAdamW(Optimizer):
     def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float) -> None:
         """Optimise all trainable parameters of ``model``."""
         embeddings = _embeddings(model)
-        trained = {id(parameter): parameter for parameter in model.parameters() if parameter.requires_grad}.values()
-        matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
-        others = [parameter for parameter in trained if parameter.ndim != 2 or id(parameter) in embeddings]
-        self._parts: list[Optimizer] = []
-        if matrices:
-            self._parts.append(_Muon(matrices, lr=learning_rate, weight_decay=weight_decay))
-        if others:
-            self._parts.append(AdamW(others, lr=learning_rate, weight_decay=weight_decay))
-        super().__init__([group for part in self._parts for group in part.param_groups], {})
-        self._share()
+        trained = {id(each): each for each in model.parameters() if each.requires_grad}.values()
+        matrices = [each for each in trained if each.ndim == 2 and id(each) not in embeddings]
+        others = [each for each in trained if each.ndim != 2 or id(each) in embeddings]
+        groups = [{"params": matrices, "muon": True}, {"params": others, "muon": False}]
+        super().__init__([group for group in groups if group["params"]], lr=learning_rate, weight_decay=weight_decay)
 
-    def _share(self) -> None:
-        """Share the state and the parameter groups with the two optimisers inside, so that changes by a schedule, a
-        checkpoint or FSDP reach them."""
-        for part, group in zip(self._parts, self.param_groups, strict=True):
-            part.param_groups, part.state = [group], self.state
-
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Trainers pass no closure
-        for part in self._parts:
-            part.step()
+        groups = self.param_groups
+        for group in groups:
+            if group["muon"]:
+                self._orthogonal_step(group)
+        self.param_groups = [group for group in groups if not group["muon"]]
+        super().step()
+        self.param_groups = groups
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._share()
+    def _orthogonal_step(self, group: dict[str, Any]) -> None:
+        for weight in group["params"]:
+            if weight.grad is None:
+                continue
+            state = self.state[weight]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(weight.grad)
+                state["step"] = torch.zeros(())  # AdamW expects it in every stored state
+            momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - _MOMENTUM)
+            update = orthogonal(weight.grad.lerp(momentum, _MOMENTUM))
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            # Scale to the size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.
+            weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
 
 
 def _embeddings(model: nn.Module) -> set[int]:
@@ -51,31 +60,11 @@ def _embeddings(model: nn.Module) -> set[int]:
     return {id(module.weight) for module in (*inputs, *outputs) if module is not None}
 
 
-class _Muon(Muon):
-    """Muon that orthogonalises in the precision of the weights on a CPU. torch's Muon does so in bfloat16 on every
-    device, which takes three quarters of a training step on a CPU without instructions for bfloat16."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
-                momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonal(weight.grad.lerp(momentum, group["momentum"]), group["ns_coefficients"])
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                # Scale to the size of AdamW's steps: 0.2 sqrt(max(rows, columns)), Liu et al. 2025, equation 4.
-                weight.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(weight.shape)))
-
-
-def orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], iterations: int = 5) -> Tensor:
+def orthogonal(matrix: Tensor, iterations: int = 5) -> Tensor:
     """Orthogonalise a matrix: keep its singular vectors, approximately, and set its singular values to about 1. Uses
-    the Newton-Schulz iteration X ← a X + (b A + c A²) X with A = X Xᵀ (Jordan et al. 2024), in bfloat16 on any device
-    except a CPU."""
-    a, b, c = coefficients
+    the Newton-Schulz iteration X ← a X + (b A + c A²) X with A = X Xᵀ (Jordan et al. 2024). It runs in bfloat16, except
+    on a CPU, where the conversion takes three quarters of a training step."""
+    a, b, c = _COEFFICIENTS
     x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
     if tall := matrix.shape[0] > matrix.shape[1]:
         x = x.T

@@ -2,7 +2,7 @@
 backward.
 
 The position of a token is its depth in the trie, and it attends only to itself and its ancestors. So its hidden state
-and all gradients are the same as if each row went through the model alone.
+and all gradients are the same as if each row went through the model alone. ``pack_prefixes`` does this for any trainer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from trl.trainer.utils import FusedCausalLMOutput
 
 from treeagent.generators.attention import additive, backbone, base_model, unmasked
-from treeagent.learners.common import Model
+from treeagent.types import UserError
+
+Model = PreTrainedModel | PeftModel
 
 _MOST_TOKENS = 16_384
 """Most tokens of a pack. A longer row is a separate pack."""
@@ -202,64 +202,89 @@ def _sdpa(
 AttentionInterface.register("sdpa", _sdpa)
 
 
-class PackedModel:
-    """A model with TRL's fused language-model head (``trl.trainer.utils.add_fused_lm_head``) that is called on padded
-    rows, as TRL's trainers do, and computes packs where they are cheaper.
+class Packing:
+    """The packs of one batch after the other, made and taken apart by ``pack_prefixes``."""
 
-    The outputs are those of the rows. Padding is on the right, where a causal model does not see it, so rows that are
-    not packed need no mask.
-    """
-
-    def __init__(self, model: nn.Module, own: Model, whole: bool = False) -> None:
-        """Make the model callable.
-
-        Args:
-            model: ``own`` as the trainer calls it, which may be wrapped for several processes.
-            own: the model itself; it must be packable (``why_unpackable``).
-            whole: also compute the last token of each row, although nothing is predicted from it.
-        """
-        self._model, self._own, self._unread = model, own, 0 if whole else 1
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._hidden_size: int = model.config.get_text_config().hidden_size
+        self._packs = False
         self.flat_indices = torch.zeros(0, 0, dtype=torch.long)
-        """(rows, longest): the index of each token in the flattened hidden states of the last call."""
+        """(rows, longest): the index of each token in the flattened hidden states that the backbone computed for the
+        last batch."""
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **arguments: Any) -> Any:
-        """The fused output of padded rows.
-
-        Args:
-            input_ids: (rows, longest).
-            attention_mask: (rows, longest), 1 at the tokens of the rows and 0 at padding.
-            labels: (rows, longest), -100 at tokens that are not scored.
-            arguments: further arguments of the model.
-
-        Returns:
-            ``FusedCausalLMOutput`` with fields of (rows, longest - 1), 0 at tokens that are not scored.
-        """
-        lengths = (attention_mask.sum(1) - self._unread).clamp(min=1).tolist()
-        rows = [ids[:length] for ids, length in zip(input_ids.tolist(), lengths, strict=True)]
-        hidden_size = self._own.config.get_text_config().hidden_size
-        packed = pack(rows, hidden_size)
+    def pack(self, module: nn.Module, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Replace rows by packs, if packs are cheaper."""
+        self._packs = False
+        ids, mask = named.get("input_ids"), named.get("attention_mask")
+        placed = any(named.get(name) is not None for name in ("past_key_values", "position_ids"))
+        if args or ids is None or placed or any(named.get(name) for name in _OTHER_USES):
+            return None
+        if mask is not None and mask.dim() != 2:
+            return None
+        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        real[:, 0] |= ~real.any(1)  # a row of padding alone
+        rows = [row[seen].tolist() for row, seen in zip(ids, real, strict=True)]
+        packed = pack(rows, self._hidden_size)
         packs, width = packed.ends.shape
-        if _cost(packs, width, hidden_size) > _SAVING * _cost(len(rows), max(lengths), hidden_size):
-            self.flat_indices = torch.arange(input_ids.numel(), device=input_ids.device).view_as(input_ids)
-            return self._model(input_ids=input_ids, labels=labels, **arguments)
-        device, scored = input_ids.device, labels[:, 1:] != -100
-        self.flat_indices = functional.pad(packed.flat_indices, (0, input_ids.shape[1] - max(lengths))).to(device)
-        states = self.flat_indices[:, :-1][scored]
-        with states_at(self._own, states):
-            outputs = self._model(
-                **packed_inputs(self._own, packed),
-                shift_labels=labels[:, 1:][scored][None],
-                **arguments,
-            )
-        fields = {name: _scattered(outputs[name][0], scored) for name in _FIELDS if outputs.get(name) is not None}
-        return FusedCausalLMOutput(**fields, label_mask=scored)
+        longest = max(map(len, rows))
+        self._packs = _cost(packs, width, self._hidden_size) <= _SAVING * _cost(len(rows), longest, self._hidden_size)
+        if not self._packs:
+            self.flat_indices = torch.arange(ids.numel(), device=ids.device).view_as(ids)
+            return None
+        computed = packed.flat_indices[torch.arange(longest) < real.sum(1, keepdim=True).cpu()]
+        self.flat_indices = torch.zeros_like(ids).masked_scatter(real, computed.to(ids.device))
+        return args, {**named, **packed_inputs(self._model, packed), "use_cache": False}
+
+    def unpack(self, module: nn.Module, args: object, output: BaseModelOutputWithPast) -> None:
+        """Give each row its own hidden states again. Those of padding are arbitrary."""
+        if not self._packs:
+            return
+        assert output.last_hidden_state is not None
+        output.last_hidden_state = self._rows(output.last_hidden_state)
+        if output.hidden_states is not None:
+            output.hidden_states = tuple(map(self._rows, output.hidden_states))
+
+    def _rows(self, states: Tensor) -> Tensor:
+        return states.flatten(0, 1)[self.flat_indices]
 
 
-_FIELDS = ("log_probs", "entropy", "mean_logits", "is_top1")
+_OTHER_USES = ("use_cache", "output_attentions", "output_router_logits")
+"""Arguments of a forward pass that needs whole rows."""
 
 
-def _scattered(values: Tensor, places: Tensor) -> Tensor:
-    return torch.zeros(places.shape, dtype=values.dtype, device=values.device).masked_scatter(places, values)
+@contextmanager
+def pack_prefixes(model: Model) -> Iterator[Packing]:
+    """A context in which ``model`` computes the common prefixes of the rows of a batch once, forward and backward.
+
+    Outputs, losses and gradients stay those of the rows, so any training can run in it, such as one by your own TRL
+    trainer:
+
+        with pack_prefixes(model):
+            trainer.train()
+
+    A batch saves time if its rows share prefixes, as the paths of one search tree do, or the completions of one
+    prompt. Where packs would not be cheaper, rows are computed as they stand. Padding may be on either side. A forward
+    pass with a cache of keys and values, as in generation, is left alone.
+
+    Args:
+        model: a causal language model of transformers, with or without an adapter.
+
+    Raises:
+        UserError: the model cannot be packed (``why_unpackable``).
+    """
+    if reason := why_unpackable(model):
+        raise UserError(f"the rows of {type(base_model(model)).__name__} cannot be packed: it {reason}")
+    packing, body = Packing(model), backbone(model)
+    handles = [
+        body.register_forward_pre_hook(packing.pack, with_kwargs=True),
+        body.register_forward_hook(packing.unpack),
+    ]
+    try:
+        yield packing
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def why_unpackable(model: Model) -> str:

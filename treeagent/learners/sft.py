@@ -1,29 +1,31 @@
 """Supervised fine-tuning on the agent's own tokens; a value head can learn from the same forward pass."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import random
+from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from itertools import compress
 from typing import Any, Unpack
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig as SFTArguments
 from trl.trainer.sft_trainer import SFTTrainer
 
 from treeagent.agent.value_head import ValueHead
-from treeagent.generators.attention import context_length, hidden_states
-from treeagent.learners.batches import Batches, lengths_of, pad, padded, row_numbers
-from treeagent.learners.common import Learner, Model, fit, prepared
+from treeagent.generators.attention import context_length, hidden_states, logit_columns
+from treeagent.learners.common import Batches, Hooks, Learner, TrainResult, as_dataset, fit, lent, pad, padded
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.memory import Inputs, part_bounds, slice_rows
-from treeagent.learners.packed import PackedModel, why_unpackable
-from treeagent.learners.watch import Hooks, TrainResult
+from treeagent.learners.packed import Model
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow, within
 
 _IGNORED = -100
 """The label of a token that carries no loss, to torch and TRL alike."""
+_SCORED = 16
+"""Rows of one forward pass that only scores tokens."""
 _VALUE_WEIGHT = 0.5
 """Weight c of the value head's cross-entropy, relative to the mean token loss."""
 
@@ -31,7 +33,7 @@ _VALUE_WEIGHT = 0.5
 def train_sft(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[TokenRow],
+    rows: Sequence[TokenRow] | Dataset,
     config: SFTConfig,
     *,
     head: ValueHead | None = None,
@@ -59,36 +61,30 @@ def train_sft(
 
     Raises:
         NothingToLearn: there are no rows, or none has anything to learn.
-        UserError: a value target is outside the head's range.
-        TrainingDiverged: a loss or a gradient is NaN or infinite.
+        UserError: a value target is outside the head's range, or a loss or a gradient is NaN or infinite.
     """
-    row_count, context = len(rows), context_length(model)
-
-    def teaches(row: TokenRow) -> bool:
-        row = within(row, context)
-        return any(row.mask[1:]) or (head is not None and bool(row.value_positions))
-
-    rows = [row for row in rows if teaches(row)]
-    if not rows:
+    data, context = as_dataset(rows), context_length(model)
+    kept, lengths = list[int](), list[int]()
+    for index, item in enumerate(data):
+        row = within(TokenRow(**item), context)
+        if any(row.mask[1:]) or (head is not None and row.value_positions):
+            kept.append(index)
+            lengths.append(len(row.token_ids))
+    if not kept:
         raise NothingToLearn(
-            f"none of {row_count} rows has a token to imitate or a value to learn: collect more trees, or lower "
+            f"none of {len(data)} rows has a token to imitate or a value to learn: collect more trees, or lower "
             "update.imitation.min_return"
         )
-    with prepared(model, config, hooks, head) as arguments:
+    with lent(model, config, hooks, head) as arguments:
         trainer = _SFTTrainer(
             model=model,
-            args=SFTArguments(
-                **arguments,
-                max_length=None,
-                dataset_kwargs={"skip_prepare_dataset": True},
-            ),
-            train_dataset=row_numbers(len(rows)),
+            args=SFTArguments(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
+            train_dataset=data.select(kept),
             processing_class=tokenizer,
-            data_collator=lambda items: _collate([within(rows[item["row"]], context) for item in items]),
+            data_collator=lambda items: _collate([within(TokenRow(**item), context) for item in items]),
         )
         trainer.head = head
-        lengths = lengths_of(min(len(row.token_ids), context) for row in rows)
-        return fit(trainer, config, rows, Batches(lengths, config.batch_size, config.seed), hooks)
+        return fit(trainer, config, Batches(lengths, config.batch_size, config.seed), hooks)
 
 
 def _collate(rows: Sequence[TokenRow]) -> dict[str, Tensor]:
@@ -108,36 +104,65 @@ class _SFTTrainer(Learner, SFTTrainer):
     value_positions = 0
     """Number of value positions in all batches of the optimiser step."""
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Inputs], Any]:
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[dict[str, Any]], Any]:
         batches, tokens = super().get_batch_samples(*args, **kwargs)
         self.value_positions = sum(len(batch["value_targets"]) for batch in batches)
         return batches, tokens
 
-    def batch_loss(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Tensor:
-        inputs = dict(inputs)
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
         indices, targets = inputs.pop("value_indices"), inputs.pop("value_targets")
-        packed = None if why_unpackable(self.model) else PackedModel(model, self.model, whole=self.head is not None)
+        # These hooks run before those that take packs apart, so the states are those of packs.
         with hidden_states(self.model) if self.head is not None else nullcontext(list[Tensor]()) as collected:
-            loss: Tensor = SFTTrainer.compute_loss(self, packed or model, inputs, False, num_items_in_batch)
+            loss = super().compute_loss(model, inputs, False, num_items_in_batch)
         if self.head is None or not len(targets):
             return loss
         states = collected[0].flatten(0, 1)
         grid = torch.arange(inputs["input_ids"].numel(), device=states.device).view_as(inputs["input_ids"])
-        flat_indices = grid if packed is None else packed.flat_indices
+        flat_indices = grid if self.packing is None else self.packing.flat_indices
         value_loss: Tensor = self.head.loss(states[flat_indices[indices[:, 0], indices[:, 1]]], targets)
         self._metrics["train"]["value_loss"].append(value_loss.item())
         # Like the token loss, the value loss is a mean over all accumulated batches.
         return loss + _VALUE_WEIGHT * len(targets) / self.value_positions * value_loss
 
-    def part_losses(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Any) -> Iterator[Callable[[], Tensor]]:
-        indices, targets, rows = inputs["value_indices"], inputs["value_targets"], len(inputs["input_ids"])
-        tokens = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
-        if num_items_in_batch is None:
-            num_items_in_batch = inputs["labels"][:, 1:].ne(_IGNORED).sum()
-        for first, last in part_bounds(rows, self.parts):
-            mine = (indices[:, 0] >= first) & (indices[:, 0] < last)
-            part = slice_rows(tokens, first, last, rows) | {
-                "value_indices": indices[mine] - torch.tensor([first, 0], device=indices.device),
-                "value_targets": targets[mine],
-            }
-            yield partial(self.batch_loss, model, part, num_items_in_batch)
+
+@torch.no_grad()
+def token_logprobs(
+    model: Model, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float = 1.0
+) -> list[list[float]]:
+    """For each pair (prompt, completion), the log-probability in nats of each token of the completion, given all tokens
+    before it."""
+    model.eval()
+    found: list[list[float]] = [[] for _ in pairs]
+    order = sorted(range(len(pairs)), key=lambda index: sum(map(len, pairs[index])))
+    for start in range(0, len(order), _SCORED):
+        indices = order[start : start + _SCORED]
+        batch = [pairs[index] for index in indices]
+        rows = [(*prompt, *completion) for prompt, completion in batch]
+        ids, mask = (each.to(model.device) for each in padded(rows).values())
+        # Logits take much memory with a large vocabulary, so compute them only from the first completion token on.
+        first = min(len(prompt) for prompt, _ in batch)
+        columns = logit_columns(model, first - 1, ids.shape[1] - 1)
+        kept = model(input_ids=ids, attention_mask=mask, logits_to_keep=columns).logits
+        logits = kept.float() / temperature
+        chosen = logits.log_softmax(-1).gather(-1, ids[:, first:, None])[..., 0].cpu()
+        for row, (index, (prompt, completion)) in enumerate(zip(indices, batch, strict=True)):
+            begin = len(prompt) - first
+            found[index] = chosen[row, begin : begin + len(completion)].tolist()
+    return found
+
+
+def hard_rows(model: Model, rows: Sequence[TokenRow], count: int, seed: int) -> list[TokenRow]:
+    """Draw ``count`` rows with replacement, in proportion to 1 - p, where p is the lowest probability among the row's
+    tokens to imitate. If p is above 1/2, greedy decoding writes all of these tokens.
+
+    Args:
+        rows: rows with the tokens to imitate at their end.
+    """
+    starts = [row.mask.index(True) for row in rows]
+    pairs = [(row.token_ids[:start], row.token_ids[start:]) for row, start in zip(rows, starts, strict=True)]
+    scored = zip(rows, starts, token_logprobs(model, pairs), strict=True)
+    lowest = [min(compress(logprobs, row.mask[start:])) for row, start, logprobs in scored]
+    weights = [1 - math.exp(logprob) for logprob in lowest]
+    return random.Random(seed).choices(rows, weights if any(weights) else None, k=count)

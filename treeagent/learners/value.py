@@ -12,11 +12,9 @@ from torch.nn import functional
 
 from treeagent.agent.value_head import LogprobHead, Reads, ValueHead
 from treeagent.generators.attention import context_length, hidden_states, logit_columns
-from treeagent.learners.batches import padded
-from treeagent.learners.common import Model
+from treeagent.learners.common import copy_weights, diverged, padded, restore_weights
 from treeagent.learners.config import ValueConfig
-from treeagent.learners.packed import pack, packed_inputs, states_at, why_unpackable
-from treeagent.learners.watch import TrainingDiverged, copy_weights, restore_weights
+from treeagent.learners.packed import Model, pack, packed_inputs, states_at, why_unpackable
 from treeagent.types import NothingToLearn
 from treeagent.views.tokens import TokenRow, within
 
@@ -76,8 +74,7 @@ def fit_value(
 
     Raises:
         NothingToLearn: fewer than two tasks have value targets.
-        UserError: a target lies outside the head's range.
-        TrainingDiverged: the loss is NaN or infinite; the head holds its best weights.
+        UserError: a target lies outside the head's range, or the loss is NaN or infinite.
     """
     context = context_length(model)
     read = (within(row, context) for row in rows)
@@ -93,11 +90,7 @@ def fit_value(
     best_epoch, best_loss, best = 0, _loss(head, *test), copy_weights(head)
     while epoch < config.epochs and epoch - best_epoch < config.patience:
         epoch += 1
-        try:
-            train_loss = _pass(head, optimiser, *train, torch.randperm(len(train[1]), generator=shuffler), config)
-        except TrainingDiverged:
-            restore_weights(head, best)
-            raise
+        train_loss = _pass(head, optimiser, *train, torch.randperm(len(train[1]), generator=shuffler), config)
         loss = _loss(head, *test)
         on_metrics({"epoch": float(epoch), "loss": train_loss, "held_out_loss": loss})
         on_progress(epoch, config.epochs)
@@ -134,7 +127,7 @@ def _pass(
         batch = order[start : start + config.batch_size].to(targets.device)
         loss = head.cross_entropy(states[batch], targets[batch])
         if not torch.isfinite(loss):
-            raise TrainingDiverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
+            raise diverged(f"the value loss is {loss.item()} after {start} positions of an epoch")
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()

@@ -193,19 +193,3 @@ def _alarm_threshold(share: float, least: float) -> float:
     """The threshold above which a share raises an alarm: twice the first round's ``share``, and at least ``least``. A
     share above a half cannot double, so from a third on the threshold is halfway between ``share`` and 1."""
     return max(least, min(2 * share, (1 + share) / 2))
-
-
-def short_of_memory(name: str, table: str, parts: int, recomputes: bool) -> str:
-    """The warning about a training that ran out of memory.
-
-    Args:
-        table: dotted key of its settings.
-        parts: parts into which it then split each batch.
-        recomputes: whether it then computed activations again in the backward pass.
-    """
-    ways = [f"with batches in {parts} parts"] if parts > 1 else []
-    ways += ["with activations computed again in the backward pass"] if recomputes else []
-    return (
-        f"{name} ran out of memory and went on {' and '.join(ways)}, which learns the same: lower {table}.batch_size "
-        "and raise training.accumulation, or set training.gradient_checkpointing=true, to begin so"
-    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from treeagent.learners.watch import Hooks
+from treeagent.learners.common import Hooks
 from treeagent.pipeline.metrics import Emit, Event
 
 

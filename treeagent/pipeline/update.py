@@ -25,7 +25,7 @@ from treeagent.learners.grpo import train_grpo
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import check_value_rows, fit_value
-from treeagent.pipeline.alarms import first_cause, short_of_memory, value_alarms
+from treeagent.pipeline.alarms import first_cause, value_alarms
 from treeagent.pipeline.build import (
     env_dynamics,
     environment,
@@ -181,8 +181,8 @@ def train_policy(
 
     Raises:
         NothingToLearn: the trees give the method no rows.
-        UserError: another model searched the trees, or a setting does not fit.
-        TrainingDiverged: a loss or a gradient is NaN or infinite; nothing is saved.
+        UserError: another model searched the trees, a setting does not fit, or a loss or a gradient is NaN or
+            infinite; nothing is saved.
     """
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)
@@ -230,9 +230,6 @@ def train_policy(
             "from more trees, validate on more tasks (update.validation_tasks), or change "
             f"update.{job.method}.learning_rate"
         )
-    recomputes = result.recomputes and not config.training.gradient_checkpointing
-    if result.parts > 1 or recomputes:
-        alarms.append(short_of_memory(job.out.name, f"update.{job.method}", result.parts, recomputes))
     value = {"value": asdict(fitted)} if fitted is not None else {}
     return {"update": asdict(result), **value, "alarms": alarms}
 

@@ -12,7 +12,7 @@ from treeagent.generators.attention import context_length
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.pipeline.alarms import refusal_sentence, row_alarms, short_of_memory
+from treeagent.pipeline.alarms import refusal_sentence, row_alarms
 from treeagent.pipeline.build import first_checkpoint, hidden_head, make_chat, value_head
 from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
@@ -82,9 +82,6 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         successes=successes,
         successes_kept=successes_kept,
     )
-    recomputes = result.recomputes and not config.training.gradient_checkpointing
-    if result.parts > 1 or recomputes:
-        warnings.append(short_of_memory("the warm start", "warm_start.training", result.parts, recomputes))
     for sentence in warnings:
         progress.warn(sentence)
     ended = [outcome for outcome in collected.outcomes if outcome is not None]

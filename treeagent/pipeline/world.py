@@ -15,10 +15,9 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.learners.checkpoints import is_begun
+from treeagent.learners.common import newest_checkpoint
 from treeagent.learners.config import SFTConfig
-from treeagent.learners.likelihood import hard_rows
-from treeagent.learners.sft import train_sft
+from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.pipeline.build import first_checkpoint
 from treeagent.pipeline.demonstrate import demonstrations
 from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
@@ -142,7 +141,7 @@ def _train(
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
     plain, harder = _scratch(out)
     # A training that resumes needs the rows that it began with, so the teacher is not asked again.
-    reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=not is_begun(plain))
+    reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=newest_checkpoint(plain) is None)
     if last is None:
         checkpoint = _initial_checkpoint(config, learnt, reasons)
     else:

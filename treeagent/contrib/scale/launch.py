@@ -32,7 +32,6 @@ from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
 from treeagent.contrib.scale.settings import Scale
 from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
-from treeagent.learners.watch import TrainingDiverged
 from treeagent.pipeline.metrics import Emit, Event
 from treeagent.pipeline.processes import end_shared_workers
 from treeagent.pipeline.recipes import find_recipe
@@ -56,7 +55,7 @@ Work = Callable[[Any, Emit], dict[str, Any]]
 """Function that every process runs: (job, function to send events with) → result."""
 _WAIT = timedelta(minutes=30)
 """How long a process waits for the slowest one; the default of transformers."""
-_EXPECTED = {"nothing": NothingToLearn, "refused": UserError, "diverged": TrainingDiverged}
+_EXPECTED = {"nothing": NothingToLearn, "refused": UserError}
 """Errors that a process reports and that the starting process raises again, by name. The first class that matches is
 used."""
 
