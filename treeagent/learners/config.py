@@ -37,8 +37,7 @@ class TrainingConfig:
     that computes in it and, for a policy of 30 million weights or more, on a processor with AMX; otherwise
     "float32"."""
     gradient_checkpointing: bool = False
-    """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time. A training that
-    runs out of memory with single rows goes on in this way by itself."""
+    """Recomputes activations in the backward pass. This saves memory and takes about 20 % more time."""
     save_every: Count = 100
     """Optimiser steps between two checkpoints from which an interrupted training resumes."""
 
