@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal, Protocol, get_args, runtime_checkable
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "person", "assistant"]
+"""Who says a message. After the first turn of the agent, "user" is the environment or a tool that answers; "person" is
+someone who speaks to the agent, as in imported conversations."""
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Origin = Literal["real", "imagined"]

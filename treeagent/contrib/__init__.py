@@ -43,5 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "review": ("treeagent.contrib.people.cli", "Let people judge a run, and write it anew as they judged it."),
     "approve": ("treeagent.contrib.guards.cli", "Approve or refuse calls that wait for a person."),
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
+    "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run, or a GGUF file."),
+    "traces": ("treeagent.contrib.traces.exported", "Write a run's episodes or trees as traces for other tools."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""

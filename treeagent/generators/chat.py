@@ -310,7 +310,7 @@ class ChatFormat:
             return self._encode_rendered(self._render(messages))
         if not turn.token_ids:
             raise UserError(f"the assistant message {turn.content!r} carries no token ids: it cannot be trained on")
-        if messages and messages[-1].partial:
+        if messages and messages[-1].role == "assistant":  # unfinished, or the last word of the conversation
             return ()
         added = self._text_after_turn(self._render(messages, shown), before, shots_before)
         if turn.token_ids[-1] != self.stop_id or not added.lstrip().startswith(self.stop_text):
@@ -414,6 +414,7 @@ class ChatFormat:
         rows: list[dict[str, str]] = []
         texts = (self._preface, "" if self._form.tools else self._instructions)
         opening = [text for text in texts if text]
+        later = {"user": self._form.answers, "system": "system" if self._form.system else "user"}
         turns = 0
         for conversation in conversations:
             first = turns
@@ -422,10 +423,11 @@ class ChatFormat:
                 if message.role == "assistant":
                     rows.append({"role": "assistant", "content": _placeholder(turns)})
                     turns += 1
-                elif message.role == "system":
+                elif message.role == "system" and turns == first:
                     opening.append(content)
                 else:
-                    rows.append({"role": self._form.answers if turns > first else "user", "content": content})
+                    role = later.get(message.role, "user") if turns > first else "user"
+                    rows.append({"role": role, "content": content})
         if opening and self._form.system:
             return [{"role": "system", "content": "\n\n".join(opening)}, *rows]
         if opening:

@@ -265,7 +265,10 @@ def _conversation_with(messages: Sequence[Message], edge: Edge) -> tuple[Message
 
 
 def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return [
+        {"role": "user" if message.role == "person" else message.role, "content": message.content}
+        for message in messages
+    ]
 
 
 def _columns(*names: str) -> pyarrow.Schema:

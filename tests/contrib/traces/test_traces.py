@@ -11,21 +11,25 @@ from toy_llama import make_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
+from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import ScratchConfig
 from treeagent.generators.formats import make_grammar
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.grammar import ReAct, openai_tools
+from treeagent.generators.scratch import train_tokenizer
 from treeagent.generators.tag_calls import TagCalls
+from treeagent.pipeline.demonstrate import tokenise
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.imported import import_transcripts
 from treeagent.pipeline.trees import read_trees
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import to_record
-from treeagent.store import write_shard
+from treeagent.search.record import from_record, to_record
+from treeagent.store import read_as, write_shard
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
-from treeagent.views.advantages import AdvantageConfig, advantage_rows, advantages
+from treeagent.views.advantages import AdvantageConfig
 
 TOLD = TraceFacts((ToolSpec("look", "Look.", {"type": "object"}),), "qwen", "collect", 10**18, AdvantageConfig())
 GRAMMAR = make_grammar("tools")
@@ -81,6 +85,13 @@ def written(path: Path, *rows: object) -> Path:
     return path
 
 
+def read(path: Path) -> list[Transcript]:
+    """The transcripts of a file in which every value is one."""
+    found, left_out = read_transcripts(path)
+    assert not left_out
+    return found
+
+
 def steps(tree: Tree) -> list[tuple[object, str, list[str]]]:
     """The call, thought and answers of each step of a tree with a single path."""
     found, before = list[tuple[object, str, list[str]]](), len(tree.root.state.messages)
@@ -93,7 +104,7 @@ def steps(tree: Tree) -> list[tuple[object, str, list[str]]]:
 
 
 def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> None:
-    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", CHAT))
+    [transcript] = read(written(tmp_path / "chat.jsonl", CHAT))
     tree = transcript_tree(transcript, GRAMMAR)
     opening = [(each.role, each.content) for each in tree.root.state.messages]
     assert opening == [("system", "Be short."), ("user", "How is it?\n[image_url left out]")]
@@ -107,17 +118,10 @@ def test_openai_messages_with_parallel_calls_become_a_path(tmp_path: Path) -> No
     assert [edge.reward for node in tree.nodes() for edge in node.edges] == [0.0, 0.0, 1.0]
 
 
-def test_a_null_field_counts_as_missing(tmp_path: Path) -> None:
-    nulls = {"messages": CHAT["messages"], "task_id": None, "reward": None}
-    named, unnamed = read_transcripts(written(tmp_path / "in.jsonl", nulls | {"id": 0, "score": 0}, nulls))
-    assert (named.task_id, named.reward) == ("0", 0.0)
-    assert (unnamed.task_id, unnamed.reward) == ("imported-1", None)
-
-
 def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> None:
     talk = [("assistant", "Hello!"), ("user", "Cancel my order."), ("assistant", "Done."), ("user", "Thanks.")]
     told = {"messages": [{"role": role, "content": content} for role, content in talk]}
-    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    [transcript] = read(written(tmp_path / "in.json", told))
     tree = transcript_tree(transcript, GRAMMAR)
     greeting, request = tree.root.state.messages
     assert greeting.role == "system" and "Hello!" in greeting.content
@@ -127,7 +131,7 @@ def test_a_greeting_of_the_assistant_belongs_to_the_opening(tmp_path: Path) -> N
 
 def test_a_transcript_whose_first_step_answers_nothing_is_refused() -> None:
     call = TranscriptMessage("assistant", "", calls=(("1", ToolCall("look", {})),))
-    with pytest.raises(UserError, match="t7"):
+    with pytest.raises(UserError, match="first step"):
         transcript_tree(Transcript("t7", (call, TranscriptMessage("user", "go"), call), 1.0), GRAMMAR)
 
 
@@ -141,21 +145,71 @@ def test_a_call_that_the_syntax_reads_as_another_call_is_not_imitated(path: str,
     assert (bool(edge.action.error), bool(edge.action.call)) == (not fits, fits)
 
 
-def test_answers_without_ids_follow_the_last_call_once(tmp_path: Path) -> None:
-    calls = [{"function": {"name": "find", "arguments": {"text": word}}} for word in ("a", "b")]
+@pytest.mark.parametrize("ids", [{}, {"id": "find"}, {"id": ""}])
+def test_answers_of_calls_with_equal_ids_follow_the_calls_in_order(tmp_path: Path, ids: dict[str, str]) -> None:
+    calls = [{"function": {"name": "find", "arguments": {"text": word}}} | ids for word in ("a", "b")]
     messages = [{"role": "user", "content": "find both"}, {"role": "assistant", "content": "", "tool_calls": calls}]
-    messages += [{"role": "tool", "content": word} for word in ("one", "two")]
-    [transcript] = read_transcripts(written(tmp_path / "chat.jsonl", {"messages": messages}))
-    tree = transcript_tree(transcript, GRAMMAR)
-    *_, end = tree.nodes()
-    assert [message.content for message in end.state.messages if message.role == "user"] == ["find both", "one", "two"]
+    messages += [{"role": "tool", "content": word, "tool_call_id": ids.get("id")} for word in ("one", "two")]
+    messages += [{"role": "user", "content": "thanks"}]
+    [transcript] = read(written(tmp_path / "chat.jsonl", {"messages": messages}))
+    assert [answers for _, _, answers in steps(transcript_tree(transcript, GRAMMAR))] == [["one"], ["two", "thanks"]]
 
 
-def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
-    plain, windows = tmp_path / "plain.jsonl", tmp_path / "windows.jsonl"
-    plain.write_bytes(orjson.dumps(CHAT))
-    windows.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(CHAT) + b"\r\n")
-    assert read_transcripts(windows) == read_transcripts(plain)
+HUGE = {"traceId": "huge", "attributes": [{"key": "treeagent.reward", "value": {"intValue": "9" * 400}}]}
+LOOK = {"name": "look", "arguments": {"at": "sky"}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "call", "thought", "fits"),
+    [
+        (
+            [{"type": "thinking", "thinking": "grey"}, {"type": "text", "text": "It is grey."}],
+            "It is grey.",
+            "grey",
+            True,
+        ),
+        ([{"type": "tool_use", "id": "t", "name": "look", "input": LOOK["arguments"]}], LOOK, "", True),
+        ([{"type": "tool_call", "id": "t", **LOOK}], LOOK, "", True),
+        ([{"type": "text", "text": "I see."}, {"type": "audio", "data": "x"}], None, "", False),
+        ([{"type": "refusal", "refusal": "no"}], None, "", False),
+    ],
+)
+def test_a_part_is_read_as_what_it_is_or_its_turn_is_unfit(
+    tmp_path: Path, parts: list[Any], call: Any, thought: str, fits: bool
+) -> None:
+    answer = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "dark"}]}
+    messages = [{"role": "user", "content": "How is it?"}, {"role": "assistant", "content": parts}, answer]
+    done = import_transcripts(
+        load_config(None, ["policy.format=tools"]),
+        written(tmp_path / "in.jsonl", {"messages": messages, "reward": 1.0}),
+        tmp_path / "run",
+    )
+    assert (done.trees, done.unfit) == (1, not fits)
+    [tree] = read_as(from_record, tmp_path / "run" / "trees")
+    [edge] = tree.root.edges
+    assert edge.child is not None and edge.child.invalid is not fits
+    assert edge.child.state.messages[-1] == Message("user", "dark")
+    if fits:
+        wanted = ToolCall(call["name"], call["arguments"]) if isinstance(call, dict) else call
+        assert (edge.action.call, edge.action.thought) == (wanted, thought)
+
+
+@pytest.mark.parametrize("amid", ["user", "system"])
+def test_what_people_and_the_system_say_amid_a_conversation_is_read_as_that(tmp_path: Path, amid: str) -> None:
+    """Under a template that writes thoughts into the last turn only, as Qwen3's."""
+    words = train_tokenizer(["It is grey."], ScratchConfig(vocabulary=300))
+    words.chat_template = (
+        "{% for t in tools or [] %}{{ t.function.name + '<tool_call>' }}{% endfor %}{% for m in messages %}"
+        "{{ '<|' + m.role + '|>' + ('<think></think>' if m.role == 'assistant' and loop.last else '') }}"
+        "{{ m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    )
+    chat = ChatFormat(words, tools=openai_tools(TOLD.tools))
+    talk = [("user", "How is it?"), ("assistant", "I look."), (amid, "Be short."), ("assistant", "It is grey.")]
+    [transcript] = read(written(tmp_path / "in.json", [{"role": role, "content": text} for role, text in talk]))
+    tree = tokenise(transcript_tree(transcript, GRAMMAR), chat)
+    *_, (path, _) = tree.walk()
+    said = str(words.decode([*tree.prompt_ids(path)])).removeprefix("look<tool_call>")
+    assert said == "".join(f"<|{role}|>{text}<|end|>" for role, text in talk)
 
 
 def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
@@ -168,7 +222,7 @@ def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
         {"role": "function", "name": "look", "content": "dark"},
         {"role": "assistant", "content": "It is grey."},
     ]
-    [one, other] = read_transcripts(written(tmp_path / "list.json", [{"messages": messages}, {"messages": messages}]))
+    [one, other] = read(written(tmp_path / "list.json", [{"messages": messages}, {"messages": messages}]))
     assert one.messages == other.messages
     assert steps(transcript_tree(one, GRAMMAR)) == [
         (ToolCall("look", {"at": "sky"}), "why", []),
@@ -180,7 +234,7 @@ def test_variants_of_messages_lose_nothing(tmp_path: Path) -> None:
 
 def test_a_turn_that_the_format_cannot_express_is_not_imitated(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "two\nlines"}]
-    [transcript] = read_transcripts(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
+    [transcript] = read(written(tmp_path / "chat.json", {"messages": messages, "reward": 1}))
     tree = transcript_tree(transcript, ReAct())
     [edge] = tree.root.edges
     assert edge.action.error and not tree.may_prefer(edge)
@@ -199,7 +253,7 @@ def test_each_conversation_of_a_trace_has_its_own_reward(tmp_path: Path, order: 
         )
 
     talks = [talk(1, "long", 0.0, OTLP_MESSAGES), talk(2, "short", 1.0, OTLP_MESSAGES[:1])]
-    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(*(talks[place] for place in order))))
+    [transcript] = read(written(tmp_path / "spans.json", resource(*(talks[place] for place in order))))
     assert (transcript.task_id, transcript.reward) == ("long", 0.0)
 
 
@@ -217,7 +271,7 @@ def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path
         evaluation__score__value=0.5,
     )
     tool = {"operation__name": "execute_tool", "tool__call__id": "b", "tool__call__result": "dark"}
-    [transcript] = read_transcripts(written(tmp_path / "spans.json", resource(span(4, **tool), whole), resource(short)))
+    [transcript] = read(written(tmp_path / "spans.json", resource(span(4, **tool), whole), resource(short)))
     tree = transcript_tree(transcript, GRAMMAR)
     assert (tree.task.id, transcript.reward) == ("talk 7", 0.5)
     assert [each.content for each in tree.root.state.messages] == ["Be short.", "How is it?"]
@@ -226,9 +280,9 @@ def test_spans_of_another_program_become_its_longest_conversation(tmp_path: Path
 
 @pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
 def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
-    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    [transcript] = read(written(tmp_path / "in.jsonl", CHAT))
     tree = transcript_tree(transcript, GRAMMAR)
-    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    [again] = read(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
     back = transcript_tree(again, GRAMMAR)
     assert (steps(back), again.reward, back.task.id) == (steps(tree), 1.0, "t1")
     assert back.root.state.messages == tree.root.state.messages
@@ -238,19 +292,10 @@ def test_what_goes_out_comes_back(tmp_path: Path, rows: Any) -> None:
 def test_the_answer_to_a_last_turn_without_a_call_comes_back(tmp_path: Path, rows: Any) -> None:
     messages = [("user", "guess"), ("assistant", "41"), ("user", "more"), ("assistant", "42"), ("user", "right")]
     told = {"messages": [{"role": role, "content": content} for role, content in messages], "reward": 1}
-    [transcript] = read_transcripts(written(tmp_path / "in.json", told))
+    [transcript] = read(written(tmp_path / "in.json", told))
     out = written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD))
-    [back] = read_transcripts(out)
+    [back] = read(out)
     assert [(each.role, each.content) for each in back.messages] == messages
-
-
-@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
-def test_a_transcript_without_a_reward_comes_back_without_one(tmp_path: Path, rows: Any) -> None:
-    """Its first two steps pay 0, but its return is unknown, not 0."""
-    talk = {key: value for key, value in CHAT.items() if key != "reward"}
-    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", talk))
-    [again] = read_transcripts(written(tmp_path / "out.jsonl", *rows(transcript_tree(transcript, GRAMMAR), TOLD)))
-    assert again.reward is None
 
 
 @pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
@@ -259,12 +304,12 @@ def test_a_path_that_search_left_open_has_no_reward(tmp_path: Path, rows: Any) -
     [_, right] = tree.root.edges
     assert right.child is not None
     right.child.terminated = False
-    won, left_open = read_transcripts(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
+    won, left_open = read(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
     assert (won.reward, left_open.reward) == (1.0, None)
 
 
 def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
-    [transcript] = read_transcripts(written(tmp_path / "in.jsonl", CHAT))
+    [transcript] = read(written(tmp_path / "in.jsonl", CHAT))
     [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
     spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
     names = ["invoke_agent treeagent", "chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]
@@ -305,18 +350,6 @@ def test_a_text_that_makes_a_call_of_the_only_tool_is_traced_as_that_call() -> N
     assert win == {"name": "act", "arguments": '{"command": "win"}'}
 
 
-def test_the_thought_of_a_malformed_turn_is_traced_once() -> None:
-    text = "Thought: two\nAction: look[\nAction: look[]"
-    action = make_grammar("react").read(text)
-    assert action.error and action.thought
-    task = Task("t", "go")
-    root = Node(State(task, (Message("user", "go"),)))
-    after = State(task, (*root.state.messages, Message("assistant", text), Message("user", "Invalid action")))
-    root.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, Node(after, terminated=True, invalid=True)))
-    [row] = chat_rows(Tree(task, 0, root), TOLD)
-    assert row["messages"][1] == {"role": "assistant", "content": text}
-
-
 def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> None:
     tree = forked_tree()
     [row] = verifiers_rows(tree, TOLD)
@@ -336,15 +369,6 @@ def test_a_tree_is_one_graph_of_verifiers_whose_branches_are_its_prompts() -> No
     assert sampled["left"]["logprobs"] == [-0.3, -0.4] and sampled["left"]["mask"] == [True, True]
     assert sampled["left"]["advantages"] == [0.5, 0.5] and sampled["right"]["advantages"] == [-0.5]
     assert row["rewards"] == {"reward": {"score": 1.0, "weight": 1.0}}
-
-
-def test_the_reward_of_verifiers_is_the_best_known_return() -> None:
-    tree = forked_tree()
-    left, right = tree.root.edges
-    assert left.child is not None
-    left.child.edges[0].reward, right.reward = None, -3.0
-    [row] = verifiers_rows(tree, TOLD)
-    assert row["rewards"]["reward"]["score"] == -3.0
 
 
 def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -> None:
@@ -375,13 +399,13 @@ def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
         ("no json", "line 1"),
         ('{"messages": []}', "line 1"),
         ('{"messages": [{"role": "robot", "content": "x"}]}', "robot"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "imported-0"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "line 1, imported-0"),
         ('{"messages": [{"role": "user", "content": 3}]}', "line 1"),
         ('{"messages": "hello"}', "line 1"),
         ('{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}', "f"),
         ('{"messages": [{"role": "assistant", "tool_calls": [{}]}]}', "line 1"),
         ('{"messages": [{"role": "assistant", "content": "x"}], "reward": "high"}', "high"),
-        ('{"messages": [{"role": "assistant", "content": "x"}]}\n[1', "line 2"),
+        (orjson.dumps(resource(HUGE)).decode(), "trace huge"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "ab"}]}]}]}', "trace ab"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "2025-01-01"}]}]}]}', "2025-01-01"),
         ('{"resourceSpans": 3}', "line 1"),
@@ -392,8 +416,21 @@ def test_a_file_that_is_no_transcript_is_one_sentence(tmp_path: Path, content: s
     file = tmp_path / "in.jsonl"
     file.write_text(content)
     with pytest.raises(UserError) as refused:
-        [transcript_tree(each, GRAMMAR) for each in read_transcripts(file)]
-    assert named in str(refused.value) and "\n" not in str(refused.value)
+        import_transcripts(load_config(None, ["policy.format=tools"]), file, tmp_path / "run")
+    assert named in str(refused.value) and "\n" not in str(refused.value) and not (tmp_path / "run").exists()
+
+
+def test_a_bad_transcript_costs_itself_and_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    lines = (
+        orjson.dumps(CHAT),
+        b"no json",
+        orjson.dumps({"id": "mute", "messages": [{"role": "user", "content": "?"}]}),
+    )
+    file.write_bytes(b"\n".join((*lines, orjson.dumps(CHAT))))
+    done = treeagent("import", file, tmp_path / "run")
+    assert done.returncode == 0 and "2 trees" in done.stdout and "2 transcripts are left out" in done.stdout
+    assert "line 2: the line is no JSON" in done.stdout and "line 3, mute: it holds no step" in done.stdout
 
 
 @pytest.mark.slow
@@ -406,7 +443,7 @@ def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> N
     assert done.returncode == 0 and "6 rows" in done.stdout
     done = treeagent("traces", run, "--out", tmp_path / "again.jsonl")
     assert done.returncode == 0, done.stderr
-    first, second = read_transcripts(tmp_path / "again.jsonl")
+    first, second = read(tmp_path / "again.jsonl")
     assert (first.task_id, second.task_id, second.reward) == ("t1", "t2", 1.0)
 
 
@@ -426,18 +463,6 @@ def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2 and "holds no run" in done.stderr
 
 
-def test_transcripts_hold_no_log_probabilities_and_get_no_advantages() -> None:
-    trees = [forked_tree(), forked_tree()]
-    for tree, reward in zip(trees, (1.0, 0.0), strict=True):
-        del tree.root.edges[0]
-        tree.root.edges[0].action = replace(tree.root.edges[0].action, logprobs=())
-        tree.root.edges[0].reward = reward
-    scored = advantages(trees, AdvantageConfig(kind="grpo"))
-    assert len(scored) == 2
-    with pytest.raises(UserError, match="imported"):
-        list(advantage_rows(trees[0], scored))
-
-
 @pytest.mark.parametrize("context", ["refuse", "drop"])
 def test_a_transcript_ends_where_the_models_context_does(tmp_path: Path, context: str) -> None:
     """The toy model reads 256 tokens."""
@@ -451,7 +476,7 @@ def test_a_transcript_ends_where_the_models_context_does(tmp_path: Path, context
     settings = [f"policy.context={context}", "policy.max_new_tokens=32"]
     run, file = tmp_path / "run", written(tmp_path / "chat.json", {"messages": messages})
     imported = import_transcripts(load_config(None, settings), file, run, tmp_path / "model")
-    assert imported == (1, 0, 1)
+    assert (imported.trees, imported.unfit, imported.cut, imported.left_out) == (1, 0, 1, [])
     [tree] = read_trees(Run.open(run).trees)
     *_, (path, _) = tree.walk()
     assert 3 < len(path) < 8

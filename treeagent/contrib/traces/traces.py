@@ -27,6 +27,7 @@ from treeagent.types import Message, ToolCall
 from treeagent.views.advantages import AdvantageConfig, advantages
 
 TraceFormat = Literal["chat", "otlp", "verifiers"]
+Source = Literal["episodes", "trees"]
 Json = dict[str, Any]
 
 
@@ -44,12 +45,10 @@ class TraceFacts:
     advantages: AdvantageConfig
 
 
-def write_traces(
-    run: Run, out: Path, format: TraceFormat, source: Literal["trees", "episodes"], tools: Sequence[ToolSpec]
-) -> int:
+def write_traces(run: Run, out: Path, format: TraceFormat, source: Source, tools: Sequence[ToolSpec]) -> int:
     """Write the traces of a run's training trees or of its evaluation episodes as JSON lines.
 
-    The file is written completely or not at all. Marks of reviewers change the trees as they do for an update.
+    The file is written completely or not at all.
 
     Returns:
         the number of lines.
@@ -156,7 +155,7 @@ def _added_messages(parent: Node, child: Node) -> tuple[Message, ...]:
 
 
 def _plain(message: Message) -> Json:
-    return {"role": message.role, "content": message.content}
+    return {"role": "user" if message.role == "person" else message.role, "content": message.content}
 
 
 def _openai(turn: _Turn) -> list[Json]:

@@ -1,9 +1,12 @@
-"""Reads transcripts of other agents (OpenAI's messages, or OpenTelemetry GenAI spans in OTLP's JSON) as trees of one
-path."""
+"""Reads transcripts of other agents as trees of one path: OpenAI's messages, or OpenTelemetry GenAI spans in OTLP.
+
+A part of a message is read as what it is: a text, a thought, a call, or the answer of a tool. A turn of the agent that
+holds anything else is unfit and is not imitated. A transcript that cannot be read costs itself, not its file.
+"""
 
 import codecs
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,23 @@ import orjson
 from treeagent.generators.grammar import Grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.store import regular
-from treeagent.types import Message, State, Task, ToolCall, UserError, storable
+from treeagent.types import Message, Role, State, Task, ToolCall, UserError, storable
 
 Json = dict[str, Any]
-
-
-class _Unreadable(ValueError):
-    """A value is no transcript. The message gives the reason; callers put the file and line before it."""
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",  # OpenAI's older name
+}
+_LATER: Mapping[str, Role] = {"system": "system", "user": "person", "tool": "user"}
+"""The role of a message after the first turn. The answer of a tool is an observation, which has the role "user"."""
+_TEXTS = ("text", "input_text", "output_text")
+_THOUGHTS = ("reasoning", "thinking")
+_CALLS = ("tool_call", "tool_use")
+_ANSWERS = ("tool_call_response", "tool_result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class TranscriptMessage:
     """(id, call) of each tool call in an assistant's message."""
     answers: str = ""
     """In a tool's message, the id of the call that it answers."""
+    unfit: str = ""
+    """Why a message of the assistant cannot be imitated; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +59,47 @@ class Transcript:
     messages: tuple[TranscriptMessage, ...]
     reward: float | None
     """Return of the episode; None if it is not stated."""
+    place: str = ""
+    """Where it stands in its file, such as "line 3"."""
 
 
-def read_transcripts(path: Path) -> list[Transcript]:
+def read_transcripts(path: Path) -> tuple[list[Transcript], list[str]]:
     """Read the transcripts in a file of JSON or JSON lines.
 
     Each value is an object with OpenAI's ``messages``, a list of such messages, or an object with OTLP's
     ``resourceSpans``. Beside ``messages`` there may be ``reward`` (or ``score``) and ``task_id`` (or ``id``).
 
+    Returns:
+        the transcripts, and a sentence about each value that is none.
+
     Raises:
-        UserError: a value is none of these; the message names its line, or its number in a list.
         StoreError: the path is not a regular file.
     """
-    found: list[Transcript] = []
-    spans: dict[str, list[Json]] = {}
-    for place, value in _values(path):
+    found, left_out, traces = list[Transcript](), list[str](), dict[str, list[Json]]()
+
+    def attempt(place: str, read: Callable[[], object]) -> None:
         try:
-            if isinstance(value, dict) and "resourceSpans" in value:
-                for span in _spans(value):
-                    spans.setdefault(str(span.get("traceId", "")), []).append(span)
-            else:
-                found.append(_from_openai(value, len(found)))
-        except _Unreadable as error:
-            raise UserError(f"{path}, {place}: {error}") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}, {place}: this is no transcript ({type(error).__name__} {error})") from None
-    for trace, members in spans.items():
-        try:
-            found.append(_from_spans(trace, members))
-        except _Unreadable as error:
-            raise UserError(f"{path}, trace {trace[:40]}: {error}") from None
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}, trace {trace[:40]}: {type(error).__name__} {error}") from None
-    if not found:
-        raise UserError(f"{path} holds no transcript: give JSON lines with messages, or OTLP's JSON")
-    return found
+            read()
+        except UserError as error:
+            left_out.append(f"{place}: {error}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            left_out.append(f"{place}: this is no transcript ({type(error).__name__} {error!s:.80})")
+
+    def take(place: str, text: bytes | None, value: Any) -> None:
+        if text is not None:
+            value = _json(text, "the line")
+        if isinstance(value, dict) and "resourceSpans" in value:
+            for span in _spans(value):
+                traces.setdefault(str(span["traceId"]), []).append(span)
+        else:
+            found.append(_from_openai(value, len(found), place))
+
+    for place, text, value in _values(path):
+        attempt(place, lambda: take(place, text, value))  # noqa: B023
+    for trace, spans in traces.items():
+        place = f"trace {trace[:40]}"
+        attempt(place, lambda: found.append(_from_spans(trace, spans, place)))  # noqa: B023
+    return found, left_out
 
 
 def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
@@ -90,113 +111,112 @@ def transcript_tree(transcript: Transcript, grammar: Grammar) -> Tree:
     Raises:
         UserError: there is no step, or nothing that the first step answers.
     """
-    messages = _greeted(transcript)
+    messages = _greeted(transcript.messages)
     first = next((index for index, each in enumerate(messages) if each.role == "assistant"), None)
     if first is None:
-        raise UserError(f"transcript {transcript.task_id!r} holds no step of the assistant: leave it out")
+        raise UserError("it holds no step of the assistant: leave it out")
     if first == 0:
-        raise UserError(
-            f"transcript {transcript.task_id!r} has no message of the user before the assistant's first step: begin it "
-            "with the task as a message of the role user"
-        )
-    opening = tuple(map(_message, messages[:first]))
-    prompt = next((each.content for each in opening if each.role == "user"), "")
-    task = Task(transcript.task_id, prompt)
-    root = node = Node(State(task, opening))
-    index = first
-    while index < len(messages):
-        turn, index = messages[index], index + 1
-        follow = []
-        while index < len(messages) and messages[index].role != "assistant":
-            follow.append(messages[index])
-            index += 1
-        steps = turn.calls or (None,)
-        for number, step in enumerate(steps):
-            last = number == len(steps) - 1
-            thought = "\n".join(filter(None, (turn.thought, turn.content if step else ""))) if number == 0 else ""
-            text = grammar.write(thought, turn.content if step is None else step[1])
-            action = grammar.read(text)
-            if step is not None and isinstance(action.call, ToolCall) and action.call != step[1]:
-                action = replace(action, call="", error="the format cannot express this call")
-            answers = [each for each in follow if _follows(each, step, turn, last=last)]
-            conversation = (*node.state.messages, Message("assistant", text), *map(_message, answers))
+        raise UserError("no message of the user stands before the assistant's first step: begin with the task")
+    opening = [Message("system" if each.role == "system" else "user", each.content) for each in messages[:first]]
+    task = Task(transcript.task_id, next((each.content for each in opening if each.role == "user"), ""))
+    root = node = Node(State(task, tuple(opening)))
+    for turn, follow in _turns(messages[first:]):
+        for number, (step, answers) in enumerate(_steps(turn, follow)):
+            content = turn.content if step and number == 0 else ""
+            thought = "\n".join(filter(None, (turn.thought, content))) if number == 0 else ""
+            text = grammar.write(thought, turn.content if step is None else step)
+            action, unfit = grammar.read(text), turn.unfit
+            if step is not None and isinstance(action.call, ToolCall) and action.call != step:
+                unfit = unfit or "the format cannot express this call"
+            if unfit:
+                action = replace(action, call="", error=unfit)
+            conversation = (*node.state.messages, Message("assistant", text), *answers)
             child = Node(State(task, conversation), invalid=bool(action.error))  # such a turn is not imitated
-            node.edges.append(Edge(action, 1.0, 1, 0.0, 0.0, child))
+            reward = transcript.reward or 0.0
+            node.edges.append(Edge(action, 1.0, 1, reward, 0.0, child))
             node = child
     node.terminated, node.state = True, State(task, node.state.messages, ended=True)
     tree = Tree(task, 0, root)
-    path = [edge for each in tree.nodes() for edge in each.edges]
+    *_, (path, _) = tree.walk()
     path[-1].reward = transcript.reward
-    for edge in path:
-        edge.value_sum = transcript.reward or 0.0
     return tree
 
 
-def _greeted(transcript: Transcript) -> list[TranscriptMessage]:
+def _greeted(messages: Sequence[TranscriptMessage]) -> list[TranscriptMessage]:
     """The messages. If the assistant begins, for example with a greeting, system messages state what it said, because
     many chat templates do not let the assistant begin."""
-    messages = list(transcript.messages)
     asked = next((index for index, each in enumerate(messages) if each.role != "assistant"), len(messages))
-    greeting = messages[:asked]
-    if asked == len(messages) or messages[asked].role != "user" or any(each.calls for each in greeting):
-        return messages
+    greeting, rest = messages[:asked], messages[asked:]
+    if not rest or rest[0].role != "user" or any(each.calls for each in greeting):
+        return list(messages)
     told = (TranscriptMessage("system", f"You began the conversation with: {each.content}") for each in greeting)
-    return [*told, *messages[asked:]]
+    return [*told, *rest]
 
 
-def _follows(
-    message: TranscriptMessage, step: tuple[str, ToolCall] | None, turn: TranscriptMessage, *, last: bool
-) -> bool:
-    """Whether a message follows this step of a turn. A message with the id of one of the turn's calls follows that
-    call; any other message follows the turn's last step."""
-    known = {name for name, _ in turn.calls if name}
-    if message.answers in known:
-        return step is not None and message.answers == step[0]
-    return last
+def _turns(
+    messages: Sequence[TranscriptMessage],
+) -> Iterator[tuple[TranscriptMessage, list[TranscriptMessage]]]:
+    """Each message of the assistant with those that follow it."""
+    starts = [index for index, each in enumerate(messages) if each.role == "assistant"]
+    for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
+        yield messages[start], list(messages[start + 1 : end])
 
 
-def _message(message: TranscriptMessage) -> Message:
-    # A tool's answer is an observation, which has the role "user".
-    return Message(
-        "system" if message.role == "system" else "assistant" if message.role == "assistant" else "user",
-        message.content,
-    )
+def _steps(turn: TranscriptMessage, follow: Sequence[TranscriptMessage]) -> list[tuple[ToolCall | None, list[Message]]]:
+    """The calls of a turn, or None for a turn without a call, each with the messages that follow it.
+
+    If the calls have different ids, an answer follows the call that it names; otherwise the answers follow the calls in
+    their order, if there are as many. All other messages follow the last call.
+    """
+    steps: list[tuple[ToolCall | None, list[Message]]] = [(call, []) for _, call in turn.calls] or [(None, [])]
+    places = {name: number for number, (name, _) in enumerate(turn.calls) if name}
+    answers = [each for each in follow if each.role == "tool"]
+    in_order = len(places) < len(turn.calls) and len(answers) == len(turn.calls)
+    order = iter(range(len(answers)))
+    for each in follow:
+        last = len(steps) - 1
+        answered = each.role == "tool" and bool(turn.calls)
+        place = next(order) if answered and in_order else places.get(each.answers, last) if answered else last
+        steps[place][1].append(Message(_LATER[each.role], each.content))
+    return steps
 
 
-def _values(path: Path) -> Iterator[tuple[str, object]]:
-    """The values of a file, each with its place in words."""
+def _values(path: Path) -> Iterator[tuple[str, bytes | None, Any]]:
+    """The values of a file, each with its place in words: a line of text to parse, or a value that is parsed."""
     content = regular(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         whole = orjson.loads(content)
     except orjson.JSONDecodeError:
-        whole = None
+        for number, line in enumerate(content.split(b"\n"), start=1):
+            if line.strip():
+                yield f"line {number}", line, None
+        return
     if isinstance(whole, list) and not any(isinstance(each, dict) and "role" in each for each in whole):
         for number, each in enumerate(whole, start=1):  # a list of transcripts; a list of messages is one of them
-            yield f"transcript {number}", each
-        return
-    if whole is not None:
-        yield "line 1", whole
-        return
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            try:
-                yield f"line {number}", orjson.loads(line)
-            except orjson.JSONDecodeError:
-                raise UserError(f"{path}, line {number} is not JSON: give JSON lines, or one JSON value") from None
+            yield f"transcript {number}", None, each
+    else:
+        yield "line 1", None, whole
 
 
-def _from_openai(value: object, number: int) -> Transcript:
+def _json(text: str | bytes, what: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise UserError(f"{what} is no JSON") from None
+
+
+def _from_openai(value: object, number: int, place: str) -> Transcript:
     row: Json = value if isinstance(value, dict) else {"messages": value}
     listed = row.get("messages")
     if not isinstance(listed, list) or not listed:
-        raise _Unreadable("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
-    messages = tuple(_openai_message(each) for each in listed)
+        raise UserError("there is no list of messages: give OpenAI's messages, or OTLP's resourceSpans")
+    messages = tuple(message for each in listed for message in _messages(each))
     name = _first(row, "task_id", "id")
     task_id = f"imported-{number}" if name is None else storable(str(name))
-    return Transcript(task_id, messages, _reward(_first(row, "reward", "score")))
+    return Transcript(task_id, messages, _reward(_first(row, "reward", "score")), place)
 
 
-def _first(row: Json, *keys: str) -> object:
+def _first(row: Json, *keys: str) -> Any:
     """The first value of these keys that is not None; None if there is none."""
     return next((row[key] for key in keys if row.get(key) is not None), None)
 
@@ -205,62 +225,78 @@ def _reward(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _Unreadable(f"the reward {value!r:.40} is no finite number")
+        raise UserError(f"the reward {value!r:.40} is no finite number")
     return float(value)
 
 
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",  # OpenAI's older name
-}
-
-
-def _openai_message(value: Any) -> TranscriptMessage:
+def _messages(value: Any) -> Iterator[TranscriptMessage]:
+    """Convert a message of either kind: its content or parts, and OpenAI's fields beside them. Answers of tools among
+    the parts become messages of their own, before the rest."""
     if not isinstance(value, dict):
-        raise _Unreadable(f"the message {value!r:.40} is no object")
+        raise UserError(f"the message {value!r:.40} is no object")
     if (role := _ROLES.get(str(value.get("role")))) is None:
-        raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
-    thought = value.get("reasoning_content") or value.get("reasoning")
-    thought, content = storable(thought) if isinstance(thought, str) else "", _content(value.get("content"))
+        raise UserError(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
+    texts, thoughts, unfit = list[str](), list[str](), ""
+    calls, answered = list[tuple[str, ToolCall]](), list[TranscriptMessage]()
+    if (thought := _first(value, "reasoning_content", "reasoning")) is not None:
+        thoughts.append(_text_of(thought))
+    for part in _parts(_first(value, "parts", "content")):
+        kind = part.get("type", "text" if "text" in part else None)
+        if kind in _TEXTS:
+            texts.append(_text_of(_first(part, "text", "content")))
+        elif kind in _THOUGHTS:
+            thoughts.append(_text_of(_first(part, kind, "content", "text")))
+        elif kind in _CALLS:
+            calls.append((str(part.get("id") or ""), _call(part.get("name"), _first(part, "arguments", "input"))))
+        elif kind in _ANSWERS:
+            answer, name = _first(part, "response", "result", "content"), _first(part, "id", "tool_use_id")
+            answered.append(TranscriptMessage("tool", _text_of(answer), answers=str(name or "")))
+        else:
+            texts.append(f"[{kind or 'part'} left out]")
+            unfit = f"a part of the kind {kind!r:.40} is no text, thought or call" if role == "assistant" else ""
+    if value.get("refusal"):
+        unfit = "it is a refusal"
+    listed = [(each.get("id"), each.get("function", each)) for each in value.get("tool_calls") or ()]
+    if (older := value.get("function_call")) is not None:
+        listed.append((None, older))
+    calls += [(str(name or ""), _call(function["name"], function.get("arguments"))) for name, function in listed]
+    content, thought = "\n".join(texts), "\n".join(thoughts)
     if role == "assistant" and not thought and content.lstrip().startswith("<think>") and "</think>" in content:
         thought, _, content = (part.strip() for part in content.lstrip().removeprefix("<think>").partition("</think>"))
-    listed = [(call.get("id"), call.get("function", call)) for call in value.get("tool_calls") or ()]
-    if isinstance(older := value.get("function_call"), dict):
-        listed.append((None, older))
-    calls = tuple((str(key or ""), _call(function["name"], function.get("arguments"))) for key, function in listed)
-    return TranscriptMessage(role, content, thought, calls, str(value.get("tool_call_id") or ""))
+    yield from answered
+    if not answered or content or calls or thought or unfit:
+        name = str(value.get("tool_call_id") or "")
+        yield TranscriptMessage(role, content, thought, tuple(calls), name, unfit)
 
 
-def _content(value: object) -> str:
-    """The text of a message. Parts that are no text, such as images, become a note."""
+def _parts(value: object) -> list[Json]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if not isinstance(value, list):
+        raise UserError(f"the content {value!r:.40} is neither a text nor a list of parts")
+    return [each if isinstance(each, dict) else {"type": "text", "text": str(each)} for each in value]
+
+
+def _text_of(value: object) -> str:
+    """A text, or the texts of a list of parts. Any other value is written as JSON."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return storable(value)
-    if not isinstance(value, list):
-        raise _Unreadable(f"the content {value!r:.40} is neither a text nor a list of parts")
-    parts = [each if isinstance(each, dict) else {"type": "text", "text": str(each)} for each in value]
-    return "\n".join(
-        storable(str(part["text"])) if "text" in part else f"[{part.get('type', 'part')} left out]" for part in parts
-    )
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "text" in each for each in value):
+        return "\n".join(_text_of(each["text"]) for each in value)
+    return storable(value) if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _call(name: object, arguments: object) -> ToolCall:
     if not isinstance(name, str) or not name:
-        raise _Unreadable(f"a call names no tool but {name!r:.40}")
+        raise UserError(f"a call names no tool but {name!r:.40}")
     if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments or "{}")
-        except orjson.JSONDecodeError:
-            raise _Unreadable(f"the arguments of a call of {name:.40} are no JSON: {arguments!r:.60}") from None
+        arguments = _json(arguments or "{}", f"the text {arguments!r:.60} of the arguments of {name:.40}")
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        raise _Unreadable(f"the arguments of a call of {name:.40} are no object: {arguments!r:.60}")
+        raise UserError(f"the arguments of a call of {name:.40} are no object: {arguments!r:.60}")
     return ToolCall(storable(name), arguments)
 
 
@@ -290,31 +326,29 @@ def _value(value: Json) -> object:
     return None
 
 
-def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
+def _from_spans(trace: str, spans: Sequence[Json], place: str) -> Transcript:
     """The longest conversation of a trace: the input and output messages of the span with the most messages. Its reward
     is that of a span with the same conversation id, or else of a span without an id."""
     talks: list[tuple[int, int, object, list[TranscriptMessage]]] = []
-    answers: dict[str, str] = {}
-    last_answers: list[TranscriptMessage] = []
+    answers, last_answers = dict[str, list[str]](), list[TranscriptMessage]()
     rewards: dict[object, object] = {}
     for span in spans:
         read = span["read"]
         name, reward = read.get("gen_ai.conversation.id"), read.get("gen_ai.evaluation.score.value")
         if (reward := read.get("treeagent.reward", reward)) is not None:
             rewards[name] = reward
-        last_answers += [
-            message for each in _parsed(read.get("treeagent.last_answers", [])) for message in _otel_messages(each)
-        ]
+        last_answers += _listed(read.get("treeagent.last_answers", []))
         if read.get("gen_ai.operation.name") == "execute_tool" and "gen_ai.tool.call.result" in read:
-            answers[str(read.get("gen_ai.tool.call.id", ""))] = _text(read["gen_ai.tool.call.result"])
+            answered = answers.setdefault(str(read.get("gen_ai.tool.call.id", "")), [])
+            answered.append(_text_of(read["gen_ai.tool.call.result"]))
         if "gen_ai.input.messages" in read and "gen_ai.output.messages" in read:
             system = _parsed(read.get("gen_ai.system_instructions", []))
-            conversation = [TranscriptMessage("system", _join(system))] if system else []
+            conversation = list(_messages({"role": "system", "parts": system})) if system else []
             for key in ("gen_ai.input.messages", "gen_ai.output.messages"):
-                conversation += [message for each in _parsed(read[key]) for message in _otel_messages(each)]
+                conversation += _listed(read[key])
             talks.append((len(conversation), span["start"], name, conversation))
     if not talks:
-        raise _Unreadable(
+        raise UserError(
             "no span holds gen_ai.input.messages and gen_ai.output.messages: let the instrumentation record contents"
         )
     *_, name, conversation = max(talks, key=lambda each: each[:2])
@@ -322,48 +356,19 @@ def _from_spans(trace: str, spans: Sequence[Json]) -> Transcript:
     if name is None and len(names) == 1:  # only the span of the whole conversation has the id
         [name] = names
     for call_id, _ in conversation[-1].calls:  # the results of the last calls are only in the spans of these calls
-        if call_id in answers:
-            conversation = [*conversation, TranscriptMessage("tool", answers[call_id], answers=call_id)]
-    return Transcript(
-        storable(str(name or trace)), (*conversation, *last_answers), _reward(rewards.get(name, rewards.get(None)))
-    )
+        if answers.get(call_id):
+            conversation = [*conversation, TranscriptMessage("tool", answers[call_id].pop(0), answers=call_id)]
+    reward = _reward(rewards.get(name, rewards.get(None)))
+    return Transcript(storable(str(name or trace)), (*conversation, *last_answers), reward, place)
+
+
+def _listed(value: object) -> list[TranscriptMessage]:
+    return [message for each in _parsed(value) for message in _messages(each)]
 
 
 def _parsed(value: object) -> list[Any]:
     if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            raise _Unreadable(f"the messages {value!r:.60} are no JSON") from None
+        value = _json(value, f"the text {value!r:.60} of the messages")
     if not isinstance(value, list):
-        raise _Unreadable(f"the messages {value!r:.60} are no list")
+        raise UserError(f"the messages {value!r:.60} are no list")
     return value
-
-
-def _otel_messages(value: Any) -> Iterator[TranscriptMessage]:
-    """Convert a message of the semantic conventions. Its parts are texts, thoughts, tool calls and tool answers; each
-    tool answer becomes a message of its own."""
-    role, parts = _ROLES.get(str(value.get("role"))), value.get("parts", [])
-    if role is None:
-        raise _Unreadable(f"the role {value.get('role')!r:.40} is unknown: give one of {', '.join(_ROLES)}")
-    answered = [part for part in parts if part.get("type") == "tool_call_response"]
-    for part in answered:
-        answer = part.get("response", part.get("result"))
-        yield TranscriptMessage("tool", _text(answer), answers=str(part.get("id", "")))
-    calls = tuple(
-        (str(part.get("id", "")), _call(part.get("name"), part.get("arguments")))
-        for part in parts
-        if part.get("type") == "tool_call"
-    )
-    thought = _join(part for part in parts if part.get("type") in ("reasoning", "thinking"))
-    content = _join(part for part in parts if part.get("type") == "text")
-    if not answered or content or calls:
-        yield TranscriptMessage(role, content, thought, calls)
-
-
-def _join(parts: Iterable[Any]) -> str:
-    return "\n".join(_text(part.get("content", "")) for part in parts)
-
-
-def _text(value: object) -> str:
-    return storable(value) if isinstance(value, str) else orjson.dumps(value).decode()
