@@ -1,4 +1,4 @@
-"""Commands that write data and models: export, rescore, merge."""
+"""The command that writes data: export."""
 
 from pathlib import Path
 from typing import Annotated, Literal
