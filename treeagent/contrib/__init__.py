@@ -22,7 +22,14 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "shield": "treeagent.contrib.guards.shield:ShieldedEnv",
     },
     "policy.generator": {},
-    "search.method": {},
+    "search.method": {
+        "ab_mcts": "treeagent.contrib.methods.ab_mcts:ABMCTS",
+        "rebase": "treeagent.contrib.methods.rebase:Rebase",
+        "random_expand": "treeagent.contrib.methods.chains:RandomExpand",
+        "entropy_expand": "treeagent.contrib.methods.chains:EntropyExpand",
+        "lookahead": "treeagent.contrib.methods.lookahead:Lookahead",
+        "critic": "treeagent.contrib.methods.critic:CriticSearch",
+    },
     "update.advantages.kind": {},
     "rewards.function": {
         "budgets": "treeagent.contrib.judging.budgets:Budgets",

@@ -16,10 +16,9 @@ from treeagent.pipeline.outcomes import Outcome
 from treeagent.search.config import SearchConfig, SearchMethod
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.growth import Growth, create_trees, last_node, take_step
-from treeagent.search.limits import Limits
+from treeagent.search.limits import Enough, Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Tree, reaches
-from treeagent.search.stopping import Enough
 from treeagent.types import Action, Dynamics, Policy, State, Task, Transition, Value, derive_seed, is_concurrent
 
 Episode = tuple[Growth, list[Edge]]

@@ -14,12 +14,11 @@ search. A ``Tree`` holds a ``Node`` for each state and an
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
-from treeagent.search.limits import Limits
+from treeagent.search.limits import Enough, Limits
 from treeagent.search.mcts import Search
-from treeagent.search.methods import make_search
+from treeagent.search.methods import Searcher, make_search
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return, succeeds
 from treeagent.search.record import from_record, to_record
-from treeagent.search.stopping import Enough
 from treeagent.search.values import MixedValue, RolloutValue
 
 __all__ = [
@@ -32,6 +31,7 @@ __all__ = [
     "RolloutValue",
     "Search",
     "SearchConfig",
+    "Searcher",
     "Tree",
     "best_path",
     "from_record",

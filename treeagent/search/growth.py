@@ -1,4 +1,4 @@
-"""The operations on a tree that every search method uses: create it, expand a node, step, estimate, back up.
+"""The operations on a tree that every search method uses: create it, add candidates, step, estimate, back up.
 
 The samples for a tree depend only on its own seed, never on the other trees. If the environment fails, only its own
 tree ends, and stores the reason in ``Tree.error``: a failed rollout is data.
@@ -6,17 +6,15 @@ tree ends, and stores the reason in ``Tree.error``: a failed rollout is data.
 
 import asyncio
 import math
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import Halving
-from treeagent.search.node import Edge, Node, Spent, Tree
+from treeagent.search.node import Edge, Node, Spent, Tree, path_return
 from treeagent.search.puct import ValueRange, candidate_edges, given_edges, merge_key, sampled_edges
 from treeagent.types import (
-    Action,
     Dynamics,
     Estimate,
     Proposal,
@@ -40,41 +38,25 @@ class Growth:
     """A tree that is being grown, with the data that only its search needs."""
 
     tree: Tree
+    number: int = 0
+    """The place of the tree among those that grow together."""
     value_range: ValueRange = field(default_factory=ValueRange)
     seed_count: int = 0
     """How many seeds ``next_seed`` has returned."""
-    samples: dict[int, list[Action]] = field(default_factory=dict[int, list[Action]])
-    """All candidates sampled at each node, by the node's ``id``. Filled if candidates are sampled on demand, because
-    each sample then changes the priors of all candidates."""
-    unseen: dict[int, float] = field(default_factory=dict[int, float])
-    """P(new) of each node in ``samples``: the total prior of all calls that were not sampled there yet."""
     least_unseen: float = UNSEEN_AT_FIRST
     """At nodes where P(new) is below this threshold, no further candidates are sampled."""
-    reopened: list[Node] = field(default_factory=list[Node])
-    """The nodes that ``reopen`` opened."""
-    exhausted_returns: dict[int, float] = field(default_factory=dict[int, float])
-    """The highest return beyond each exhausted edge, by the edge's ``id``. Filled by ``record_exhausted_returns``."""
-    latest_edges: dict[int, list[Edge]] = field(default_factory=dict[int, list[Edge]])
-    """The edges of the latest candidates at each node, by the node's ``id``. A simulation that waited for them
-    continues through one of them."""
     depth: int = 0
     """Number of steps on the longest path of the tree."""
-    widths: dict[int, int] = field(default_factory=dict[int, int])
-    """How many candidates REBASE samples at each node, by the node's ``id``."""
-    noise: list[float] = field(default_factory=list[float])
+    noise: list[float] = field(default_factory=list)
     """The Gumbel noise of each edge of the root."""
     halving: Halving | None = None
     """The schedule of sequential halving; None before the root's candidates are complete."""
-    succeeded: bool = False
-    """Whether a finished path has reached ``stop_at_return``."""
     best: float = -math.inf
     """G + λ ℓ of the best end of the task so far (``Enough``). Updated only for a search with ``Enough``."""
     bootstrap: bool = False
     """As in ``SearchConfig``."""
     failure: str = ""
     """Why the latest failed request to the policy or the value failed; empty if none has failed."""
-    timed: int = 0
-    """Number of simulations whose end time is recorded: those of the batches that ``share_time`` has closed."""
 
     def next_seed(self) -> int:
         """The seed of the next sample. It depends on the tree's seed and on how many seeds were returned before."""
@@ -96,23 +78,17 @@ async def create_trees(
     error."""
     config = config or SearchConfig()
 
-    async def one(task: Task, seed: int) -> Growth:
+    async def one(number: int, task: Task, seed: int) -> Growth:
         try:
             async with nullcontext() if config.step_seconds is None else time_limit(config.step_seconds):
                 root, error = Node(await dynamics.reset(task)), ""
         except Exception as failure:  # the episode boundary: a failed rollout is data
             root, error = Node(State(task, ()), truncated=True), describe(failure)
-        return begin(Tree(task, seed, root, error=error), config)
+        tree = Tree(task, seed, root, error=error, discount=config.discount)
+        return Growth(tree, number, bootstrap=config.bootstrap)
 
-    seeded = list(zip(tasks, seeds, strict=True))
-    return list(await asyncio.gather(*(one(task, seed) for task, seed in seeded)))
-
-
-def begin(tree: Tree, config: SearchConfig) -> Growth:
-    """Prepare to grow a tree under ``config``."""
-    tree.discount = config.discount
-    values = ValueRange() if config.value_range is None else ValueRange(*config.value_range, fixed=True)
-    return Growth(tree, values, bootstrap=config.bootstrap)
+    seeded = enumerate(zip(tasks, seeds, strict=True))
+    return list(await asyncio.gather(*(one(number, task, seed) for number, (task, seed) in seeded)))
 
 
 def describe(error: Exception) -> str:
@@ -124,7 +100,7 @@ def describe(error: Exception) -> str:
     return storable(f"{type(error).__name__}: {words}" if words else type(error).__name__)
 
 
-def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
+def add_candidates(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_widen: bool = False) -> None:
     """Add the candidates of a proposal to a node as edges.
 
     A node that the policy cannot read, such as one beyond the model's context, becomes a truncated end. If the policy
@@ -147,15 +123,20 @@ def expand(growth: Growth, node: Node, proposal: Proposal, count: int, *, may_wi
     if not may_widen:
         node.edges = candidate_edges(proposal.actions)
         return
-    actions = growth.samples.setdefault(id(node), [])
-    actions += proposal.actions
-    edges, growth.unseen[id(node)] = sampled_edges(actions)
-    node.edges = _merge_edges(node.edges, edges)
+    node.samples = [*(node.samples or ()), *proposal.actions]
+    edges, node.unseen = sampled_edges(node.samples)
+    known = {merge_key(edge.action): edge for edge in node.edges}
+    node.edges = [known.get(merge_key(edge.action), edge) for edge in edges]
+    for edge, sampled in zip(node.edges, edges, strict=True):
+        edge.prior = sampled.prior
+    latest = {merge_key(action) for action in proposal.actions}
+    node.fresh = [edge for edge in node.edges if merge_key(edge.action) in latest]
 
 
 def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
     """Count a proposal's cost, and store at the node what the policy read. Returns whether there are candidates."""
-    growth.tree.budget.proposals += 1
+    budget = growth.tree.budget
+    budget.proposals += 1
     if proposal.context_ids:
         node.context_ids, node.left_out = proposal.context_ids, proposal.left_out
     if proposal.failed:
@@ -163,11 +144,11 @@ def store_proposal(growth: Growth, node: Node, proposal: Proposal) -> bool:
         return False
     if proposal.error:
         node.truncated = node.exhausted = True
-        growth.unseen[id(node)] = 0.0
+        node.unseen = 0.0
         if node is growth.tree.root:
             growth.tree.error = proposal.error
         return False
-    growth.tree.budget.generated_tokens += proposal.generated_tokens
+    budget.generated_tokens += proposal.generated_tokens
     return not node.unknown  # another request for this node, of the same batch, may have failed
 
 
@@ -177,83 +158,73 @@ def _leave_unknown(growth: Growth, node: Node, reason: str) -> None:
     growth.failure = reason
     if node is growth.tree.root:
         growth.tree.error = reason
+    node.unseen = 0.0
     if node.edges:
-        growth.unseen[id(node)] = 0.0
         return
     node.terminated = node.bootstrap = False
     node.truncated = node.unknown = node.exhausted = True
 
 
-def _merge_edges(old: Sequence[Edge], new: Sequence[Edge]) -> list[Edge]:
-    """The ``new`` edges. An edge that the node already has keeps its statistics and takes the new prior."""
-    old_edges = {merge_key(edge.action): edge for edge in old}
-    edges: list[Edge] = []
-    for edge in new:
-        merged = old_edges.get(merge_key(edge.action), edge)
-        merged.prior = edge.prior
-        edges.append(merged)
-    return edges
-
-
 async def take_step(dynamics: Dynamics, growth: Growth, path: Sequence[Edge], seconds: float | None = None) -> None:
-    """Step through the last edge of ``path``: ``try_step``, then ``add_step_result``."""
-    state = last_node(growth, path[:-1]).state
-    add_step_result(growth, path, await try_step(dynamics, state, path[-1].action, seconds))
-
-
-async def try_step(dynamics: Dynamics, state: State, action: Action, seconds: float | None) -> Transition | Exception:
-    """Step the dynamics. If that fails or takes more than ``seconds``, return the exception."""
+    """Step through the last edge of ``path``, and add the node that it led to. If the step fails or takes more than
+    ``seconds``, the tree stores the reason as its error, and the edge stays without a child."""
+    parent = path[-2].child if len(path) > 1 else growth.tree.root
+    assert parent is not None
     try:
         if seconds is None:
-            return await dynamics.step(state, action)
-        async with time_limit(seconds):
-            return await dynamics.step(state, action)
+            transition = await dynamics.step(parent.state, path[-1].action)
+        else:
+            async with time_limit(seconds):
+                transition = await dynamics.step(parent.state, path[-1].action)
     except Exception as error:  # the episode boundary: a failed rollout is data
-        return error
-
-
-def add_step_result(growth: Growth, path: Sequence[Edge], transition: Transition | Exception) -> None:
-    """Add the node that a step led to below the last edge of ``path``.
-
-    If the step failed or paid a reward that is not finite, the tree stores the reason as its error, and the edge stays
-    without a child.
-    """
-    edge, parent = path[-1], last_node(growth, path[:-1])
-    if isinstance(transition, Exception):
-        growth.tree.error = describe(transition)
+        growth.tree.error = describe(error)
         return
-    growth.tree.budget.environment_steps += transition.cost
+    add_step(growth, path, parent, transition)
+
+
+def add_step(growth: Growth, path: Sequence[Edge], parent: Node, transition: Transition) -> None:
+    """Add the node that a step led to below the last edge of ``path``. If the step paid a reward that is not finite,
+    the tree stores the reason as its error."""
+    edge, tree, reward = path[-1], growth.tree, transition.reward
+    tree.budget.environment_steps += transition.cost
     if transition.origin == "imagined":
-        growth.tree.budget.imagined_steps += 1
-        growth.tree.budget.unreadable += bool(transition.error)
-    if not math.isfinite(transition.reward or 0.0):
-        growth.tree.error = f"the environment gave the reward {transition.reward}"
+        tree.budget.imagined_steps += 1
+        tree.budget.unreadable += bool(transition.error)
+    if reward is not None and not math.isfinite(reward):
+        tree.error = f"the environment gave the reward {reward}"
         return
-    edge.reward, edge.own_reward = transition.reward, transition.outcome
+    edge.reward, edge.own_reward = reward, transition.outcome
     unknown = bool(transition.error)
     ended = transition.terminated or transition.truncated or unknown
     bootstrap = transition.truncated and not unknown and growth.bootstrap
-    over = ended and not bootstrap and edge.reward is not None
-    paid = 0.0 if over else parent.state.paid + (edge.reward or 0.0)
-    edge.child = Node(
-        replace(transition.state, ended=ended, paid=paid),
-        terminated=transition.terminated and not unknown,
-        truncated=transition.truncated or unknown,
-        bootstrap=bootstrap,
-        origin=parent.origin if edge.thought else transition.origin,
-        invalid=transition.invalid,
-        unknown=unknown,
-        exhausted=ended,
-    )
-    growth.depth = max(growth.depth, sum(not each.thought for each in path))
+    over = ended and not bootstrap and reward is not None
+    paid = 0.0 if over else parent.state.paid + (reward or 0.0)
+    state = transition.state
+    if ended != state.ended or paid != state.paid:
+        state = replace(state, ended=ended, paid=paid)
+    edge.child = node = Node(state)
+    if ended:
+        node.terminated = transition.terminated and not unknown
+        node.truncated = transition.truncated or unknown
+        node.bootstrap, node.unknown, node.exhausted = bootstrap, unknown, True
+    node.origin = parent.origin if edge.thought else transition.origin
+    node.invalid = transition.invalid
+    if len(path) > growth.depth:
+        growth.depth = max(growth.depth, sum(not each.thought for each in path))
 
 
 def prune_repeat(growth: Growth, path: Sequence[Edge], failure: float = 0.0) -> None:
     """Mark the end of ``path`` as a repeat, with the value of a failure: the lowest return so far, at most 0. If an
-    episode that fails is known to return ``failure`` < 0, because every step costs, the path returns just that."""
+    episode that fails is known to return ``failure`` < 0, because every step costs, the value is such that the whole
+    path returns just that."""
     node, parent = last_node(growth, path), last_node(growth, path[:-1])
-    lowest = failure - node.state.paid if failure < 0 else min(parent.value, growth.value_range.low)
-    node.repeat, node.value = True, min(0.0, lowest)
+    node.repeat, node.value = True, 0.0
+    lowest = min(parent.value, growth.value_range.low)
+    if failure < 0:
+        gamma = growth.tree.discount
+        left = failure - growth.tree.root.state.paid - path_return(path, gamma)
+        lowest = left / math.prod(edge.discount(gamma) for edge in path)
+    node.value = min(0.0, lowest)
 
 
 async def estimate_nodes(value: Value | None, paths: Sequence[tuple[Growth, Sequence[Edge]]]) -> None:
@@ -295,42 +266,47 @@ def store_estimate(growth: Growth, path: Sequence[Edge], estimate: Estimate) -> 
 def backup(growth: Growth, path: Sequence[Edge]) -> None:
     """N += 1 and W += G on every edge of the path, where G = r + γ G' from the leaf up (Agent Q, equation 8, as a sum).
 
-    W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. A simulation
-    that ends where the dynamics could not tell what follows counts against the budget, but is not a visit, because its
-    return would have no basis.
+    W holds sums, and Q = W/N is computed when it is read, so rounding errors do not build up. A simulation that ends
+    where the dynamics could not tell what follows counts against the budget, but is not a visit, because its return
+    would have no basis.
 
     An exhausted edge of a state on the path may be known to lead to more than G. The simulation would then have
     revisited that edge, but search looked elsewhere because the revisit would have found nothing new. The revisit is
     counted all the same, and its return continues up the path (as a proven child's value does in MCTS-Solver, Winands
     et al. 2008). Otherwise every further failure beside a success would lower the value of the path to that success.
     """
-    leaf = path[-1].child
+    tree, values, leaf = growth.tree, growth.value_range, path[-1].child
     assert leaf is not None
-    growth.tree.budget.simulations += 1
-    growth.tree.order.append(leaf)
-    budget = growth.tree.budget
+    budget, gamma = tree.budget, tree.discount
+    budget.simulations += 1
+    tree.order.append(leaf)
     steps = budget.environment_steps + budget.imagined_steps
-    growth.tree.spent.append(Spent(budget.generated_tokens, steps, budget.seconds))
+    tree.spent.append(Spent(budget.generated_tokens, steps, budget.seconds))
     if leaf.unknown:
         return
-    value = leaf.leaf_value(path[-1].reward)
+    value = path[-1].leaf_return(gamma)
     for index in range(len(path) - 1, -1, -1):
-        edge = path[index]
-        value = (edge.reward or 0.0) + edge.discount(growth.tree.discount) * value
-        _add_visit(growth, edge, value)
-        if growth.exhausted_returns:
-            node = last_node(growth, path[:index])
-            better = [each for each in node.edges if growth.exhausted_returns.get(id(each), value) > value]
-            if better:
-                best = max(better, key=lambda each: growth.exhausted_returns[id(each)])
-                value = growth.exhausted_returns[id(best)]
-                _add_visit(growth, best, value)
+        edge, node = path[index], path[index - 1].child if index else tree.root
+        assert node is not None
+        if edge is not path[-1]:
+            value = (edge.reward or 0.0) + edge.discount(gamma) * value
+        _add_visit(values, node, edge, value)
+        if node.best > value:
+            value = node.best
+            _add_visit(values, node, next(each for each in node.edges if each.best == value), value)
 
 
-def _add_visit(growth: Growth, edge: Edge, value: float) -> None:
+def _add_visit(values: ValueRange, node: Node, edge: Edge, value: float) -> None:
     edge.visits += 1
     edge.value_sum += value
-    growth.value_range.include(edge.value)
+    node.edge_visits += 1
+    node.edge_values += value
+    values.include(edge.value_sum / edge.visits)
+
+
+def may_sample_new(growth: Growth, node: Node) -> bool:
+    """Whether a further sample at a node might be a call that was not sampled there yet."""
+    return node.unseen >= growth.least_unseen
 
 
 def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
@@ -346,9 +322,20 @@ def mark_exhausted(growth: Growth, path: Sequence[Edge]) -> None:
         node.exhausted = True
 
 
-def may_sample_new(growth: Growth, node: Node) -> bool:
-    """Whether a further sample at a node might be a call that was not sampled there yet."""
-    return growth.unseen.get(id(node), 0.0) >= growth.least_unseen
+def note_best_returns(growth: Growth, path: Sequence[Edge]) -> None:
+    """Note the greatest return beyond each exhausted edge of ``path``, by which ``backup`` counts revisits. Nothing is
+    known beyond a refused call or a repeat, because search did not look there."""
+    gamma = growth.tree.discount
+    for edge, parent in zip(reversed(path), reversed(growth.tree.states(path[:-1])), strict=True):
+        node = edge.child
+        if node is None or not node.exhausted:
+            return
+        if node.ended and not node.unknown:
+            edge.best = edge.leaf_return(gamma)
+        elif node.best > -math.inf:
+            edge.best = (edge.reward or 0.0) + edge.discount(gamma) * node.best
+        if edge.best is not None:
+            parent.best = max(parent.best, edge.best)
 
 
 def reopen(growth: Growth) -> bool:
@@ -364,49 +351,8 @@ def reopen(growth: Growth) -> bool:
         for node in reversed(grown):  # children before their parents
             if may_sample_new(growth, node) or not all(edge.exhausted for edge in node.edges):
                 node.exhausted = False
-                growth.reopened.append(node)
                 for edge in node.edges:
                     if not edge.exhausted:
-                        growth.exhausted_returns.pop(id(edge), None)
+                        edge.best = None
+                node.best = max((edge.best for edge in node.edges if edge.best is not None), default=-math.inf)
     return not root.exhausted
-
-
-def close_reopened(growth: Growth) -> None:
-    """Mark the nodes that ``reopen`` opened as exhausted again, at the end of the search. Search left them after it had
-    explored all likely calls, so their few visits do not mean a low value, and decisions must know that."""
-    for node in growth.reopened:
-        node.exhausted = True
-
-
-def record_exhausted_returns(growth: Growth, path: Sequence[Edge]) -> None:
-    """Store the highest return beyond each exhausted edge of ``path``. Nothing is known beyond a refused call, because
-    search did not look there."""
-    for edge in reversed(path):
-        node = edge.child
-        if node is None or not node.exhausted:
-            return
-        if node.unknown or (node.invalid and not node.ended):
-            continue  # other calls may have made the nodes above known
-        if node.ended:
-            value = node.leaf_value(edge.reward)
-        elif below := [
-            growth.exhausted_returns[id(each)] for each in node.edges if id(each) in growth.exhausted_returns
-        ]:
-            value = max(below)
-        else:
-            continue
-        beyond = edge.discount(growth.tree.discount) * value
-        growth.exhausted_returns[id(edge)] = (edge.reward or 0.0) + beyond
-
-
-def share_time(growths: Sequence[Growth], started: float) -> None:
-    """Add the seconds since ``started``, in equal shares, to the budgets of the trees that used them together. Also
-    record when the latest simulations of these trees ended."""
-    share = (time.perf_counter() - started) / max(len(growths), 1)
-    for growth in growths:
-        tree = growth.tree
-        tree.budget.seconds += share
-        for index in range(growth.timed, len(tree.spent)):
-            tokens, steps, _ = tree.spent[index]
-            tree.spent[index] = Spent(tokens, steps, tree.budget.seconds)
-        growth.timed = len(tree.spent)

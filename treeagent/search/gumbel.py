@@ -130,7 +130,7 @@ def root_scores(node: Node, noise: Sequence[float]) -> list[float]:
 
 def visit_deficits(node: Node, policy: Sequence[float]) -> list[float]:
     """π'(a) - N(a) / (1 + Σ_b N(b)) of each edge, in order (equation 14). Simulations in flight count as visits."""
-    total = node.visits_in_flight
+    total = node.edge_visits + node.in_flight
     return [
         share - (edge.visits + edge.in_flight) / (1 + total) for share, edge in zip(policy, node.edges, strict=True)
     ]

@@ -1,6 +1,7 @@
-"""The limits at which the search of one task stops. They are the same for every method, so that methods compare
-fairly."""
+"""When the search of one task stops: at a limit, or at an end that is good enough. The same for every method, so that
+methods compare fairly."""
 
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -35,23 +36,59 @@ class Limits:
             raise ValueError("no limit is set: set simulations, environment_steps, generated_tokens or seconds")
         return self
 
-    def reached(self, budget: Budget) -> bool:
-        """Whether a tree that has spent this budget may start no further simulation."""
-        return self.share(budget) >= 1
-
     def share(self, budget: Budget, in_flight: int = 0) -> float:
         """The share of the limits that a tree has spent, by the limit that it will reach first. At 1 or above, no
         simulation starts. Simulations ``in_flight`` are assumed to cost as much as the average of those before them."""
         started = budget.simulations + in_flight
-        scale = started / budget.simulations if budget.simulations else 1.0
-        return max(
-            used / limit
-            for limit, used in (
-                (self.simulations, started),
-                (self.environment_steps, budget.environment_steps * scale),
-                (self.environment_steps, budget.imagined_steps * scale),
-                (self.generated_tokens, budget.generated_tokens * scale),
-                (self.seconds, budget.seconds * scale),
-            )
-            if limit is not None
-        )
+        spent = 0.0 if self.simulations is None else started / self.simulations
+        scale = started / budget.simulations if in_flight and budget.simulations else 1.0
+        if self.environment_steps is not None:
+            spent = max(spent, scale * max(budget.environment_steps, budget.imagined_steps) / self.environment_steps)
+        if self.generated_tokens is not None:
+            spent = max(spent, scale * budget.generated_tokens / self.generated_tokens)
+        if self.seconds is not None:
+            spent = max(spent, scale * budget.seconds / self.seconds)
+        return spent
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Enough:
+    """When a search whose decision is "leaf" ends before its limits.
+
+    The best end so far is the one with the greatest G + λ ℓ, where ℓ is the ``mean_logprob`` of its path. G_max is the
+    greatest return that an episode can have. Ends at a limit of the environment do not count, because every end of the
+    task ranks above them.
+    """
+
+    lowest: float
+    highest: float
+    """The range of the returns of an episode, in reward units; ``highest`` is G_max."""
+    likelihood_weight: float = 0.0
+    """λ, as in ``decide.best_path``."""
+    least_gain: float = 0.0
+    """Lowest expected gain for which a search goes on, in reward units."""
+
+    def gains_too_little(self, best: float, share: float) -> bool:
+        """Whether the rest of the limits is expected to gain less than ``least_gain``.
+
+        Suppose that the best of all ends is equally likely to be found at any time. Then the rest of the limits finds
+        it with probability 1 - s, where s is the share of the limits that is spent. It gains at most the difference
+        between G_max and the best end so far. So the search ends when
+
+            (1 - s) (G_max - max_{ends} (G + λ ℓ)) < least_gain
+
+        Args:
+            best: max (G + λ ℓ) of the ends so far; -∞ if there is none.
+            share: s, less than 1.
+        """
+        return (1 - share) * max(self.highest - best, 0.0) < self.least_gain  # V may exceed G_max
+
+    def is_good(self, best: float) -> bool:
+        """Whether the best end is nearer to G_max than to a ``failure``. A search with a good end that has explored all
+        likely calls does not try unlikely ones (``growth.reopen``), because these hardly ever lead to a better end."""
+        return best > (self.failure + self.highest) / 2
+
+    @property
+    def failure(self) -> float:
+        """The return of a failure: 0 if that is between ``lowest`` and G_max, otherwise ``lowest``."""
+        return 0.0 if self.lowest <= 0.0 < self.highest else self.lowest

@@ -81,6 +81,8 @@ class Edge:
     log-probabilities of the action's tokens are then those of a text among all texts."""
     in_flight: int = 0
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
+    best: float | None = None
+    """The greatest return beyond this edge, if it is exhausted; None if unknown. Kept while the tree grows."""
     divergence: float | None = None
     """How much the policy's choice of this action would change if it knew the outcome, in nats; None if not measured.
     Not stored: ``stages.hindsight`` measures it."""
@@ -108,7 +110,17 @@ class Edge:
 
     def discount(self, gamma: float) -> float:
         """γ of this step. A thought alone is half a turn and is not discounted."""
-        return 1.0 if self.thought else gamma
+        return 1.0 if gamma == 1.0 or self.thought else gamma
+
+    def leaf_return(self, gamma: float) -> float:
+        """The return from this edge on, if the path ends at its child: r + γ V(s'), and r alone at an end. If r of an
+        end is withheld, V(s') estimates just that, and takes its place."""
+        child, reward = self.child, self.reward
+        if child is None:
+            return reward or 0.0
+        if child.final:
+            return child.value if reward is None else reward
+        return (reward or 0.0) + self.discount(gamma) * child.value
 
     @property
     def exhausted(self) -> bool:
@@ -145,6 +157,20 @@ class Node:
     exhausted: bool = False
     """The episode ended here, or all edges lead to exhausted nodes: nothing new can be found below, except by calls
     that the policy is unlikely to make (``growth.reopen``)."""
+    edge_visits: int = 0
+    """N(s). This and what follows is kept while the tree grows, and not stored."""
+    edge_values: float = 0.0
+    """Σ_a W(s,a)."""
+    in_flight: int = 0
+    """O(s) = Σ_a O(s,a)."""
+    best: float = -math.inf
+    """The greatest ``Edge.best``."""
+    samples: list[Action] | None = None
+    """All candidates sampled here, if they are sampled on demand: each sample changes the priors of all candidates."""
+    unseen: float = 0.0
+    """P(new): the total prior of all calls that were not sampled here yet; 0 if none are to be sampled."""
+    fresh: list[Edge] | None = None
+    """The edges of the latest candidates. A simulation that waited for them continues through one of them."""
     paid: float | None = None
     """At the end of a plan: the sum of the rewards on its path, which were withheld from the search. Set after the plan
     was executed, for reports only; None elsewhere."""
@@ -163,11 +189,6 @@ class Node:
         """Whether the episode is over and no more reward follows: the task ended, or a limit that is part of the task
         was reached."""
         return self.terminated or (self.truncated and not self.bootstrap and not self.unknown)
-
-    @property
-    def visits_in_flight(self) -> int:
-        """N(s) + O(s)."""
-        return sum([edge.visits + edge.in_flight for edge in self.edges])
 
     def leaf_value(self, reward: float | None) -> float:
         """What a leaf adds to a return in addition to the ``reward`` that led to it: V(s), or 0 if the episode is over.
@@ -275,10 +296,9 @@ def reaches(total: float, threshold: float) -> bool:
 
 
 def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
-    """G = Σ_t γ^t r_t + γ^T V(s_T) along a path of T expanded edges, with V(s_T) from ``Node.leaf_value``."""
-    last = path[-1].child
-    total = last.leaf_value(path[-1].reward) if last is not None else 0.0
-    for edge in reversed(path):
+    """G = Σ_t γ^t r_t + γ^T V(s_T) along a path of T expanded edges; ``Edge.leaf_return`` at its end."""
+    total = path[-1].leaf_return(discount)
+    for edge in reversed(path[:-1]):
         total = (edge.reward or 0.0) + edge.discount(discount) * total
     return total
 

@@ -1,11 +1,10 @@
-"""PUCT and UCT: which edge to follow, and the priors of new edges. There is one function per formula, named as in its
-paper."""
+"""PUCT: which edge to follow, and the priors of new edges. There is one function per formula, named as in its paper."""
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
@@ -61,32 +60,53 @@ def exploration_at_depth(c_init: float, simulations: float, depth: int) -> float
     return c_init * min(1.0, math.sqrt(simulations) / (2 * depth)) if depth else c_init
 
 
-def puct_score(q: float, prior: float, parent_visits: int, visits: int, c: float) -> float:
-    """Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a))  (AlphaGo Zero, Silver et al. 2017)."""
-    return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
+def puct_scores(node: Node, edges: Sequence[Edge], values: ValueRange, c_init: float) -> list[float]:
+    """Q̂(s,a) + c(s) P(s,a) sqrt(N(s)) / (1 + N(s,a)) of some edges of a node, in order (AlphaGo Zero, Silver et al.
+    2017). N(s) includes the visit that evaluated s itself, as in AlphaZero and mctx.
+
+    Simulations in flight count as visits in the exploration term, but do not affect Q̂ (WU-UCT, Liu et al. 2020,
+    equation 4).
+    """
+    low, span = values.low, values.high - values.low
+    parent = 1 + node.edge_visits + node.in_flight
+    explore = exploration_rate(parent, c_init) * math.sqrt(parent)
+    if span <= 0:  # all values of the tree are equal, or there are none
+        return [
+            (0.5 if edge.visits else 0.5 - FIRST_PLAY_REDUCTION)
+            + explore * edge.prior / (1 + edge.visits + edge.in_flight)
+            for edge in edges
+        ]
+    untried = first_play_value(node, values)
+    return [
+        ((edge.value_sum / edge.visits - low) / span if edge.visits else untried)
+        + explore * edge.prior / (1 + edge.visits + edge.in_flight)
+        for edge in edges
+    ]
 
 
-def uct_score(q: float, parent_visits: int, visits: int, c: float) -> float:
-    """Q̂(s,a) + c sqrt(log N(s) / (1 + N(s,a)))  (Agent Q, equation 7)."""
-    return q + c * math.sqrt(math.log(max(parent_visits, 1)) / (1 + visits))
+def new_action_score(node: Node, values: ValueRange, c_init: float) -> float:
+    """The PUCT score of an action that is not sampled yet: ``new_action_value`` as its Q̂, P(new) as its prior, and the
+    number of samples so far as its visits."""
+    parent = 1 + node.edge_visits + node.in_flight
+    explore = exploration_rate(parent, c_init) * math.sqrt(parent)
+    return new_action_value(node, values) + explore * node.unseen / (1 + len(node.samples or ()))
 
 
-def first_play_value(node: Node, value_range: ValueRange) -> float:
+def first_play_value(node: Node, values: ValueRange) -> float:
     """Q̂ of an edge without visits: the mean Q of its visited siblings, or V(s) if there are none, minus
     ``FIRST_PLAY_REDUCTION``."""
-    visits = node.visits
-    mean = sum([edge.value_sum for edge in node.edges]) / visits if visits else node.value
-    return value_range.normalise(mean) - FIRST_PLAY_REDUCTION
+    mean = node.edge_values / node.edge_visits if node.edge_visits else node.value
+    return values.normalise(mean) - FIRST_PLAY_REDUCTION
 
 
-def new_action_value(node: Node, value_range: ValueRange) -> float:
+def new_action_value(node: Node, values: ValueRange) -> float:
     """Q̂ of an action that is not sampled yet: (V(s) + Σ_b W(s,b)) / (1 + N(s)), minus ``FIRST_PLAY_REDUCTION``.
 
     V(s) estimates the value of the policy's next sample, and W sums the returns of the samples so far. If these returns
     disappoint, V(s) keeps this estimate above them: the policy probably has better actions.
     """
-    mean = (node.value + sum([edge.value_sum for edge in node.edges])) / (1 + node.visits)
-    return value_range.normalise(mean) - FIRST_PLAY_REDUCTION
+    mean = (node.value + node.edge_values) / (1 + node.edge_visits)
+    return values.normalise(mean) - FIRST_PLAY_REDUCTION
 
 
 Key = tuple[bool, str]
@@ -108,7 +128,7 @@ def merge_key(action: Action) -> Key:
 
 def candidate_edges(actions: Sequence[Action]) -> list[Edge]:
     """Sampled candidates as edges with priors that sum to 1: ``sampled_edges`` with P(new) = 0."""
-    return _Pool.of(actions).edges(0.0)
+    return _edges(_pool(actions), 0.0)
 
 
 def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
@@ -157,57 +177,82 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
         ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
             there are no actions.
     """
-    pool = _Pool.of(actions)
-    new = pool.unseen * len(pool.likeliest) / pool.texts.total()
-    return pool.edges(new), new
+    pool = _pool(actions)
+    new = pool.unseen * len(pool.calls) / pool.texts
+    return _edges(pool, new), new
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The samples at one state, grouped by the key of their call."""
+@dataclass(slots=True)
+class _Call:
+    """The samples at one state that make the same call."""
 
-    likeliest: Mapping[Key, Action]
-    """The likeliest sample of each call."""
-    known: Mapping[Key, float]
-    """Σ π(text|s) over the distinct texts of each call; the sum over all calls is S."""
-    texts: Counter[Key]
-    """t(a), the number of texts of each call."""
+    likeliest: Action
+    logprob: float
+    """Of ``likeliest``, in nats."""
+    known: float = 0.0
+    """Σ π(text|s) over the distinct texts of the call; the sum over all calls is S."""
+    texts: int = 0
+    """t(a), the number of texts of the call."""
+
+
+class _Pool(NamedTuple):
+    """The samples at one state."""
+
+    calls: Mapping[Key, _Call]
+    texts: int
+    """T = Σ_a t(a)."""
+    known: float
+    """S."""
     unseen: float
     """R: the probability of the texts not sampled yet."""
 
-    @classmethod
-    def of(cls, actions: Sequence[Action]) -> "_Pool":
-        if not actions:
-            raise ValueError("the policy proposed no action: ask it for at least one candidate")
-        best: dict[Key, Action] = {}
+
+def _pool(actions: Sequence[Action]) -> _Pool:
+    if not actions:
+        raise ValueError("the policy proposed no action: ask it for at least one candidate")
+    calls: dict[Key, _Call] = {}
+    texts: dict[tuple[Key, str], float] = {}
+    repeated = set[tuple[Key, str]]()
+    reads_tokens = False
+    for action in actions:
+        logprob, key = _check(action), merge_key(action)
+        reads_tokens = reads_tokens or bool(action.token_ids)
+        if (call := calls.get(key)) is None:
+            calls[key] = _Call(action, logprob)
+        elif logprob > call.logprob:
+            call.likeliest, call.logprob = action, logprob
+        text = key, action.text
+        if text in texts:
+            repeated.add(text)
+        texts[text] = logprob
+    if reads_tokens:
+        probabilities = {text: math.exp(logprob) for text, logprob in texts.items()}
+        total = max(math.fsum(probabilities.values()), 1.0)  # rounding or a server's sampling may make S > 1
+        for (key, _), probability in probabilities.items():
+            calls[key].known += probability / total
+            calls[key].texts += 1
+        count = len(texts)
+    else:
         for action in actions:
-            _check(action)
-            key = merge_key(action)
-            if key not in best or action.logprob > best[key].logprob:
-                best[key] = action
-        samples = Counter((merge_key(action), action.text) for action in actions)
-        if not any(action.token_ids for action in actions):
-            texts, known = Counter(map(merge_key, actions)), dict.fromkeys(best, 0.0)
-        else:
-            texts = Counter(key for key, _ in samples)
-            by_text = {(merge_key(action), action.text): math.exp(action.logprob) for action in actions}
-            total = max(math.fsum(by_text.values()), 1.0)  # rounding or a server's sampling may make S > 1
-            known = dict.fromkeys(best, 0.0)
-            for (key, _), probability in by_text.items():
-                known[key] += probability / total
-        once = sum(count == 1 for count in samples.values())
-        unseen = min(max(1.0 - math.fsum(known.values()), 0.0), (once + 1) / (len(actions) + 1))
-        return cls(best, known, texts, unseen)
-
-    def edges(self, new: float) -> list[Edge]:
-        """The calls as edges, with priors that sum to 1 - ``new``."""
-        rest = max(1.0 - math.fsum(self.known.values()) - new, 0.0) / self.texts.total()
-        return [Edge(action, self.known[key] + rest * self.texts[key]) for key, action in self.likeliest.items()]
+            calls[merge_key(action)].texts += 1
+        count = len(actions)
+    known = math.fsum(call.known for call in calls.values())
+    once = len(texts) - len(repeated)
+    return _Pool(calls, count, known, min(max(1.0 - known, 0.0), (once + 1) / (len(actions) + 1)))
 
 
-def _check(action: Action) -> None:
+def _edges(pool: _Pool, new: float) -> list[Edge]:
+    """The calls as edges, with priors that sum to 1 - ``new``."""
+    rest = max(1.0 - pool.known - new, 0.0) / pool.texts
+    return [Edge(call.likeliest, call.known + rest * call.texts) for call in pool.calls.values()]
+
+
+def _check(action: Action) -> float:
+    """log π of an action in nats."""
     if len(action.logprobs) != len(action.token_ids):
         tokens, logprobs = len(action.token_ids), len(action.logprobs)
         raise ValueError(f"action {action.text!r} has {tokens} tokens and {logprobs} log-probabilities")
-    if not math.isfinite(action.logprob):
-        raise ValueError(f"log-probability {action.logprob} of action {action.text!r} is not finite")
+    logprob = action.logprob
+    if not math.isfinite(logprob):
+        raise ValueError(f"log-probability {logprob} of action {action.text!r} is not finite")
+    return logprob

@@ -23,21 +23,23 @@ Here, a node is a state in the middle of an episode, and a child is one step fur
 step's reward plus V(s) of the state it led to. It predicts how the episode will end from there, and is not the score of
 a finished answer. Only the end of an episode is finished, and nothing continues it. Ends and explored subtrees
 therefore leave CONT, and the search stops when nothing is left. Equal calls are one child: a sample that repeats a call
-continues below it, and adds no evidence for GEN. Returns are normalised to [0, 1] by the range of the tree's returns,
-or by ``value_range``; the paper's scores already lie in [0, 1].
+continues below it, and adds no evidence for GEN. Returns are normalised to [0, 1] by the range of the tree's returns;
+the paper's scores already lie in [0, 1].
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as options_dataclass
 
-from treeagent.search.batches import Path, Searcher
 from treeagent.search.growth import Growth, last_node, mark_exhausted, may_sample_new
+from treeagent.search.methods import Path, Searcher
 from treeagent.search.node import Edge, Node
 from treeagent.search.puct import merge_key
-from treeagent.search.requests import RequestGenerator
 from treeagent.types import derive_seed
 
 
@@ -137,6 +139,15 @@ class _Posteriors:
         return choices[draws.index(max(draws))]
 
 
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ABMCTSOptions:
+    """Settings of AB-MCTS."""
+
+    posterior: Literal["gaussian", "beta"] = "gaussian"
+    """AB-MCTS assumes that returns are normally distributed ("gaussian"), or Beta distributed between the lowest and
+    the highest return ("beta")."""
+
+
 class ABMCTS(Searcher):
     """AB-MCTS-A. A simulation ends at the child that it generates, or at an end whose call it sampled again.
 
@@ -145,18 +156,21 @@ class ABMCTS(Searcher):
     (``leaves``) draw from the same posteriors and differ by their random draws. No two of them try the same edge.
     """
 
-    def grow(self, growth: Growth) -> RequestGenerator[None]:
-        tree, prior = growth.tree, Beta() if self.config.ab_mcts.posterior == "beta" else Gaussian()
+    Options = ABMCTSOptions
+    options: ABMCTSOptions
+
+    async def grow(self, growth: Growth) -> None:
+        tree, prior = growth.tree, Beta() if self.options.posterior == "beta" else Gaussian()
         rng = np.random.default_rng(derive_seed(tree.seed, "thompson sampling"))
         posteriors = _Posteriors(growth, prior, rng)
         while (room := self.simulations_allowed(growth)) and not self.is_finished(growth):
             claimed = set[int]()
             paths = [path for _ in range(room) if self._descend(growth, path := Path(), posteriors, claimed)]
             while waiting := [path for path in paths if self._needs_candidates(growth, path)]:
-                yield from self.expand(growth, waiting)
+                await self._expand(growth, waiting)
                 stuck = {id(path) for path in waiting if not self._follow_sample(growth, path, posteriors, claimed)}
                 paths = [path for path in paths if id(path) not in stuck]
-            yield from self.step(growth, [path for path in paths if path and path[-1].child is None])
+            await self.step(growth, [path for path in paths if path and path[-1].child is None])
             for path in paths:
                 if path and path[-1].child is not None:
                     self._finish(growth, path, posteriors, claimed)
@@ -188,11 +202,9 @@ class ABMCTS(Searcher):
     def _needs_candidates(self, growth: Growth, path: Path) -> bool:
         return not (path and path[-1].child is None) and not self._closed(last_node(growth, path))
 
-    def candidate_count(self, growth: Growth, node: Node) -> int:
-        return self.config.widening or self.config.candidates
-
-    def expand(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
-        return self.sample(growth, [last_node(growth, path) for path in paths], may_widen=True)
+    async def _expand(self, growth: Growth, paths: Sequence[Path]) -> None:
+        nodes = [last_node(growth, path) for path in paths]
+        await self.sample(growth, nodes, may_widen=True, count=self.config.widening)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or
@@ -205,9 +217,9 @@ class ABMCTS(Searcher):
             claimed.add(id(edge))
             path.append(edge)
             return True
-        if id(node) not in growth.samples:  # its actions are those that the environment lists, and all are claimed
+        if not node.samples:  # its actions are those that the environment lists, and all are claimed
             return False
-        latest = merge_key(growth.samples[id(node)][-1])
+        latest = merge_key(node.samples[-1])
         path.append(next(edge for edge in node.edges if merge_key(edge.action) == latest))
         return id(path[-1]) not in claimed and self._descend(growth, path, posteriors, claimed)
 

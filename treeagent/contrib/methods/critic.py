@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from string import ascii_uppercase as LETTERS
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as options_dataclass
 
 from treeagent.generators.base import Failure, Generator, common_prefix
 from treeagent.generators.chat import ChatFormat
-from treeagent.types import Action, Message, State, derive_seed
+from treeagent.search.growth import Growth
+from treeagent.search.mcts import Search
+from treeagent.search.node import Node
+from treeagent.types import Action, Message, State, UserError, derive_seed
 
 QUESTION = """
 
@@ -142,3 +149,51 @@ def _turn(state: State, action: Action) -> str:
     """The text of the whole turn of an action, including the part that the state already holds."""
     last = state.messages[-1]
     return last.content + action.text if last.partial else action.text
+
+
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class CriticOptions:
+    """Settings of the search with a critic."""
+
+    weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the critic's word in the prior of an action."""
+
+
+class CriticSearch(Search):
+    """Monte Carlo tree search by PUCT in which the policy's own model, as critic, reweighs the priors of a state's
+    candidates: P'(s,a) = (1 - w) P(s,a) + w c(s,a) / Σ_b c(s,b), with the critic's scores c.
+
+    Agent Q mixes the score into Q instead (equation 10), where it never fades. In the prior it guides the first visits,
+    and the returns outweigh it as they come in. The critic compares candidates, so a state gets ``search.candidates``
+    of them at once, whatever ``search.widening`` is.
+    """
+
+    Options = CriticOptions
+    options: CriticOptions
+
+    async def sample(
+        self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False, count: int | None = None
+    ) -> None:
+        await super().sample(growth, nodes)
+        several = [node for node in nodes if len(node.edges) > 1]
+        if not several or not self.options.weight:
+            return
+        asked = [(node.state, [edge.action for edge in node.edges]) for node in several]
+        for node, scores in zip(several, await self.rank_actions(asked), strict=True):
+            total, weight = sum(scores) or 1.0, self.options.weight
+            for edge, score in zip(node.edges, scores, strict=True):
+                edge.prior = (1 - weight) * edge.prior + weight * score / total
+
+    async def rank_actions(self, asked: Sequence[tuple[State, Sequence[Action]]]) -> Sequence[Sequence[float]]:
+        """The critic's scores of the candidates of each state. Each tree asks by itself.
+
+        Raises:
+            UserError: the policy does not generate tokens, so that its model cannot be asked.
+        """
+        generator, chat = getattr(self.policy, "generator", None), getattr(self.policy, "chat", None)
+        if generator is None or not isinstance(chat, ChatFormat):
+            raise UserError(
+                "search.method 'critic' asks the policy's own model, but this policy has none that reads tokens: use a "
+                "policy on token ids, with search.granularity=step"
+            )
+        return await LMCritic(generator, chat).rank([state for state, _ in asked], [actions for _, actions in asked])

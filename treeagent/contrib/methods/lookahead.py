@@ -1,15 +1,26 @@
 """Lookahead in a model, one action at a time: model predictive control (MPC)."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from treeagent.search.batches import Path, Searcher
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
 from treeagent.search.decide import by_visits
 from treeagent.search.growth import Growth, last_node
-from treeagent.search.requests import RequestGenerator
+from treeagent.search.methods import Path, Searcher
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class LookaheadOptions:
+    """Settings of lookahead."""
+
+    depth: Annotated[int, Field(gt=0)] = 2
+    """Lookahead examines paths of this many steps, including the action to be taken."""
 
 
 class Lookahead(Searcher):
-    """From the current state, examine every candidate ``lookahead.depth`` steps deep, with K candidates at each state.
+    """From the current state, examine every candidate ``depth`` steps deep, with K candidates at each state.
     Take the first action of the best path, and plan again from where it leads, until the episode ends.
 
     A simulation examines one candidate of the current state and backs up the best path beyond it. N(s,a) counts how
@@ -24,20 +35,23 @@ class Lookahead(Searcher):
     the action led to.
     """
 
+    Options = LookaheadOptions
+    options: LookaheadOptions
+
     @property
     def prunes_repeats(self) -> bool:
         """Never: an action once taken cannot be pruned."""
         return False
 
-    def grow(self, growth: Growth) -> RequestGenerator[None]:
+    async def grow(self, growth: Growth) -> None:
         path: Path = []
         while self.simulations_allowed(growth) and (not path or self.is_expandable(path)):
             node = last_node(growth, path)
             if not node.edges:
-                yield from self.expand(growth, [path])
+                await self.sample(growth, [node])
             candidates = [[*path, edge] for edge in node.edges]
             for group in self.groups(growth, candidates):
-                yield from self._grow_to_depth(growth, group)
+                await self._grow_to_depth(growth, group)
                 if growth.tree.error:
                     return
                 for candidate in group:
@@ -51,14 +65,15 @@ class Lookahead(Searcher):
             while max(node.edges, key=by_visits) is not path[-1]:
                 self.back_up(growth, best)  # each adds a visit, because no plan has an unknown outcome
 
-    def _grow_to_depth(self, growth: Growth, paths: Sequence[Path]) -> RequestGenerator[None]:
-        """Grow every node that is at most ``lookahead.depth`` steps away and not in the tree yet."""
-        for depth in range(self.config.lookahead.depth):
+    async def _grow_to_depth(self, growth: Growth, paths: Sequence[Path]) -> None:
+        """Grow every node that is at most ``depth`` steps away and not in the tree yet."""
+        for depth in range(self.options.depth):
             if depth:
                 inner = [path for path in paths if self.is_expandable(path)]
-                yield from self.expand(growth, [path for path in inner if not last_node(growth, path).edges])
+                nodes = [last_node(growth, path) for path in inner]
+                await self.sample(growth, [node for node in nodes if not node.edges])
                 paths = [[*path, edge] for path in inner for edge in last_node(growth, path).edges]
-            yield from self.step(growth, [path for path in paths if path[-1].child is None])
+            await self.step(growth, [path for path in paths if path[-1].child is None])
             if growth.tree.error:
                 return
 

@@ -16,32 +16,45 @@ one child.
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
-from treeagent.search.batches import Path
-from treeagent.search.frontier import Frontier
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.search.baselines import Frontier
 from treeagent.search.growth import Growth, last_node
-from treeagent.search.node import Node
-from treeagent.search.requests import RequestGenerator
+from treeagent.search.methods import Path
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RebaseOptions:
+    """Settings of REBASE."""
+
+    width: Annotated[int, Field(gt=0)] = 16
+    """REBASE samples this many candidates (B) at each depth, minus one for each episode that has ended. It goes down
+    the tree once. If B candidates per step exceed the limits before an episode ends, it finishes none."""
+    temperature: Annotated[float, Field(gt=0)] = 0.2
+    """REBASE divides the candidates of a depth among its states by a softmax over V(s) with this temperature (T), in
+    reward units."""
 
 
 class Rebase(Frontier):
-    """REBASE: one pass down the tree. At each depth, ``rebase.width`` candidates are divided according to the values of
-    the states."""
+    """REBASE: one pass down the tree. At each depth, ``width`` candidates are divided according to the values of the
+    states."""
 
-    def grow(self, growth: Growth) -> RequestGenerator[None]:
+    Options = RebaseOptions
+    options: RebaseOptions
+
+    async def grow(self, growth: Growth) -> None:
         frontier: list[Path] = [[]]
-        left = self.config.rebase.width
+        left = self.options.width
         while frontier and left > 0 and self.simulations_allowed(growth):
             scores = [self.rank(path)[0] if path else 0.0 for path in frontier]
-            widths = split(left, scores, self.config.rebase.temperature)
-            growth.widths = {id(last_node(growth, path)): width for path, width in zip(frontier, widths, strict=True)}
+            widths = split(left, scores, self.options.temperature)
             acting = [path for path, width in zip(frontier, widths, strict=True) if width]
-            frontier = yield from self.try_all(growth, acting)
+            frontier = await self.try_all(growth, acting, [width for width in widths if width])
             children = [edge.child for path in acting for edge in last_node(growth, path).edges]
             left -= sum(child is not None and child.ended for child in children)
-
-    def candidate_count(self, growth: Growth, node: Node) -> int:
-        return growth.widths[id(node)]
 
 
 def split(budget: int, scores: Sequence[float], temperature: float) -> list[int]:

@@ -1,0 +1,152 @@
+"""The baselines: whole episodes without selection (best-of-N), and searches that expand the best states of a frontier
+(beam search and best-first search)."""
+
+import heapq
+from collections.abc import Sequence
+from itertools import count
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from treeagent.search.growth import Growth, last_node, store_proposal
+from treeagent.search.methods import Path, Searcher
+from treeagent.search.puct import candidate_edges, given_edges
+
+
+class Chains(Searcher):
+    """A search that grows its trees by whole episodes.
+
+    A simulation is a chain: one action is sampled at each state until the episode ends, and the chain also continues
+    after refused calls. Equal samples are not merged: each stays in its own chain, and siblings have equal priors. V(s)
+    is estimated only at the end of a chain.
+    """
+
+    @property
+    def prunes_repeats(self) -> bool:
+        """Never: an independent episode also walks in circles."""
+        return False
+
+    async def extend(self, growth: Growth, paths: Sequence[Path]) -> None:
+        """Sample one action at the end of each path and extend the path by its edge. An equal edge is not reused,
+        because merging would make two chains one."""
+        nodes = [last_node(growth, path) for path in paths]
+        for path, node, proposal in zip(paths, nodes, await self.proposals(growth, nodes, 1), strict=True):
+            if not store_proposal(growth, node, proposal):
+                if not node.ended:  # the request failed where other chains go on: this chain has no return
+                    path.clear()
+                continue
+            if proposal.priors:
+                [edge] = given_edges(proposal.actions, proposal.priors, 1)
+            else:
+                [edge] = candidate_edges(proposal.actions[:1])
+            node.edges.append(edge)
+            for sibling in node.edges:
+                sibling.prior = 1 / len(node.edges)
+            path.append(edge)
+
+    async def chains(self, growth: Growth, paths: Sequence[Path]) -> None:
+        """Extend each path to the end of its episode, ``leaves`` chains in parallel, as far as the limits allow.
+
+        A chain with a failed step is not backed up. The chains running in parallel with it are finished, and no chain
+        starts after it.
+        """
+        for batch in self.groups(growth, paths):
+            active = batch
+            while active:
+                await self.extend(growth, active)
+                active = [path for path in active if path and path[-1].child is None]
+                await self.step(growth, active, estimate=False)
+                active = [path for path in active if path[-1].child is not None and not path[-1].child.ended]
+            complete = [path for path in batch if path and path[-1].child is not None]
+            if not self.config.estimate_all:  # otherwise ``step`` has estimated all their states
+                await self.estimate(growth, complete)
+            for path in complete:
+                self.back_up(growth, path)
+
+
+class BestOfN(Chains):
+    """N independent episodes that share only the root. N is ``limits.simulations``, and ``leaves`` episodes run in
+    parallel.
+
+    Other limits stop it too. With ``limits.generated_tokens`` alone, N is as large as the tokens allow, so that
+    best-of-N and search can be compared at equal tokens. N(s,a) is 1 on every edge, and W(s,a) is the return of its
+    chain from there on.
+    """
+
+    async def grow(self, growth: Growth) -> None:
+        while room := self.simulations_allowed(growth):
+            await self.chains(growth, [[] for _ in range(room)])
+
+
+class Frontier(Searcher):
+    """A search that grows its trees one step at a time, at the best states that have none below them.
+
+    A simulation is one step. N(s,a) counts the steps at and below an edge, and W(s,a) sums their returns, each with
+    V(s) of the state it reached. ``Searcher.rank`` orders the frontier. No method continues beyond an end or a refused
+    call.
+    """
+
+    async def try_all(self, growth: Growth, paths: Sequence[Path], counts: Sequence[int] = ()) -> list[Path]:
+        """Sample candidates at the end of each path and step through all of them, as far as the limits allow.
+
+        Args:
+            counts: how many candidates to sample at each path; by default ``config.candidates``.
+
+        Returns:
+            The paths to the states reached that may be expanded further.
+        """
+        reached: list[Path] = []
+        asked = dict(zip(map(id, paths), counts, strict=True)) if counts else {}
+        for group in self.groups(growth, paths):
+            for number in sorted({asked.get(id(path), self.config.candidates) for path in group}):
+                some = [path for path in group if asked.get(id(path), self.config.candidates) == number]
+                await self.sample(growth, [last_node(growth, path) for path in some], count=number)
+            candidates = [[*path, edge] for path in group for edge in last_node(growth, path).edges]
+            for tried in self.groups(growth, candidates):
+                await self.step(growth, tried)
+                stepped = [path for path in tried if path[-1].child is not None]
+                for path in stepped:
+                    self.back_up(growth, path)
+                reached += filter(self.is_expandable, stepped)
+        return reached
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class BeamOptions:
+    """Settings of beam search."""
+
+    width: Annotated[int, Field(gt=0)] = 4
+    """Beam search keeps this many states (B) at each depth."""
+
+
+class Beam(Frontier):
+    """Beam search: try all candidates of the B states kept at one depth, and keep the B best states that they lead to.
+
+    An ended episode leaves the beam, and the search continues with the other states.
+    """
+
+    Options = BeamOptions
+    options: BeamOptions
+
+    async def grow(self, growth: Growth) -> None:
+        beam: list[Path] = [[]]
+        while beam and self.simulations_allowed(growth):
+            reached = await self.try_all(growth, beam)
+            beam = sorted(reached, key=self.rank, reverse=True)[: self.options.width]
+
+
+class BestFirst(Frontier):
+    """Best-first search (Koh et al. 2024): always expand the best state that is not expanded yet.
+
+    Ties go to the state that was reached first.
+    """
+
+    async def grow(self, growth: Growth) -> None:
+        order = count()
+        queue: list[tuple[float, float, int, Path]] = [(0.0, 0.0, next(order), [])]
+        while queue and self.simulations_allowed(growth):
+            *_, path = heapq.heappop(queue)
+            for reached in await self.try_all(growth, [path]):
+                value, likelihood = self.rank(reached)
+                heapq.heappush(queue, (-value, -likelihood, next(order), reached))
