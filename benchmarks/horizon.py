@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
 from treeagent.config import EvaluateConfig
-from treeagent.search.config import BeamConfig, RebaseConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -39,19 +39,13 @@ PANELS = ((0.2, False), (0.4, False), (0.2, True))
 """For each panel, the standard deviation of the noise of V, and whether texts contain thoughts."""
 WAYS: dict[str, dict[str, Any]] = {
     "mcts": {},
-    **{f"mcts, one at once, c = {c}": {"c_init": c, "c_by_depth": False} for c in (0.1, 0.2, 0.5)},
-    **{
-        f"mcts, {count} at once, c = {c}": {"widening": 0, "candidates": k, "c_init": c, "c_by_depth": False}
-        for count, k, c in (("four", 4, 0.1), ("four", 4, 0.2), ("six", 6, 2.5))
-    },
     "best_of_n": {"method": "best_of_n"},
-    "beam": {"method": "beam", "beam": BeamConfig(4)},
+    "beam": {"method": "beam", "options": {"width": 4}},
     "best_first": {"method": "best_first"},
     "ab_mcts": {"method": "ab_mcts"},
-    "rebase": {"method": "rebase", "rebase": RebaseConfig(6)},
+    "rebase": {"method": "rebase", "options": {"width": 6}},
 }
-"""Search methods by name, with the settings that differ from the defaults. The constants after "mcts," are set by
-hand."""
+"""Search methods by name, with the settings that differ from the defaults."""
 _LIKELIHOOD_WEIGHT = EvaluateConfig().likelihood_weight
 
 

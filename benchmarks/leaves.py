@@ -14,18 +14,20 @@ from games import KnownTree
 from numpy.typing import NDArray
 
 from benchmarks.command import Figures, add_rounds, options_digest, record_of, repeating
-from treeagent.search.config import SearchConfig, Selection
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
+from treeagent.search.mcts import GumbelSearch, Search
 from treeagent.types import Task
 
 QUESTION = "What do several simulations in flight cost in quality, at equal simulations?"
-SELECTIONS: tuple[Selection, ...] = ("puct", "uct", "gumbel")
+SELECTIONS = {"puct": Search, "gumbel": GumbelSearch}
 LEAVES = (1, 2, 4, 8)
 
 
-def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray[np.bool_], float]:
+def successes(
+    trees: Sequence[KnownTree], config: SearchConfig, method: type[Search]
+) -> tuple[NDArray[np.bool_], float]:
     """For each tree, whether the search finds the best action; and the mean number of batches per tree."""
     batches = 0
     found: list[bool] = []
@@ -35,7 +37,7 @@ def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray
         batches += 1
 
     for world in trees:
-        search = Search(world, world, config, world)
+        search = method(world, world, config, world)
         [tree] = asyncio.run(search.run([Task("known", "")], [world.seed], note))
         found.append(best_path(tree, "visits")[0].action.text == str(world.best_action))
     return np.array(found), batches / len(trees)
@@ -44,12 +46,12 @@ def successes(trees: Sequence[KnownTree], config: SearchConfig) -> tuple[NDArray
 def measure(trees: Sequence[KnownTree], simulations: int) -> Figures:
     """Success of each selection rule and number of leaves, on the same trees."""
     found: dict[str, dict[str, float]] = {}
-    for selection in SELECTIONS:
+    for selection, method in SELECTIONS.items():
         sequential = 0.0
         for leaves in LEAVES:
             limits = Limits(simulations=simulations)
-            config = SearchConfig(limits=limits, selection=selection, widening=0, leaves=leaves, skip_exhausted=False)
-            right, batches = successes(trees, config)
+            config = SearchConfig(limits=limits, widening=0, leaves=leaves)
+            right, batches = successes(trees, config, method)
             share = float(right.mean())
             sequential = share if leaves == 1 else sequential
             found[arm(selection, leaves)] = {

@@ -18,7 +18,7 @@ from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.outcomes import Outcome
 from treeagent.pipeline.processes import run_jobs
-from treeagent.search.config import SearchConfig, Selection
+from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.types import Split
 
@@ -30,17 +30,11 @@ _MANY = 100_000
 def methods(search: SearchConfig, tokens: int) -> dict[str, tuple[Mode, SearchConfig]]:
     """Evaluation mode and search settings of each method, by name. "mcts" is tree search as the recipe sets it."""
     limited = replace(search, limits=Limits(generated_tokens=tokens))
-    others: dict[Selection, SearchConfig] = {
-        "puct": replace(limited, selection="puct"),
-        # UCT needs another constant than PUCT. It gets Agent Q's formula with sqrt(2).
-        "uct": replace(limited, selection="uct", c_init=2**0.5),
-        "gumbel": replace(limited, selection="gumbel"),
-    }
     return {
         "greedy": ("greedy", limited),
         "best_of_n": ("best_of_n", limited),
         "mcts": ("mcts", limited),
-        **{f"mcts, {name}": ("mcts", other) for name, other in others.items() if name != search.selection},
+        "mcts, gumbel": ("gumbel", limited),
         "beam": ("beam", limited),
         "best_first": ("best_first", limited),
         "random_expand": ("random_expand", limited),

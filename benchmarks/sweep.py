@@ -41,7 +41,6 @@ from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.update import fit_base
 from treeagent.pipeline.warm_start import warm_start
-from treeagent.search.config import ABMCTSConfig, BeamConfig, RebaseConfig
 from treeagent.search.limits import Limits
 from treeagent.search.node import Spent, Tree, reaches
 from treeagent.search.record import from_record
@@ -79,7 +78,7 @@ WAYS: dict[str, Way] = {
     "greedy": Way("greedy", {}),
     "rebase": Way("rebase", {}),
     "ab_mcts": Way("ab_mcts", {}),
-    "ab_mcts_beta": Way("ab_mcts", {"ab_mcts": ABMCTSConfig("beta")}),
+    "ab_mcts_beta": Way("ab_mcts", {"options": {"posterior": "beta"}}),
     "mcts_legal": Way("mcts", _LEGAL, "score"),
     "mcts_legal_pruned": Way("mcts", {**_LEGAL, "prune_repeats": True}, "score"),
     "best_of_n_legal": Way("best_of_n", _LEGAL, "score"),
@@ -149,8 +148,10 @@ def at_rung(config: RunConfig, rung: Rung, tokens: int, action_tokens: int, way:
     environment = replace(base, options={**base.options, **rung.options}, max_steps=rung.max_steps)
     # Beam search and REBASE go down once. They are as wide as the limit allows for a plan of half of the steps.
     wide = max(2, tokens // (action_tokens * rung.max_steps // 2))
-    once: dict[str, Any] = {"beam": BeamConfig(wide // 2), "rebase": RebaseConfig(wide)}
-    search = replace(config.search, limits=Limits(generated_tokens=tokens), **once, **way.search)
+    options = {"beam": {"width": wide // 2}, "rebase": {"width": wide}}.get(way.mode, {})
+    method = config.search.method if way.mode == "greedy" else way.mode
+    settings: dict[str, Any] = {"method": method, "options": options, **way.search}
+    search = replace(config.search, limits=Limits(generated_tokens=tokens), **settings)
     policy, evaluation = replace(config.policy, actions=way.actions), replace(config.evaluate, best_of=100_000)
     return replace(config, environment=environment, policy=policy, search=search, evaluate=evaluation)
 

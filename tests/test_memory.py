@@ -20,7 +20,7 @@ SETTINGS = [
     "environment.options={products=200,difficulty=1}",
     "environment.max_steps=3",
     "policy.max_new_tokens=4",
-    "search={limits={simulations=4},candidates=2,prune_invalid=false}",
+    "search={limits={simulations=4},candidates=2}",
     "evaluate.tasks=2",
 ]
 

@@ -36,7 +36,8 @@ from treeagent.learners.config import (
     Seed,
     TrainingConfig,
 )
-from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.config import Method as SearchMethod
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import Decision
 from treeagent.store import StoreError, regular
 from treeagent.types import REACHES_OUT, UserError
@@ -52,7 +53,7 @@ _STRICT = ConfigDict(extra="forbid")
 Method = Literal["rft", "distil", "dpo", "grpo"]
 COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 """Methods that compare the policy's log-probabilities with those of the samples."""
-Mode = Literal["greedy", SearchMethod]
+Mode = Literal["greedy"] | SearchMethod
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
 _OPEN_TABLES = (
@@ -395,7 +396,7 @@ class EvaluateConfig:
     first_task: Annotated[int, Field(ge=0)] = 0
     """Index of the first of these tasks in the test split. With different indices, several seeds can have different
     tasks."""
-    modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = ("greedy", "best_of_n", "mcts")
+    modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once), REACHES_OUT] = ("greedy", "best_of_n", "mcts")
     """Ways of acting to evaluate: "greedy" is the policy at temperature 0, the others are search methods. Plain
     sampling is "best_of_n" with ``best_of`` 1."""
     best_of: Annotated[int, Field(gt=0)] = 8
@@ -696,7 +697,7 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
         value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # a table
         if REACHES_OUT not in field.metadata or not value or isinstance(value, int):
             continue
-        built_in = key == "environment.name" and ":" not in str(value)
+        built_in = key in ("environment.name", "search.method", "evaluate.modes") and ":" not in str(value)
         if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:
             yield key, value
 

@@ -65,7 +65,7 @@ def test_a_rung_is_evaluated_with_a_limit_of_steps_that_fits_it() -> None:
     assert settings.environment.max_steps == 12
     assert settings.search.limits == Limits(generated_tokens=500)
     assert settings.search.candidates == WAYS["beam"].search["candidates"]
-    assert settings.search.rebase.width == 2 * settings.search.beam.width == 500 // (10 * 6)
+    assert 2 * settings.search.options["width"] == 500 // (10 * 6)
 
 
 def test_the_horizon_is_the_planner_s() -> None:

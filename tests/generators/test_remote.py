@@ -520,7 +520,7 @@ def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Pat
     one that returns 0, in the search and in all training data."""
     server, checkpoint, config = shop
     give_logprob_head(checkpoint, server)
-    config = replace(config, search=replace(config.search, prune_invalid=False, widening=0))
+    config = replace(config, search=replace(config.search, widening=0))
     load_actors(checkpoint, config)  # checks the server
     start = len(server.asked)
 

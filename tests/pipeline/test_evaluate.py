@@ -21,7 +21,8 @@ from treeagent.pipeline.evaluate import searched_without_value
 from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan
 from treeagent.pipeline.report.episodes import ending, steps
-from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.seams import names
+from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
@@ -131,7 +132,7 @@ def played(
 
 
 def test_modes_are_greedy_and_every_method() -> None:
-    assert set(MODES) == {"greedy", *get_args(SearchMethod)}
+    assert set(MODES) == {"greedy", *names("search.method", METHODS)}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -276,29 +277,16 @@ def test_best_of_n_keeps_to_other_limits_too() -> None:
         assert len(chains) == tree.budget.simulations < 6
 
 
-def test_best_of_n_stops_at_the_return_it_seeks() -> None:
-    """V is at least 0, so the first episode that ends its task is enough. Six in parallel would all be finished."""
-    tasks = SHOP.tasks("test", 5)
-    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
-    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    search = replace(SEARCH, stop_at_return=0.0)
-    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
-    for tree in trees:
-        terminated = [node.terminated for _, node in tree.walk() if node.ended]
-        assert terminated == [False] * (len(terminated) - 1) + [True]
-        assert len(terminated) == tree.budget.simulations < 6
-
-
 def test_noise_is_for_training() -> None:
-    noisy = replace(SEARCH, selection="gumbel", widening=0)
+    noisy = replace(SEARCH, method="gumbel", widening=0)
     tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
     blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    seeds = [derive_seed(7, "mcts", task.id) for task in tasks]
+    seeds = [derive_seed(7, "gumbel", task.id) for task in tasks]
 
     def grown(noise: bool) -> list[Tree]:
         return asyncio.run(make_search(Shopper(), blind, noisy, Taste(), noise=noise).run(tasks, seeds))
 
-    played = asyncio.run(play(actors, blind, verified, tasks, "mcts", EVALUATE, noisy, 7))[1]
+    played = asyncio.run(play(actors, blind, verified, tasks, "gumbel", EVALUATE, noisy, 7))[1]
     found, quiet, loud = (
         [[(edge.prior, edge.visits) for edge in tree.root.edges] for tree in trees]
         for trees in (played, grown(noise=False), grown(noise=True))

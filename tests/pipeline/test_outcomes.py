@@ -26,7 +26,7 @@ SETTINGS = [
     "environment.options={products=200,difficulty=1}",
     "environment.max_steps=2",
     "policy.max_new_tokens=4",
-    "search={limits={simulations=2},candidates=2,prune_invalid=false}",
+    "search={limits={simulations=2},candidates=2}",
     "collect.batch=2",
     "evaluate.tasks=7",
     'evaluate.modes=["greedy","mcts"]',

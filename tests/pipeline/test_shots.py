@@ -32,7 +32,7 @@ SHOP = [
     "environment.options={products=200,difficulty=1}",
     "environment.max_steps=6",
     "policy.max_new_tokens=4",
-    "search={limits={simulations=2},candidates=2,prune_invalid=false}",
+    "search={limits={simulations=2},candidates=2}",
 ]
 SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=2048)
 TOKENIZER = train_tokenizer(["search[red shirt]", "click[1]"], SHAPE)

@@ -1,4 +1,4 @@
-"""A world in which many paths lead to the same place, every combination of search settings, and a critic."""
+"""A world in which many paths lead to the same place and every combination of search settings."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from toy_search import HashValue, TablePolicy, after, begin, calls, share
 
-from treeagent.search.config import GumbelConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
+from treeagent.search.methods import OnBatch, make_search
 from treeagent.search.node import Tree
-from treeagent.search.requests import OnBatch
 from treeagent.types import Action, State, Task, Transition, derive_seed
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "wrong": 0.1}
@@ -55,15 +54,11 @@ configs = st.builds(
     SearchConfig,
     limits=st.builds(Limits, simulations=st.integers(1, 40)),
     candidates=st.integers(1, 5),
-    selection=st.sampled_from(["puct", "uct", "gumbel"]),
+    method=st.sampled_from(["mcts", "gumbel"]),
     c_init=st.floats(0, 4),
-    value_range=st.sampled_from([None, (0.0, 1.0)]),
-    gumbel=st.builds(GumbelConfig, st.integers(1, 5)),
     widening=st.sampled_from([0, 1, 2]),
     discount=st.sampled_from([1.0, 0.9]),
     leaves=st.integers(1, 6),
-    skip_exhausted=st.booleans(),
-    prune_invalid=st.booleans(),
 )
 """Every combination of search settings."""
 worlds = st.builds(Tangle, end_share=st.floats(0, 0.6))
@@ -77,4 +72,4 @@ def search(
     seeds: Sequence[int],
     on_batch: OnBatch | None = None,
 ) -> list[Tree]:
-    return asyncio.run(Search(TablePolicy(WORDS), world, config, PlaceValue()).run(tasks, seeds, on_batch))
+    return asyncio.run(make_search(TablePolicy(WORDS), world, config, PlaceValue()).run(tasks, seeds, on_batch))

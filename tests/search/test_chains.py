@@ -10,9 +10,9 @@ import pytest
 from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, calls, digest, task
 from written_world import InOrder, Written, said, statistics
 
-from treeagent.contrib.methods.entropy_expand import EntropyExpand
-from treeagent.search.chains import BestOfN, Chains, RandomExpand
-from treeagent.search.config import ChainsConfig, SearchConfig
+from treeagent.contrib.methods.chains import EntropyExpand, RandomExpand
+from treeagent.search.baselines import BestOfN, Chains
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Tree, path_return
@@ -40,7 +40,7 @@ def expanded(dynamics: Dynamics, *, chains: int, expansions: int, rounds: int, s
     config = SearchConfig(
         method="random_expand",
         limits=Limits(simulations=chains * (rounds * expansions + 1)),
-        chains=ChainsConfig(chains, expansions),
+        options={"initial": chains, "expansions": expansions},
         leaves=leaves,
     )
     return grown(RandomExpand(TablePolicy(WORDS), dynamics, config, HashValue()), seed)
@@ -289,7 +289,7 @@ def test_the_most_surprising_actions_are_branched_from() -> None:
     """One chain, a w x y, and two branches per round. The first round branches from x (3 nats) and w (2): a w + z a and
     a + w x y. What remains are a and y of the chain, a of the first branch, and x and y of the second. The second round
     branches from that x (3) and the chain's y (1): a w + z a from the second w, and a w x + w."""
-    config = SearchConfig(limits=Limits(simulations=5), chains=ChainsConfig(1, 2))
+    config = SearchConfig(limits=Limits(simulations=5), options={"initial": 1, "expansions": 2})
     policy = Surprising(a=0.5, w=2.0, x=3.0, y=1.0, z=0.2)
     tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
     assert [said(path) for path in ends(tree)] == ["awxy", "awxw", "awza", "awxy", "awza"]
@@ -301,7 +301,7 @@ def test_the_most_surprising_actions_are_branched_from() -> None:
 def test_each_group_may_branch_from_the_root() -> None:
     """Two chains, a w x y and z a w x, and one branch of each. The first group's most surprising action is its first
     (3 nats), so its branch y z a w starts at the root. In the second group it is the second action."""
-    config = SearchConfig(limits=Limits(simulations=4), chains=ChainsConfig(2, 1))
+    config = SearchConfig(limits=Limits(simulations=4), options={"initial": 2, "expansions": 1})
     policy = Surprising(a=3.0, w=2.0, x=1.0, y=0.5, z=0.2)
     tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
     assert [said(path) for path in ends(tree)] == ["awxy", "zawx", "zxyz", "yzaw"]
@@ -310,7 +310,7 @@ def test_each_group_may_branch_from_the_root() -> None:
 
 def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
     """Both episodes have a single step, and their branches have no further action to branch from."""
-    config = SearchConfig(limits=Limits(simulations=6), chains=ChainsConfig(2, 3))
+    config = SearchConfig(limits=Limits(simulations=6), options={"initial": 2, "expansions": 3})
     tree = grown(EntropyExpand(TablePolicy(WORDS), Maze(1.0, 0.0), config, HashValue()), 5)
     assert [edge.group for edge in tree.root.edges] == [0, 1, 0, 1, 0, 1]
 
@@ -337,7 +337,7 @@ def test_a_state_whose_request_failed_is_not_continued_again(kind: type[RandomEx
     """Each of the three states between the root and the first chain's end fails at most once. Every other chain starts
     at the root."""
     policy = Refusing()
-    config = SearchConfig(Limits(simulations=8), chains=ChainsConfig(initial=1, expansions=1))
+    config = SearchConfig(Limits(simulations=8), options={"initial": 1, "expansions": 1})
     [tree] = asyncio.run(kind(policy, Treasure(), config, HashValue()).run(TASKS[:1], [5]))
     assert max(policy.asked.values()) == 2
     assert (tree.error, tree.budget.simulations, len(tree.root.edges)) == ("", 8, 8)

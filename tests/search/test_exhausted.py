@@ -7,8 +7,8 @@ import pytest
 from toy_search import AllPolicy, ConstantValue, after, begin, calls, grow, task
 from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig, Selection
-from treeagent.search.growth import Growth, backup, mark_exhausted, record_exhausted_returns
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import Growth, backup, mark_exhausted, note_best_returns
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, Tree
@@ -81,8 +81,8 @@ def test_a_revisit_by_hand() -> None:
     backup(growth, [above, known])
     known.child.exhausted = True  # type: ignore[union-attr]
     mark_exhausted(growth, [above, known])
-    record_exhausted_returns(growth, [above, known])
-    assert growth.exhausted_returns == {id(known): 0.6}
+    note_best_returns(growth, [above, known])
+    assert (known.best, middle.best) == (0.6, 0.6)
     assert not middle.exhausted
 
     other.child = leaf(0.4, terminated=False)
@@ -101,13 +101,10 @@ def act_named(name: str) -> Action:
     return Action(name, name, "", (1,), (-1.0,))
 
 
-@pytest.mark.parametrize("skip_exhausted", [True, False])
-@pytest.mark.parametrize("selection", ["puct", "uct", "gumbel"])
-def test_an_unknown_end_is_tried_once(selection: Selection, skip_exhausted: bool) -> None:
+@pytest.mark.parametrize("method", ["mcts", "gumbel"])
+def test_an_unknown_end_is_tried_once(method: str) -> None:
     world = Written(untold=("a",), values={"b": 0.2, "c": 0.3})
-    config = SearchConfig(
-        Limits(simulations=20), selection=selection, widening=0, candidates=3, skip_exhausted=skip_exhausted
-    )
+    config = SearchConfig(Limits(simulations=20), method, widening=0, candidates=3)
     [tree] = asyncio.run(make_search(InOrder("abc"), world, config, world).run([task()], [1]))
     assert sum(node is not None and node.unknown for node in tree.order) == 1
 
@@ -116,8 +113,8 @@ def test_nothing_is_known_beyond_a_refused_call() -> None:
     refused = Edge(act_named("refused"), 0.5, child=Node(begin(task(), "same"), value=0.9, invalid=True))
     growth = Growth(Tree(task(), 0, Node(begin(task(), "root"), edges=[refused])))
     refused.child.exhausted = True  # type: ignore[union-attr]
-    record_exhausted_returns(growth, [refused])
-    assert growth.exhausted_returns == {}
+    note_best_returns(growth, [refused])
+    assert refused.best is None
 
 
 def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
@@ -129,9 +126,9 @@ def test_an_exhausted_subtree_is_known_by_its_best_end() -> None:
         end.child.exhausted = True  # type: ignore[union-attr]
         backup(growth, [above, end])
         mark_exhausted(growth, [above, end])
-        record_exhausted_returns(growth, [above, end])
+        note_best_returns(growth, [above, end])
     assert inner.exhausted
-    assert growth.exhausted_returns[id(above)] == pytest.approx(0.8)
+    assert above.best == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -147,6 +144,6 @@ def test_a_refused_call_beside_a_success_does_not_hide_it(order: tuple[int, int]
         edge.child.exhausted = True  # type: ignore[union-attr]
         backup(growth, [above, edge])
         mark_exhausted(growth, [above, edge])
-        record_exhausted_returns(growth, [above, edge])
+        note_best_returns(growth, [above, edge])
     assert inner.exhausted
-    assert growth.exhausted_returns == {id(won): 1.0, id(above): 1.0}
+    assert (won.best, above.best, refused.best) == (1.0, 1.0, None)

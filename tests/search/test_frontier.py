@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from toy_search import begin, task
 from written_world import InOrder, Written, said, statistics
 
-from treeagent.search.config import BeamConfig, SearchConfig
+from treeagent.search.baselines import Beam, BestFirst, Frontier
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
-from treeagent.search.frontier import Beam, BestFirst, Frontier
 from treeagent.search.growth import Growth, backup
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
@@ -27,7 +27,7 @@ def grown(search: Frontier) -> Tree:
 
 
 def beam(world: Written, width: int, simulations: int, policy: InOrder = AB, **others: Any) -> Tree:
-    return grown(Beam(policy, world, config(simulations, policy, width, **others), world))
+    return grown(Beam(policy, world, config(simulations, policy, width, beam=True, **others), world))
 
 
 def best_first(world: Written, simulations: int, policy: InOrder = AB, **others: Any) -> Tree:
@@ -36,7 +36,10 @@ def best_first(world: Written, simulations: int, policy: InOrder = AB, **others:
 
 def config(simulations: int, policy: InOrder, width: int = 2, **others: Any) -> SearchConfig:
     return SearchConfig(
-        limits=Limits(simulations=simulations), candidates=len(policy.words), beam=BeamConfig(width), **others
+        limits=Limits(simulations=simulations),
+        candidates=len(policy.words),
+        options={"width": width} if others.pop("beam", False) else {},
+        **others,
     )
 
 
@@ -136,7 +139,7 @@ def test_without_a_value_the_likelier_path_goes_first() -> None:
     policy = InOrder("ab", {"a": -1.0986122886681098, "b": 0.0})
     search = BestFirst(policy, Written(), config(8, policy))
     assert order(grown(search)) == ["", "b", "bb", "bbb"]
-    narrow = Beam(policy, Written(), config(6, policy, 1))
+    narrow = Beam(policy, Written(), config(6, policy, 1, beam=True))
     assert order(grown(narrow)) == ["", "b", "bb"]
 
 
@@ -177,13 +180,10 @@ def test_a_path_ranks_by_the_return_that_its_backup_adds(discount: float, seed: 
     assert likelihood == 0.5 ** len(path)
 
 
-@pytest.mark.parametrize("prune", [True, False])
-def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so(prune: bool) -> None:
+def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so() -> None:
     world = Written({"a": 0.9, "b": 0.1}, refused=("a",))
-    search = BestFirst(
-        InOrder("ab"), world, SearchConfig(limits=Limits(simulations=4), candidates=2, prune_invalid=prune), world
-    )
-    assert order(grown(search)) == (["", "b"] if prune else ["", "a"])
+    search = BestFirst(InOrder("ab"), world, SearchConfig(limits=Limits(simulations=4), candidates=2), world)
+    assert order(grown(search)) == ["", "b"]
 
 
 def test_steps_side_by_side_grow_the_same_tree() -> None:

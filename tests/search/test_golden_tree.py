@@ -3,24 +3,31 @@
 python tests/search/test_golden_tree.py && git diff tests/golden
 """
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_search import Corridor, HashValue, TablePolicy, grow, plain, task
+from toy_search import Corridor, HashValue, TablePolicy, plain, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
+from treeagent.search.mcts import Search
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "corridor_tree.json"
+
+
+class Uniform(Search):
+    explores_by_depth = False
 
 
 def corridor_tree() -> Any:
     policy = TablePolicy({"left": 0.3, "right": 0.5, "jump": 0.2}, {"cell 3": {"left": 0.6, "right": 0.3, "jump": 0.1}})
     limits = Limits(simulations=16)
-    config = SearchConfig(limits=limits, candidates=4, discount=0.9, c_init=1.5, c_by_depth=False)
-    [tree] = grow(policy, Corridor(), config, HashValue(), [task("corridor")], [20240817])
+    config = SearchConfig(limits=limits, candidates=4, discount=0.9, c_init=1.5)
+    search = Uniform(policy, Corridor(), config, HashValue())
+    [tree] = asyncio.run(search.run([task("corridor")], [20240817]))
     return plain(tree)
 
 

@@ -1,5 +1,6 @@
 """Gumbel selection against numbers computed by hand, after Danihelka et al. 2022."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import AllPolicy, HashValue, Maze, act, after, begin, grow, task
+from toy_search import AllPolicy, HashValue, Maze, RevisitingGumbel, act, after, begin, counted, grow, task
 
-from treeagent.search.config import GumbelConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.gumbel import (
     Halving,
     best_root_edge,
@@ -25,12 +26,12 @@ from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, State, Task, Transition
 
-GUMBEL = SearchConfig(selection="gumbel")
+GUMBEL = SearchConfig(method="gumbel")
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
 
 
 def node(*edges: Edge, value: float = 0.0) -> Node:
-    return Node(begin(task(), "here"), value=value, edges=list(edges))
+    return counted(Node(begin(task(), "here"), value=value, edges=list(edges)))
 
 
 def edge(prior: float, visits: int = 0, value: float = 0.0) -> Edge:
@@ -91,7 +92,7 @@ def test_phases_have_equal_shares_of_what_was_spent() -> None:
 def test_a_limit_of_steps_halves_as_one_of_simulations_does() -> None:
     """Every simulation takes one step here."""
     trees = [
-        grow(AllPolicy(*"abcdef"), ENDLESS, replace(gumbel(1), limits=limits, skip_exhausted=True), HashValue())[0]
+        grow(AllPolicy(*"abcdef"), ENDLESS, replace(gumbel(1), limits=limits), HashValue())[0]
         for limits in (Limits(simulations=60), Limits(environment_steps=60))
     ]
     visits = [[edge.visits for edge in tree.root.edges] for tree in trees]
@@ -153,7 +154,7 @@ def test_below_the_root_visits_follow_the_improved_policy() -> None:
     1 + 5."""
     here = node(edge(0.4, 3), edge(0.3, 1), edge(0.3))
     assert visit_deficits(here, [0.7, 0.2, 0.1]) == pytest.approx([0.1, 0.0, 0.1])
-    here.edges[2].in_flight = 1
+    here.edges[2].in_flight = here.in_flight = 1
     assert visit_deficits(here, [0.7, 0.2, 0.1]) == pytest.approx([0.7 - 3 / 6, 0.2 - 1 / 6, 0.1 - 1 / 6])
 
 
@@ -171,18 +172,18 @@ class Bandit:
 
 
 def play(pays: Sequence[float], config: SearchConfig, seed: int = 0, *, noise: bool = True) -> Tree:
-    [tree] = grow(AllPolicy(*map(str, range(len(pays)))), Bandit(pays), config, seeds=[seed], noise=noise)
+    search = RevisitingGumbel(AllPolicy(*map(str, range(len(pays)))), Bandit(pays), config, noise=noise)
+    [tree] = asyncio.run(search.run([task()], [seed]))
     return tree
 
 
 def gumbel(simulations: int, considered: int = 16, leaves: int = 1) -> SearchConfig:
     return SearchConfig(
         limits=Limits(simulations=simulations),
-        selection="gumbel",
-        gumbel=GumbelConfig(considered),
+        method="gumbel",
+        options={"considered": considered},
         leaves=leaves,
         widening=0,
-        skip_exhausted=False,
     )
 
 
@@ -256,7 +257,7 @@ class Trap(Maze):
 def test_exhausted_actions_hand_their_turns_on() -> None:
     """The trap scores highest and is not revisited. No simulation is lost: each of the other eleven also counts as a
     revisit of the trap."""
-    config = SearchConfig(limits=Limits(simulations=12), selection="gumbel", widening=0)
+    config = SearchConfig(limits=Limits(simulations=12), method="gumbel", widening=0)
     [tree] = grow(AllPolicy("a", "b", "c"), Trap(0.0, 0.0), config, HashValue(), noise=False)
     visits = [edge.visits for edge in tree.root.edges]
     assert (visits[0], sum(visits[1:])) == (12, 11)

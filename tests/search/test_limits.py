@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pytest
@@ -14,8 +13,8 @@ from toy_search import AllPolicy, HashValue, Maze, TablePolicy, grow, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
-from treeagent.search.node import Budget, Tree
+from treeagent.search.methods import make_search
+from treeagent.search.node import Budget
 from treeagent.types import Action, State, Transition
 
 ENDLESS = Maze(end_share=0.0, limit_share=0.0)
@@ -31,21 +30,14 @@ some_limits = st.builds(
 
 
 @given(configs, some_limits, worlds, seeds)
-def test_no_batch_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
-    """Each tree stops by itself. Before its last batch it had not spent what it has spent at the end."""
-    spent: list[list[Budget]] = []
-    search = Search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue())
-
-    def note(trees: Sequence[Tree]) -> None:
-        spent.append([replace(tree.budget, seconds=0.0) for tree in trees])
-
-    trees = asyncio.run(search.run(TASKS, range(seed, seed + 4), note))
-    for place, tree in enumerate(trees):
-        course = [batch[place] for batch in spent]
-        stopped = course.index(course[-1])
-        assert not any(limits.reached(before) for before in course[:stopped])
-        assert all(after == course[stopped] for after in course[stopped:])
-        assert limits.reached(course[-1]) or tree.root.exhausted
+def test_no_simulation_begins_beyond_a_limit(config: SearchConfig, limits: Limits, world: Tangle, seed: int) -> None:
+    """A simulation begins when all but ``leaves - 1`` of those before it have ended, and no limit was reached then."""
+    search = make_search(TablePolicy(WORDS), world, replace(config, limits=limits), PlaceValue())
+    for tree in asyncio.run(search.run(TASKS, range(seed, seed + 4))):
+        for ended, spent in enumerate(tree.spent[: -config.leaves], 1):
+            before = Budget(ended, environment_steps=spent.steps, generated_tokens=spent.tokens)
+            assert limits.share(before) < 1
+        assert limits.share(tree.budget) >= 1 or tree.root.exhausted
         assert tree.budget.simulations <= (limits.simulations or 0)
 
 
@@ -130,8 +122,3 @@ def test_some_limit_is_required() -> None:
 def test_a_limit_of_nothing_is_refused(name: str, value: int) -> None:
     with pytest.raises(ValidationError, match=name):
         Limits(**{name: value})
-
-
-def test_a_search_that_might_never_end_needs_a_limit_of_simulations() -> None:
-    with pytest.raises(ValidationError, match=r"limits\.simulations is not set"):
-        SearchConfig(limits=Limits(environment_steps=10), skip_exhausted=False)

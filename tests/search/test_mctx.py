@@ -1,7 +1,7 @@
 """The same search as DeepMind's mctx: equal visits at every state, equal Q, equal improved policy and action.
 
 mctx expands a leaf with the priors of all its actions; a policy that proposes every action does that here. mctx
-searches on through ends, so exhausted subtrees are revisited; ``skip_exhausted=False`` does that here. See
+searches on through ends, so exhausted subtrees are revisited; ``Revisiting`` does that here. See
 mctx_golden.py for the rest, and for what differs by design.
 """
 
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import pytest
 from mctx_golden import CASES_OF_A_SHAPE, GOLDEN, SHAPES, Case, Result, by_mctx, cases
 from test_gumbel import considered_visits
-from toy_search import task
+from toy_search import Revisiting, RevisitingGumbel, task
 
 from treeagent.search import gumbel, puct
-from treeagent.search.config import GumbelConfig, SearchConfig
+from treeagent.search.config import SearchConfig
+from treeagent.search.growth import Growth
 from treeagent.search.gumbel import best_root_edge, gumbel_noise, improved_policy
 from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
+from treeagent.search.puct import ValueRange
 from treeagent.types import Action, Estimate, Message, Proposal, State, Task, Transition
 
 
@@ -69,6 +70,13 @@ CONSTANTS = {
 """Settings of a case that are constants in treeagent. The formulas must agree with mctx at other values, too."""
 
 
+class FixedRange(ValueRange):
+    """Values that are seen do not widen it."""
+
+    def include(self, value: float) -> None:
+        pass
+
+
 def by_treeagent(case: Case) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         for name, (module, constant) in CONSTANTS.items():
@@ -80,20 +88,25 @@ def by_treeagent(case: Case) -> Result:
 def _searched(case: Case) -> Result:
     settings = {name: value for name, value in case["settings"].items() if name not in CONSTANTS}
     if case["method"] == "gumbel":
-        settings["gumbel"] = GumbelConfig(settings.pop("gumbel_considered"))
+        settings["options"] = {"considered": settings.pop("gumbel_considered")}
+    value_range = settings.pop("value_range", None)
     noise = bool(settings.pop("gumbel_scale", 1.0))  # each case has full noise or none
     limits = Limits(simulations=case["simulations"])
     config = SearchConfig(
         limits=limits,
-        selection=case["method"],
-        c_by_depth=False,
         widening=0,
-        skip_exhausted=False,
         bootstrap=True,
         **settings,
     )
-    world = World(case)
-    [tree] = asyncio.run(Search(world, world, config, world, noise=noise).run([task()], [case["seed"]]))
+    world, kind = World(case), RevisitingGumbel if case["method"] == "gumbel" else Revisiting
+
+    class Ranged(kind):  # type: ignore[misc, valid-type]
+        async def grow(self, growth: Growth) -> None:
+            if value_range is not None:
+                growth.value_range = FixedRange(*value_range)
+            await super().grow(growth)
+
+    [tree] = asyncio.run(Ranged(world, world, config, world, noise=noise).run([task()], [case["seed"]]))
     result: Result = {
         "visits": {
             "".join(f"/{edge.action.text}" for edge in path): [edge.visits for edge in node.edges]

@@ -6,12 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import cast
 
 import pytest
 from toy_search import HashValue, Maze, TablePolicy, digest, share, task
 
-from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.seams import names
+from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
@@ -19,6 +20,7 @@ from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.types import Action, Estimate, Proposal, State, Transition
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
+ALL = [name for name in names("search.method", METHODS) if name != "critic"]
 TASKS = [task(f"task {number}") for number in range(6)]
 
 
@@ -33,9 +35,9 @@ class Tail(Maze):
         return await super().step(state, action)
 
 
-@pytest.mark.parametrize("method", get_args(SearchMethod))
+@pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("estimate_all", [False, True])
-def test_trees_do_not_depend_on_what_steps_take(method: SearchMethod, estimate_all: bool) -> None:
+def test_trees_do_not_depend_on_what_steps_take(method: str, estimate_all: bool) -> None:
     config = SearchConfig(Limits(simulations=12), method=method, leaves=2, estimate_all=estimate_all)
     fast, slow = (
         asyncio.run(make_search(TablePolicy(WORDS), maze, config, HashValue()).run(TASKS, range(6)))
@@ -60,7 +62,7 @@ class Last(Maze):
 
 def test_no_tree_waits_for_the_slow_step_of_another() -> None:
     """Five trees make eight steps each while the sixth makes its first."""
-    config = SearchConfig(Limits(simulations=8), skip_exhausted=False)
+    config = SearchConfig(Limits(simulations=8))
     world = Last(end_share=0.0, limit_share=0.0, steps=40)
     run = make_search(TablePolicy(WORDS), world, config, HashValue()).run(TASKS, range(6))
     trees = asyncio.run(asyncio.wait_for(run, timeout=30))
@@ -148,7 +150,7 @@ def test_a_step_that_ends_in_time_while_a_model_answers_is_not_late() -> None:
                 time.sleep(0.6)
             return await super().propose(states, count, seeds)
 
-    config = SearchConfig(Limits(simulations=8), step_seconds=0.5, skip_exhausted=False)
+    config = SearchConfig(Limits(simulations=8), step_seconds=0.5)
     trees = asyncio.run(make_search(Local(WORDS), Threads(0.0, 0.0), config).run(TASKS, range(6)))
     assert [(tree.error, tree.budget.simulations) for tree in trees] == [("", 8)] * 6
 
@@ -190,7 +192,7 @@ class Served(TablePolicy):
     most: int = 0
 
     async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        assert len(states) == 1
+        assert len({state.task.id for state in states}) == 1
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         await asyncio.sleep(0.002 * int(states[0].task.id[-1]))
@@ -198,8 +200,8 @@ class Served(TablePolicy):
         return await super().propose(states, count, seeds)
 
 
-@pytest.mark.parametrize("method", get_args(SearchMethod))
-def test_each_tree_asks_a_server_by_itself(method: SearchMethod) -> None:
+@pytest.mark.parametrize("method", ALL)
+def test_each_tree_asks_a_server_by_itself(method: str) -> None:
     config, served = SearchConfig(Limits(simulations=8), method=method, leaves=2), Served(WORDS)
     alone, together = (
         asyncio.run(make_search(policy, Staggered(0.2, 0.1), config, HashValue()).run(TASKS, range(6)))
@@ -241,7 +243,7 @@ class Waiting(TablePolicy):
 
 def test_batches_end_while_a_server_is_asked() -> None:
     """Otherwise the progress would stand still, and ``limits.seconds`` would end no tree."""
-    policy, config = Waiting(WORDS, simulations=40), SearchConfig(Limits(simulations=8), skip_exhausted=False)
+    policy, config = Waiting(WORDS, simulations=40), SearchConfig(Limits(simulations=8))
     run = make_search(policy, Maze(0.0, 0.0), config).run(TASKS, range(6), policy.on_batch)
     trees = asyncio.run(asyncio.wait_for(run, timeout=10))
     assert policy.told == [8] * 6

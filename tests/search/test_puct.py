@@ -1,16 +1,14 @@
 """The formulas of selection, and edges from candidates, against numbers computed by hand."""
 
-import asyncio
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from toy_search import AllPolicy, Corridor, act, begin, task
+from toy_search import AllPolicy, Corridor, act, begin, counted, task
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, backup, create_trees
+from treeagent.search.growth import Growth, backup
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Budget, Edge, Node, Tree
@@ -21,15 +19,13 @@ from treeagent.search.puct import (
     exploration_rate,
     first_play_value,
     new_action_value,
-    puct_score,
     sampled_edges,
-    uct_score,
 )
 from treeagent.types import Action, ToolCall
 
 
 def node(*edges: Edge, value: float = 0.0) -> Node:
-    return Node(begin(task(), "here"), value=value, edges=list(edges))
+    return counted(Node(begin(task(), "here"), value=value, edges=list(edges)))
 
 
 def test_exploration_rate_by_hand() -> None:
@@ -37,28 +33,16 @@ def test_exploration_rate_by_hand() -> None:
     assert exploration_rate(19651, 1.25) == pytest.approx(1.25 + 0.6931471805599453)  # log(39304 / 19652)
 
 
-def test_puct_by_hand_on_three_edges() -> None:
-    """N(s) = 9, c = 2: sqrt(9) = 3."""
-    assert puct_score(0.5, 0.2, 9, 5, 2.0) == pytest.approx(0.7)  # 0.5 + 2 * 0.2 * 3 / 6
-    assert puct_score(0.25, 0.5, 9, 4, 2.0) == pytest.approx(0.85)  # 0.25 + 2 * 0.5 * 3 / 5
-    assert puct_score(0.1, 0.3, 9, 0, 2.0) == pytest.approx(1.9)  # 0.1 + 2 * 0.3 * 3 / 1
-
-
-def test_uct_by_hand() -> None:
-    assert uct_score(0.5, 9, 2, 1.5) == pytest.approx(0.5 + 1.5 * math.sqrt(math.log(9) / 3))
-    assert uct_score(0.5, 0, 0, 1.5) == 0.5  # before any visit, exploration is 0
-
-
 def selected(config: SearchConfig, edges: list[Edge], low: float, high: float) -> Edge | None:
     here = node(*edges)
-    growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here)
+    growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
+    return Search(AllPolicy(), Corridor(), config)._best_edge(growth, here, edges, config.c_init)
 
 
 def scores(config: SearchConfig, edges: list[Edge], low: float, high: float) -> list[float]:
     here = node(*edges)
-    growth = Growth(Tree(task(), 0, here), ValueRange(low, high))
-    return Search(AllPolicy(), Corridor(), config)._scores(growth, here, edges)
+    growth = Growth(Tree(task(), 0, here), value_range=ValueRange(low, high))
+    return Search(AllPolicy(), Corridor(), config).scores(growth, here, edges, config.c_init)
 
 
 def test_deep_trees_explore_less_at_each_state() -> None:
@@ -78,9 +62,7 @@ def test_the_simulations_that_limits_allow_are_told_from_those_so_far(limits: Li
     """16 simulations have used a quarter of the limits, so 64 are expected in all."""
     search = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0))
     growth = Growth(Tree(task(), 0, node(), spent), depth=16)
-    assert search._exploration(growth, 1) == pytest.approx(0.5, abs=1e-3)
-    constant = Search(AllPolicy("a"), Corridor(), SearchConfig(limits=limits, c_init=2.0, c_by_depth=False))
-    assert constant._exploration(growth, 1) == pytest.approx(2.0, abs=1e-3)
+    assert search._c_init(growth) == pytest.approx(0.5)
 
 
 def test_selection_follows_the_formula() -> None:
@@ -98,11 +80,6 @@ def test_selection_follows_the_formula() -> None:
     assert scores(puct, edges, 0.0, 2.0) == pytest.approx([0.6251, 0.8127, 1.0566], abs=1e-4)
     assert selected(puct, edges, 0.0, 2.0) is third
     assert selected(SearchConfig(c_init=0.0), edges, 0.0, 2.0) is first
-    # UCT, N(s) = 8, c = 1, log 8 = 2.0794: 0.5 + sqrt(log 8 / 6) = 1.0887; 0.25 + sqrt(log 8 / 4) = 0.9710; 1.7483
-    uct = SearchConfig(selection="uct", c_init=1.0)
-    assert scores(uct, edges, 0.0, 2.0) == pytest.approx([1.0887, 0.9710, 1.7483], abs=1e-4)
-    assert selected(uct, edges, 0.0, 2.0) is third
-    assert selected(SearchConfig(selection="uct", c_init=0.05), edges, 0.0, 2.0) is first
 
 
 def two_edges(in_flight: int) -> list[Edge]:
@@ -119,9 +96,6 @@ def test_simulations_in_flight_count_as_visits() -> None:
     assert scores(config, two_edges(0), 0.0, 1.0) == pytest.approx([0.9, 0.8], abs=3e-4)
     assert scores(config, two_edges(1), 0.0, 1.0) == pytest.approx([0.8635, 0.8162], abs=3e-4)
     assert scores(config, two_edges(3), 0.0, 1.0) == pytest.approx([0.8165, 0.8464], abs=3e-4)
-    # UCT counts them, too: log 9, 0.6 + sqrt(log 9 / 6) and 0.5 + sqrt(log 9 / 5)
-    uct = SearchConfig(selection="uct", c_init=1.0)
-    assert scores(uct, two_edges(1), 0.0, 1.0) == pytest.approx([1.2051, 1.1629], abs=1e-4)
 
 
 def test_an_untried_edge_in_flight_is_not_chosen_again() -> None:
@@ -153,33 +127,6 @@ def test_min_max_normalisation() -> None:
     assert values.normalise(2.0) == 0.5
     values.include(-2.0)
     assert [values.normalise(value) for value in (-2.0, -1.0, 0.0, 2.0)] == [0.0, 0.25, 0.5, 1.0]
-
-
-def test_a_given_range_stays() -> None:
-    """In [0, 4], 1 is always a quarter, whatever values are seen; 5 is beyond the range."""
-    values = ValueRange(0.0, 4.0, fixed=True)
-    assert values.normalise(1.0) == 0.25
-    values.include(-4.0)
-    values.include(5.0)
-    assert [values.normalise(value) for value in (1.0, 5.0)] == [0.25, 1.25]
-
-
-@pytest.mark.parametrize(("value_range", "expected"), [(None, (0.25, 1.0)), ((0.0, 2.0), (0.0, 2.0))])
-def test_a_search_takes_the_range_it_is_given(
-    value_range: tuple[float, float] | None, expected: tuple[float, float]
-) -> None:
-    """The tree has values between 0.25 and 1."""
-    config = SearchConfig(value_range=value_range)
-    [growth] = asyncio.run(create_trees(Corridor(), [task()], [0], config))
-    for value in (0.5, 1.0, 0.25):
-        growth.value_range.include(value)
-    assert (growth.value_range.low, growth.value_range.high) == expected
-
-
-@pytest.mark.parametrize("bad", [(1.0, 0.0), (1.0, 1.0), (0.0, math.inf), (-math.inf, 0.0), (math.nan, 1.0)])
-def test_a_range_that_is_none_is_refused(bad: tuple[float, float]) -> None:
-    with pytest.raises(ValidationError, match=r"value_range .* is no range"):
-        SearchConfig(value_range=bad)
 
 
 def chain(*rewards: float | None, value: float, terminated: bool) -> list[Edge]:

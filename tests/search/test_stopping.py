@@ -4,14 +4,12 @@ import asyncio
 import math
 
 import pytest
-from toy_search import TablePolicy, after, calls, task
+from toy_search import TablePolicy, task
 from written_world import InOrder, Written
 
-from treeagent.search.config import SearchConfig, SearchMethod
-from treeagent.search.limits import Limits
+from treeagent.search.config import SearchConfig
+from treeagent.search.limits import Enough, Limits
 from treeagent.search.methods import make_search
-from treeagent.search.stopping import Enough
-from treeagent.types import Action, State, Transition
 
 
 def test_the_gain_by_hand() -> None:
@@ -59,26 +57,10 @@ def test_the_end_of_a_search_by_hand(least: float, likelihood_weight: float, epi
     ],
 )
 def test_unlikely_calls_are_tried_only_where_no_end_is_good(
-    method: SearchMethod, enough: Enough | None, ends: dict[str, float], found: list[str]
+    method: str, enough: Enough | None, ends: dict[str, float], found: list[str]
 ) -> None:
     world = Written(ends=ends)
     config = SearchConfig(Limits(simulations=200), method=method)
     search = make_search(TablePolicy({"a": 0.97, "b": 0.03}), world, config, world, enough=enough)
     [tree] = asyncio.run(search.run([task()], [2]))
     assert [edge.action.text for edge in tree.root.edges] == found
-
-
-class Upright(Written):
-    """Every step pays 0.25. Only the limit ends an episode, after four steps."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        steps = (*calls(state), str(action.call))
-        return Transition(after(state, action, " ".join(steps)), reward=0.25, truncated=len(steps) == 4)
-
-
-@pytest.mark.parametrize(("bootstrap", "episodes"), [(False, 1), (True, 10)])
-def test_an_episode_that_its_own_limit_ends_may_have_the_return_that_is_sought(bootstrap: bool, episodes: int) -> None:
-    """It returns 1. If the limit is not the task's own, the episode is not finished there."""
-    config = SearchConfig(Limits(simulations=10), method="best_of_n", stop_at_return=1.0, bootstrap=bootstrap)
-    [tree] = asyncio.run(make_search(InOrder("a"), Upright(), config).run([task()], [0]))
-    assert tree.budget.simulations == episodes

@@ -27,9 +27,9 @@ from toy_search import (
     task,
 )
 
-from treeagent.search.chains import BestOfN
+from treeagent.search.baselines import BestOfN
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, expand
+from treeagent.search.growth import Growth, add_candidates
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Node, Tree, finished_paths, path_return
@@ -308,10 +308,12 @@ def test_a_rollout_without_rewards_needs_a_value() -> None:
     for state in states(8):
         [told] = estimate(replace(blind, value=HashValue()), state)
         steps = told.environment_steps
-        reached = state
+        reached, over = state, False
         for _ in range(steps):
-            reached = asyncio.run(maze.step(reached, act("a"))).state
-        assert told.value == pytest.approx(0.5**steps * HashValue.of(reached))
+            transition = asyncio.run(maze.step(reached, act("a")))
+            reached, over = transition.state, transition.terminated or transition.truncated
+        # At an end V takes the place of the withheld reward, and is discounted like it.
+        assert told.value == pytest.approx(0.5 ** (steps - over) * HashValue.of(reached))
 
 
 @dataclass(frozen=True)
@@ -397,8 +399,8 @@ def test_a_failed_request_for_further_candidates_keeps_those_that_there_are() ->
 def test_a_dead_end_of_a_failed_request_gets_no_edges_from_another_one() -> None:
     """Simulations in parallel may ask for candidates of the same node."""
     growth, node = Growth(Tree(task(), 0, Node(CELL))), Node(CELL)
-    expand(growth, node, Proposal((3,), error="down", failed=True), 1)
-    expand(growth, node, Proposal((3,), (act("go"),)), 1)
+    add_candidates(growth, node, Proposal((3,), error="down", failed=True), 1)
+    add_candidates(growth, node, Proposal((3,), (act("go"),)), 1)
     assert node.unknown and not node.edges
     assert growth.tree.budget.generated_tokens == 1
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, digest, grow, task
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, counted, digest, grow, task
 
-from treeagent.search.config import GumbelConfig, SearchConfig, SearchMethod
+from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
     UNSEEN_AT_FIRST,
     UNSEEN_AT_LAST,
     Growth,
+    add_candidates,
     create_trees,
-    expand,
     may_sample_new,
     reopen,
     store_proposal,
@@ -82,11 +82,11 @@ def test_the_new_action_competes(
     prior: float, unseen: float, value_sum: float, drawn: int, c: float, wanted: bool
 ) -> None:
     edge = Edge(act("a"), prior, visits=2, value_sum=value_sum, child=Node(begin(task(), "next")))
-    here = Node(begin(task(), "here"), value=0.5, edges=[edge])
+    here = counted(Node(begin(task(), "here"), value=0.5, edges=[edge]))
     growth = Growth(Tree(task(), 0, here))
     growth.value_range.low, growth.value_range.high = 0.0, 1.0
-    growth.unseen[id(here)], growth.samples[id(here)] = unseen, [edge.action] * drawn
-    assert Search(CountingPolicy(WORDS), ENDLESS, SearchConfig(c_init=c))._prefers_new(growth, here) is wanted
+    here.unseen, here.samples = unseen, [edge.action] * drawn
+    assert Search(CountingPolicy(WORDS), ENDLESS, SearchConfig()).prefers_new(growth, here, c) is wanted
 
 
 def test_a_likely_candidate_that_does_well_is_the_only_one() -> None:
@@ -98,9 +98,7 @@ def test_a_likely_candidate_that_does_well_is_the_only_one() -> None:
 
 @pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
 @pytest.mark.parametrize(("rest", "found"), [(UNSEEN_AT_LAST * 1.5, {"a", "b"}), (UNSEEN_AT_LAST / 2, {"a"})])
-def test_unlikely_calls_are_sampled_after_all_others_are_explored(
-    method: SearchMethod, rest: float, found: set[str]
-) -> None:
+def test_unlikely_calls_are_sampled_after_all_others_are_explored(method: str, rest: float, found: set[str]) -> None:
     limits, policy = Limits(environment_steps=1000), CountingPolicy({"a": 1 - rest, "b": rest})
     [tree] = grow(policy, Maze(1.0, 0.0), SearchConfig(method=method, limits=limits), HashValue(), seeds=[1])
     assert {edge.action.text for edge in tree.root.edges} == found
@@ -125,32 +123,22 @@ def test_an_exhausted_tree_is_reopened_where_most_is_left(
     start = Edge(act("start"), 1.0, child=middle)
     root = Node(begin(task(), "root"), edges=[start], exhausted=True)
     growth = Growth(Tree(task(), 0, root))
-    growth.unseen = {id(root): at_root, id(middle): below}
-    growth.exhausted_returns = {id(end): 1.0, id(start): 1.0}
+    root.unseen, middle.unseen = at_root, below
+    end.best = start.best = 1.0
     assert reopen(growth) is root_open
     assert growth.least_unseen == threshold
     assert (root.exhausted, middle.exhausted) == (not root_open, not below_open)
-    assert growth.exhausted_returns.keys() == {id(end)} | (set() if below_open else {id(start)})
-
-
-@pytest.mark.parametrize("method", ["mcts", "ab_mcts"])
-def test_what_was_explored_counts_as_explored_after_a_limit(method: SearchMethod) -> None:
-    """Decisions need this: search left these states, so their visits say nothing about their value."""
-    policy, maze = CountingPolicy({"a": 0.98, "b": 0.02}), Maze(1.0, 0.0)
-    [tree] = grow(policy, maze, limited(3, method=method), HashValue(), seeds=[2])
-    assert policy.drawn[("toy",)] == tree.budget.simulations == 3
-    assert [edge.action.text for edge in tree.root.edges] == ["a"]
-    assert tree.root.exhausted
+    assert (end.best, start.best) == (1.0, None if below_open else 1.0)
 
 
 def test_a_state_that_can_no_longer_be_read_stays_closed() -> None:
     inner = Edge(act("inner"), 0.9, child=Node(begin(task(), "end"), terminated=True, exhausted=True))
     middle = Node(begin(task(), "middle"), edges=[inner])
     root = Node(begin(task(), "root"), edges=[Edge(act("start"), 1.0, child=middle)], exhausted=True)
-    growth = Growth(Tree(task(), 0, root), unseen={id(middle): 0.1})
+    middle.unseen, growth = 0.1, Growth(Tree(task(), 0, root))
     assert not store_proposal(growth, middle, Proposal((), (), error="too long"))
     assert middle.exhausted and not may_sample_new(growth, middle)
-    growth.unseen[id(middle)] = 0.03
+    middle.unseen = 0.03
     assert not reopen(growth) and middle.exhausted
 
 
@@ -189,25 +177,19 @@ def test_what_was_found_is_kept() -> None:
     [growth] = asyncio.run(create_trees(ENDLESS, [task()], [0]))
     policy, root = Scripted(["b", "a", "b", "c"]), growth.tree.root
     [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
-    expand(growth, root, proposal, 2, may_widen=True)
+    add_candidates(growth, root, proposal, 2, may_widen=True)
     first, second = root.edges
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4])
-    assert growth.unseen[id(root)] == pytest.approx(0.3)
+    assert root.unseen == pytest.approx(0.3)
     first.visits, first.value_sum = 3, 1.5
     [proposal] = asyncio.run(policy.propose([root.state], 2, [0]))
-    expand(growth, root, proposal, 2, may_widen=True)
+    add_candidates(growth, root, proposal, 2, may_widen=True)
     assert root.edges[:2] == [first, second]
     assert [edge.action.text for edge in root.edges] == ["b", "a", "c"]
     assert [edge.prior for edge in root.edges] == pytest.approx([0.3, 0.4, 0.2])
-    assert growth.unseen[id(root)] == pytest.approx(0.1)
+    assert root.unseen == pytest.approx(0.1)
     assert (first.visits, first.value_sum) == (3, 1.5)
     assert growth.tree.budget.generated_tokens == 4
-
-
-def test_uct_draws_a_fixed_set() -> None:
-    policy = CountingPolicy(WORDS)
-    grow(policy, ENDLESS, limited(60, candidates=3, selection="uct"))
-    assert set(policy.drawn.values()) == {3}
 
 
 @pytest.mark.parametrize("tokens", [40, 320])
@@ -217,7 +199,7 @@ def test_gumbel_gathers_the_roots_candidates_in_its_first_phase(tokens: int, lea
     drawn at a time, until a quarter of the tokens is spent, at two tokens each. Other states draw in the same way.
     Together they use all tokens."""
     policy = CountingPolicy(MANY)
-    config = SearchConfig(Limits(generated_tokens=tokens), selection="gumbel", leaves=leaves)
+    config = SearchConfig(Limits(generated_tokens=tokens), method="gumbel", leaves=leaves)
     [tree] = grow(policy, ENDLESS, config, HashValue())
     assert 1 < policy.drawn["toy",] <= min(tokens / 4 / 2 + leaves, 16)
     assert 2 * sum(policy.drawn.values()) == tree.budget.generated_tokens
@@ -226,7 +208,7 @@ def test_gumbel_gathers_the_roots_candidates_in_its_first_phase(tokens: int, lea
 
 def test_gumbel_looks_no_further_than_the_considered() -> None:
     policy = CountingPolicy(MANY)
-    config = SearchConfig(Limits(simulations=100), selection="gumbel", gumbel=GumbelConfig(3))
+    config = SearchConfig(Limits(simulations=100), method="gumbel", options={"considered": 3})
     [tree] = grow(policy, ENDLESS, config, HashValue())
     assert len(tree.root.edges) == 3
     assert max(policy.drawn.values()) > 1
@@ -235,7 +217,7 @@ def test_gumbel_looks_no_further_than_the_considered() -> None:
 def test_gumbel_draws_others_where_all_of_the_considered_are_explored() -> None:
     """Every action ends the episode at once. Three are considered, and all tokens are spent, two per draw."""
     policy = CountingPolicy(MANY)
-    config = SearchConfig(Limits(generated_tokens=40), selection="gumbel", gumbel=GumbelConfig(3))
+    config = SearchConfig(Limits(generated_tokens=40), method="gumbel", options={"considered": 3})
     [tree] = grow(policy, Maze(1.0, 0.0), config, HashValue())
     assert policy.drawn == {("toy",): 20}
     assert 3 < len(tree.root.edges) <= 20

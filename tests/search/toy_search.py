@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.mcts import Search
-from treeagent.search.node import Tree
+from treeagent.search.mcts import GumbelSearch, Search
+from treeagent.search.methods import make_search
+from treeagent.search.node import Node, Tree
 from treeagent.search.record import to_record
 from treeagent.types import (
     Action,
@@ -50,6 +51,19 @@ def after(state: State, action: Action, observation: str) -> State:
 def calls(state: State) -> tuple[str, ...]:
     """The calls so far."""
     return tuple(message.content for message in state.messages if message.role == "assistant")
+
+
+class Revisiting(Search):
+    """Goes on through exhausted subtrees and explores alike at every depth, as AlphaZero and mctx do."""
+
+    skips_exhausted = False
+    explores_by_depth = False
+
+
+class RevisitingGumbel(GumbelSearch):
+    """As ``Revisiting``."""
+
+    skips_exhausted = False
 
 
 class Corridor:
@@ -167,6 +181,13 @@ class ConstantValue:
         return [Estimate(self.value) for _ in states]
 
 
+def counted(node: Node) -> Node:
+    """The node with the sums that a search keeps of its edges."""
+    node.edge_visits, node.edge_values = node.visits, sum(edge.value_sum for edge in node.edges)
+    node.in_flight = sum(edge.in_flight for edge in node.edges)
+    return node
+
+
 def share(*parts: str) -> float:
     """A number in [0, 1) that depends on every part."""
     return derive_seed(*parts) / 2**63
@@ -184,7 +205,7 @@ def grow(
 ) -> list[Tree]:
     """Search each task. By default the seeds follow from the tasks' names."""
     seeds = [derive_seed(each.id) for each in tasks] if seeds is None else seeds
-    return asyncio.run(Search(policy, dynamics, config, value, noise=noise).run(tasks, seeds))
+    return asyncio.run(make_search(policy, dynamics, config, value, noise=noise).run(tasks, seeds))
 
 
 def plain(tree: Tree) -> Any:

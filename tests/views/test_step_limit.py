@@ -87,7 +87,7 @@ def test_flat_grpo_scores_it_below_the_mean_and_a_pair_rejects_it() -> None:
 
 
 def test_search_backs_up_zero_from_it() -> None:
-    config = SearchConfig(limits=Limits(simulations=40), widening=0, c_init=9.0, skip_exhausted=False)
+    config = SearchConfig(limits=Limits(simulations=40), widening=0, c_init=9.0)
     [tree] = asyncio.run(make_search(POLICY, Hall(), config, ConstantValue(GUESS)).run([task()], [3]))
     cut = [path[-1] for path, node in tree.walk() if node.truncated]
     assert cut

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, begin, take_step
+from treeagent.search.growth import Growth, take_step
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_logprob, path_return, succeeds
 from treeagent.types import Dynamics
 from treeagent.world_model.transition import last_answer
@@ -47,7 +47,7 @@ async def verify(tree: Tree, environment: Dynamics, steps: int, config: SearchCo
     the best path of the tree have therefore been replayed, and an imagined success that failed is stored as a failure.
     If the environment raises an error, the tree keeps the error and no edges.
     """
-    growth, before, best = begin(tree, config), tree.budget.environment_steps, -math.inf
+    growth, before, best = Growth(tree, bootstrap=config.bootstrap), tree.budget.environment_steps, -math.inf
     tree.root.origin = "real"
     while tree.budget.environment_steps - before < steps and (plan := _best_imagined_path(tree)):
         imagined_return = path_return(plan, tree.discount)

@@ -13,7 +13,7 @@ from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs.base import Env
 from treeagent.envs.dynamics import paid
 from treeagent.pipeline.outcomes import Outcome
-from treeagent.search.config import SearchConfig, SearchMethod
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.growth import Growth, create_trees, last_node, take_step
 from treeagent.search.limits import Enough, Limits
@@ -116,15 +116,14 @@ def _planning_error(tree: Tree) -> str:
     return f"planning failed: {tree.error}" if tree.error else ""
 
 
-def _settings(mode: SearchMethod, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
-    settings = replace(search, method=mode)
+def _settings(mode: Mode, config: EvaluateConfig, search: SearchConfig) -> SearchConfig:
+    settings = search.by(mode)
     if mode != "best_of_n":
         return settings
     limits = replace(search.limits, simulations=config.best_of)
     # Parallel chains share the encoding of their prompt. With any further limit, or if a good chain may end the search,
     # chains run ``search.leaves`` at a time, because only chains that have not started can be left out.
-    may_end_early = config.stop_at_gain or search.stop_at_return is not None
-    all_run = limits == Limits(simulations=config.best_of) and not may_end_early
+    all_run = limits == Limits(simulations=config.best_of) and not config.stop_at_gain
     return replace(settings, limits=limits, leaves=config.best_of if all_run else search.leaves)
 
 
@@ -230,7 +229,7 @@ class _Resumed:
         return await self.model.step(state, action)
 
 
-def _plan(mode: SearchMethod, tree: Tree, config: EvaluateConfig) -> Sequence[Edge]:
+def _plan(mode: Mode, tree: Tree, config: EvaluateConfig) -> Sequence[Edge]:
     """The edges of a finished tree to take."""
     return (
         most_visited_path(tree) if mode == "lookahead" else best_path(tree, config.decision, config.likelihood_weight)

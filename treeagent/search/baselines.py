@@ -31,7 +31,8 @@ class Chains(Searcher):
         """Sample one action at the end of each path and extend the path by its edge. An equal edge is not reused,
         because merging would make two chains one."""
         nodes = [last_node(growth, path) for path in paths]
-        for path, node, proposal in zip(paths, nodes, await self.proposals(growth, nodes, 1), strict=True):
+        proposals = await self.proposals(growth, nodes, [1] * len(nodes))
+        for path, node, proposal in zip(paths, nodes, proposals, strict=True):
             if not store_proposal(growth, node, proposal):
                 if not node.ended:  # the request failed where other chains go on: this chain has no return
                     path.clear()
@@ -97,11 +98,10 @@ class Frontier(Searcher):
             The paths to the states reached that may be expanded further.
         """
         reached: list[Path] = []
-        asked = dict(zip(map(id, paths), counts, strict=True)) if counts else {}
+        left = list(counts)
         for group in self.groups(growth, paths):
-            for number in sorted({asked.get(id(path), self.config.candidates) for path in group}):
-                some = [path for path in group if asked.get(id(path), self.config.candidates) == number]
-                await self.sample(growth, [last_node(growth, path) for path in some], count=number)
+            some, left = left[: len(group)], left[len(group) :]
+            await self.sample(growth, [last_node(growth, path) for path in group], some)
             candidates = [[*path, edge] for path in group for edge in last_node(growth, path).edges]
             for tried in self.groups(growth, candidates):
                 await self.step(growth, tried)

@@ -4,10 +4,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from treeagent.seams import names
 from treeagent.search.limits import Limits
+from treeagent.types import REACHES_OUT
+
+METHODS: Mapping[str, str] = {
+    "mcts": "treeagent.search.mcts:Search",
+    "gumbel": "treeagent.search.mcts:GumbelSearch",
+    "best_of_n": "treeagent.search.baselines:BestOfN",
+    "beam": "treeagent.search.baselines:Beam",
+    "best_first": "treeagent.search.baselines:BestFirst",
+}
+"""The core's search methods."""
+
+
+def _known(method: str) -> str:
+    if ":" not in method and method not in (known := names("search.method", METHODS)):
+        raise ValueError(f"there is no search method {method!r}: use one of {sorted(known)} or your own module:Name")
+    return method
+
+
+Method = Annotated[str, AfterValidator(_known)]
+"""The name of a search method, or ``"module:Name"``."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -16,10 +37,10 @@ class SearchConfig:
 
     limits: Limits = Field(default_factory=lambda: Limits(simulations=16))
     """The search of a task stops at the first of these limits."""
-    method: str = "mcts"
+    method: Annotated[Method, REACHES_OUT] = "mcts"
     """The search method: Monte Carlo tree search with PUCT ("mcts") or with Gumbel selection ("gumbel"), the baselines
     "best_of_n", "beam" and "best_first", one that ``treeagent.contrib`` adds, or your own as ``"module:Name"``."""
-    options: Mapping[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings."""
     candidates: Annotated[int, Field(gt=0, le=10**4)] = 4
     """The policy samples this many actions (K) at each expanded state, unless ``widening`` samples them one after

@@ -87,8 +87,8 @@ async def create_trees(
         tree = Tree(task, seed, root, error=error, discount=config.discount)
         return Growth(tree, number, bootstrap=config.bootstrap)
 
-    seeded = enumerate(zip(tasks, seeds, strict=True))
-    return list(await asyncio.gather(*(one(number, task, seed) for number, (task, seed) in seeded)))
+    seeded = list(zip(tasks, seeds, strict=True))
+    return await asyncio.gather(*[one(number, task, seed) for number, (task, seed) in enumerate(seeded)])
 
 
 def describe(error: Exception) -> str:

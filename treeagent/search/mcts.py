@@ -105,8 +105,8 @@ class Search(Searcher):
     async def expand(self, growth: Growth, paths: Sequence[Path]) -> None:
         """Sample candidates once at each node, however many simulations wait there."""
         nodes = list({id(node): node for path in paths for node in [last_node(growth, path)]}.values())
-        widening = self.config.widening
-        await self.sample(growth, nodes, may_widen=widening > 0, count=widening)
+        count = self.config.widening or self.config.candidates
+        await self.sample(growth, nodes, [count] * len(nodes), may_widen=self.config.widening > 0)
 
     def prefers_new(self, growth: Growth, node: Node, c_init: float) -> bool:
         """Whether a further candidate should be sampled at ``node``.

@@ -7,14 +7,15 @@ Limits and errors act only there, so that every method is cut off in the same wa
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.search.config import SearchConfig
+from treeagent.seams import checked, resolve
+from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.decide import end_rank
 from treeagent.search.growth import (
     Growth,
@@ -30,24 +31,15 @@ from treeagent.search.growth import (
 from treeagent.search.limits import Enough
 from treeagent.search.node import Edge, Node, Tree, path_return, repeats_state
 from treeagent.search.together import Together
-from treeagent.seams import checked, resolve
 from treeagent.types import Dynamics, Estimate, Policy, Proposal, State, Task, UserError, Value, is_concurrent
 
-METHODS: Mapping[str, str] = {
-    "mcts": "treeagent.search.mcts:Search",
-    "gumbel": "treeagent.search.mcts:GumbelSearch",
-    "best_of_n": "treeagent.search.baselines:BestOfN",
-    "beam": "treeagent.search.baselines:Beam",
-    "best_first": "treeagent.search.baselines:BestFirst",
-}
-"""The core's search methods (``SearchConfig.method``)."""
 MOST_FREE = 1000
 """Most simulations that may spend nothing of the limits, as where only tokens are limited and a policy samples none."""
 
 Path = list[Edge]
 """The edges from the root to a node or an untried edge of the tree."""
 OnBatch = Callable[[Sequence[Tree]], None]
-"""A function that is called after every call of a model with all trees in their current state."""
+"""A function that is called between the calls of models with all trees in their current state."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -89,7 +81,7 @@ class Searcher(ABC):
 
         Args:
             seeds: one for each task. Equal seeds give equal trees, whatever other tasks are searched at the same time.
-            on_batch: called after every call of a model with all trees.
+            on_batch: called before every call of a model, and when a tree has stopped growing, with all trees.
 
         Returns:
             One tree for each task, in the order of the tasks.
@@ -116,10 +108,10 @@ class Searcher(ABC):
         return trees
 
     async def _grow(self, growth: Growth) -> None:
+        self._tell_time(growth)
         if self.config.estimate_all and not growth.tree.error:
             await self.estimate(growth, [[]])
         await self.grow(growth)
-        self._tell_time(growth)
         self.models.leave()
 
     @abstractmethod
@@ -127,19 +119,20 @@ class Searcher(ABC):
         """Grow one tree by ``sample``, ``step`` and ``estimate``. After a failed step the tree has an error."""
 
     async def sample(
-        self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False, count: int | None = None
+        self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int] = (), *, may_widen: bool = False
     ) -> None:
-        """Sample candidates at each node: ``config.candidates``, or ``count``. ``may_widen`` is as in
+        """Sample candidates at each node: ``config.candidates``, or as many as ``counts`` says. ``may_widen`` is as in
         ``growth.add_candidates``."""
-        count = count or self.config.candidates
-        for node, proposal in zip(nodes, await self.proposals(growth, nodes, count), strict=True):
+        counts = counts or [self.config.candidates] * len(nodes)
+        proposals = await self.proposals(growth, nodes, counts)
+        for node, count, proposal in zip(nodes, counts, proposals, strict=True):
             add_candidates(growth, node, proposal, count, may_widen=may_widen)
 
-    async def proposals(self, growth: Growth, nodes: Sequence[Node], count: int) -> Sequence[Proposal]:
-        """``count`` actions of the policy at each node."""
+    async def proposals(self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int]) -> Sequence[Proposal]:
+        """Actions of the policy at each node, as many as ``counts`` says."""
         if not nodes:
             return ()
-        asked = [(node.state, count, growth.next_seed()) for node in nodes]
+        asked = [(node.state, count, growth.next_seed()) for node, count in zip(nodes, counts, strict=True)]
         return await self.models.ask(self._propose, growth.number, asked)
 
     async def step(self, growth: Growth, paths: Sequence[Path], *, estimate: bool = True) -> None:

@@ -27,12 +27,8 @@ class ValueRange:
 
     low: float = math.inf
     high: float = -math.inf
-    fixed: bool = False
-    """Whether the range was given in the settings. Values seen then do not widen it."""
 
     def include(self, value: float) -> None:
-        if self.fixed:
-            return
         if value < self.low:
             self.low = value
         if value > self.high:

@@ -26,7 +26,7 @@ class Together:
         asks: the calls that are made together, in the order in which a simulation makes them. They take turns, so that
             trees at different points of a simulation fall into step.
         trees: how many trees grow.
-        on_call: called after every call of a model.
+        on_call: called before every call of a model, and when a tree has stopped growing.
     """
 
     def __init__(self, asks: Sequence[Ask], trees: int, on_call: Callable[[], None] = lambda: None) -> None:
@@ -38,8 +38,8 @@ class Together:
         self._turns, self._on_call = list(asks), on_call
         self._ready = trees
         """How many growing trees do not wait for a model."""
-        self._took = 0.0
-        """Seconds of the last call."""
+        self._took = dict.fromkeys(asks, 0.0)
+        """Seconds of the last call of each kind."""
         self._calling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._clock = time.perf_counter()
@@ -47,14 +47,9 @@ class Together:
     async def ask(self, ask: Ask, tree: int, items: Sequence[Any]) -> Sequence[Any]:
         """The answers to ``items``, in order. Other trees' items may be answered in the same call, in the order of the
         trees' numbers."""
-        if ask not in self._waiting:  # a server, which answers many calls in the time of one
-            answers = await ask(items)
-            self._called()
-            return answers
-        if self.growing == 1:
-            answers = await ask(items)
-            self._called()
-            return answers
+        if self.growing == 1 or ask not in self._waiting:  # a server answers many calls in the time of one
+            self._on_call()
+            return await ask(items)
         future: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
         self._waiting[ask].append((tree, items, future))
         self._ready -= 1
@@ -66,6 +61,7 @@ class Together:
         self.share_time()
         self.growing -= 1
         self._ready -= 1
+        self._on_call()
         self._consider()
 
     def share_time(self) -> float:
@@ -90,7 +86,7 @@ class Together:
         if self._ready <= 0:
             self._start()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT * self._took, self._start)
+            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT * sum(self._took.values()), self._start)
 
     def _start(self) -> None:
         if self._timer is not None:
@@ -106,6 +102,7 @@ class Together:
     async def _call(
         self, ask: Ask, waiting: Sequence[tuple[int, Sequence[Any], "asyncio.Future[Sequence[Any]]"]]
     ) -> None:
+        self._on_call()
         started = time.perf_counter()
         try:
             answers = await ask([item for _, items, _ in waiting for item in items])
@@ -116,7 +113,7 @@ class Together:
             if not isinstance(error, Exception):
                 raise
             return
-        self._took = time.perf_counter() - started
+        self._took[ask] = time.perf_counter() - started
         start = 0
         for _, items, future in waiting:
             stop = start + len(items)
@@ -125,12 +122,7 @@ class Together:
             start = stop
         self._ready += len(waiting)
         self._calling = None
-        self._called()
         self._consider()
-
-    def _called(self) -> None:
-        self.share_time()
-        self._on_call()
 
 
 def _number(waiting: tuple[int, Sequence[Any], object]) -> int:

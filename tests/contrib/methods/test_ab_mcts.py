@@ -13,12 +13,11 @@ from toy_search import AllPolicy, Maze, TablePolicy, after, begin, calls, digest
 from written_world import InOrder, Written, said
 
 from treeagent.contrib.methods.ab_mcts import ABMCTS, Beta, Gaussian
-from treeagent.search.config import ABMCTSConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.growth import Growth
 from treeagent.search.limits import Limits
 from treeagent.search.node import Tree
 from treeagent.search.puct import ValueRange
-from treeagent.search.requests import RequestGenerator
 from treeagent.types import Action, Policy, Proposal, State, Task, Transition, Value
 
 returns = st.lists(st.floats(0.0, 1.0), max_size=8)
@@ -74,9 +73,9 @@ def test_most_simulations_go_on_below_the_better_child(posterior: str) -> None:
     """Everything below a is worth 0.9, everything below b 0.1."""
     places = [first + rest for first in "ab" for rest in ("", *"ab", "aa", "ab", "ba", "bb")]
     world = Written(values={place: 0.9 if place[0] == "a" else 0.1 for place in places})
-    settings = ABMCTSConfig(posterior=posterior)  # type: ignore[arg-type]
+    settings = {"posterior": posterior}
     trees = [
-        grown(AllPolicy("a", "b"), world, world, seed, limits=Limits(simulations=10), ab_mcts=settings)
+        grown(AllPolicy("a", "b"), world, world, seed, limits=Limits(simulations=10), options=settings)
         for seed in range(10)
     ]
     visits = {word: sum(e.visits for tree in trees for e in tree.root.edges if e.action.text == word) for word in "ab"}
@@ -101,8 +100,8 @@ def test_a_call_sampled_again_is_no_second_child_and_costs_no_second_step() -> N
 
 def test_the_posterior_and_the_seed_decide() -> None:
     def of(seed: int, posterior: str) -> str:
-        settings = ABMCTSConfig(posterior=posterior)  # type: ignore[arg-type]
-        return digest(grown(TablePolicy({"a": 0.6, "b": 0.4}), Maze(0.1, 0.0), seed=seed, ab_mcts=settings))
+        settings = {"posterior": posterior}
+        return digest(grown(TablePolicy({"a": 0.6, "b": 0.4}), Maze(0.1, 0.0), seed=seed, options=settings))
 
     assert of(1, "gaussian") == of(1, "gaussian")
     assert len({of(1, "gaussian"), of(2, "gaussian"), of(1, "beta")}) == 3
@@ -138,9 +137,9 @@ def test_the_range_holds_every_return_where_rewards_come_before_the_end() -> Non
     ranges = list[ValueRange]()
 
     class Watched(ABMCTS):
-        def grow(self, growth: Growth) -> RequestGenerator[None]:
+        async def grow(self, growth: Growth) -> None:
             ranges.append(growth.value_range)
-            return super().grow(growth)
+            await super().grow(growth)
 
     search = Watched(AllPolicy("a"), Stairs(), SearchConfig(Limits(simulations=4)))
     [tree] = asyncio.run(search.run([task()], [0]))

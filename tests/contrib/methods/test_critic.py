@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from toy_llama import FirstLetter, plain_logprobs, sharpened
+from toy_search import AllPolicy, Treasure, calls, task
 from transformers import PreTrainedModel
 
-from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, LMCritic
+from treeagent.agent.policy import LLMPolicy
+from treeagent.contrib.methods.critic import CANDIDATE, NEXT_QUESTION, QUESTION, CriticSearch, LMCritic
 from treeagent.generators.base import Failure, Sample
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.types import Action, Message, State, Task, Transition
+from treeagent.search import Limits, SearchConfig, make_search
+from treeagent.types import Action, Message, State, Task, Transition, UserError
 
 CONFIG = ScratchConfig(vocabulary=512, layers=2, width=64, heads=2, context=512)
 THINGS = [f"{colour} {thing}" for colour in ("red", "blue", "old", "new") for thing in ("lamp", "desk", "key")]
@@ -272,6 +275,51 @@ class Echo:
         said = Message("assistant", action.text, action.token_ids)
         seen = Message("user", f"{len(state.messages)} {action.text}")
         return Transition(State(state.task, (*state.messages, said, seen)), truncated=len(state.messages) == 5)
+
+
+def test_the_policys_own_model_reweighs_the_priors() -> None:
+    """With weight 1 the priors are the critic's scores alone, those of a model with an empty cache. The policy samples
+    as if no question had been asked between."""
+    policy = LLMPolicy(LocalGenerator(model()), chat(), max_new_tokens=6)
+    config = SearchConfig(Limits(simulations=12), "critic", {"weight": 1.0}, candidates=3)
+    [tree] = asyncio.run(make_search(policy, Echo(), config).run([state().task], [0]))
+    expanded = [node for node in tree.nodes() if len(node.edges) > 1]
+    assert len(expanded) > 2
+    for node in expanded:
+        [scores] = rank(LMCritic(LocalGenerator(model()), chat()), (node.state, [edge.action for edge in node.edges]))
+        assert [edge.prior for edge in node.edges] == pytest.approx([each / sum(scores) for each in scores])
+        for edge in node.edges:
+            prompt = chat().prompt_ids(node.state.messages)
+            expected = plain_logprobs(model(), prompt, edge.action.token_ids)
+            assert edge.action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_policy_without_a_model_is_refused() -> None:
+    with pytest.raises(UserError, match="token ids"):
+        asyncio.run(make_search(AllPolicy("a", "b"), Treasure(), SearchConfig(method="critic")).run([task()], [0]))
+
+
+class Knowing(CriticSearch):
+    """Its critic knows the path to the treasure."""
+
+    async def rank_actions(self, asked: Sequence[tuple[State, Sequence[Action]]]) -> Sequence[Sequence[float]]:
+        return [
+            [float(Treasure.path[: len(calls(state)) + 1] == (*calls(state), action.call)) for action in actions]
+            for state, actions in asked
+        ]
+
+
+def test_search_finds_the_treasure_sooner_with_a_critic_that_knows() -> None:
+    """There are 256 paths; the search counts as over where the treasure was found."""
+    found = []
+    for weight in (0.0, 0.5):
+        config = SearchConfig(Limits(simulations=400), "critic", {"weight": weight}, candidates=4)
+        search = Knowing(AllPolicy("a", "b", "c", "d"), Treasure(), config)
+        [tree] = asyncio.run(search.run([task()], [0]))
+        success = next(node for path, node in tree.walk() if node.terminated and path[-1].reward == 1.0)
+        found.append(tree.order.index(success))
+    alone, helped = found
+    assert helped < 12 < alone
 
 
 def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:

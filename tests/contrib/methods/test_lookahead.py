@@ -10,7 +10,7 @@ from toy_search import HashValue, Maze, TablePolicy, task
 from written_world import InOrder, Written, said, statistics, where
 
 from treeagent.contrib.methods.lookahead import Lookahead
-from treeagent.search.config import LookaheadConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree, path_return
@@ -18,9 +18,7 @@ from treeagent.types import Action, Dynamics, State, Task, Transition
 
 
 def ahead(world: Written, depth: int, simulations: int = 50, *, leaves: int = 1) -> Tree:
-    config = SearchConfig(
-        limits=Limits(simulations=simulations), candidates=2, lookahead=LookaheadConfig(depth), leaves=leaves
-    )
+    config = SearchConfig(limits=Limits(simulations=simulations), candidates=2, options={"depth": depth}, leaves=leaves)
     return grown(Lookahead(InOrder("ab"), world, config, world))
 
 
@@ -122,7 +120,7 @@ def test_nothing_is_looked_at_after_an_error() -> None:
 
 def test_equals_go_to_the_likelier_path() -> None:
     policy = InOrder("ab", {"a": -2.0, "b": -0.1})
-    config = SearchConfig(limits=Limits(simulations=2), candidates=2, lookahead=LookaheadConfig(2))
+    config = SearchConfig(limits=Limits(simulations=2), candidates=2, options={"depth": 2})
     assert said(most_visited_path(grown(Lookahead(policy, Written(), config)))) == "bb"
 
 
@@ -140,7 +138,7 @@ def test_looks_side_by_side_lead_to_the_same_actions() -> None:
 def test_the_most_visited_path_is_the_one_that_was_taken(depth: int, candidates: int, maze: Maze, seed: int) -> None:
     """Checked against a plain loop over the finished tree, which looks equally far ahead and takes the best action."""
     config = SearchConfig(
-        limits=Limits(simulations=2000), candidates=candidates, bootstrap=True, lookahead=LookaheadConfig(depth)
+        limits=Limits(simulations=2000), candidates=candidates, bootstrap=True, options={"depth": depth}
     )  # no two values are equal
     tree = grown(Lookahead(TablePolicy({"a": 0.4, "b": 0.3, "c": 0.3}), maze, config, HashValue()), seed)
     taken: list[Edge] = []
@@ -183,7 +181,7 @@ def test_replanning_in_a_model_from_what_really_happened() -> None:
     """The model predicts that ab ends the episode. From there the agent plans again, and the world shows the real
     end."""
     model, world = Written(ends={"ab": 0.9, "abb": 1.0}), Written(ends={"abb": 1.0})
-    config = SearchConfig(limits=Limits(simulations=50), candidates=2, lookahead=LookaheadConfig(2))
+    config = SearchConfig(limits=Limits(simulations=50), candidates=2, options={"depth": 2})
     plans: list[str] = []
 
     async def episode() -> tuple[str, float | None]:

@@ -9,13 +9,13 @@ from toy_search import task
 from written_world import InOrder, Written, statistics
 
 from treeagent.contrib.methods.rebase import Rebase, split
-from treeagent.search.config import RebaseConfig, SearchConfig
+from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.node import Tree
 
 
 def grown(world: Written, width: int, simulations: int) -> Tree:
-    config = SearchConfig(Limits(simulations=simulations), method="rebase", rebase=RebaseConfig(width, 0.2))
+    config = SearchConfig(Limits(simulations=simulations), method="rebase", options={"width": width})
     [tree] = asyncio.run(Rebase(InOrder("abcd"), world, config, world).run([task()], [0]))
     return tree
 

@@ -204,7 +204,8 @@ class ABMCTS(Searcher):
 
     async def _expand(self, growth: Growth, paths: Sequence[Path]) -> None:
         nodes = [last_node(growth, path) for path in paths]
-        await self.sample(growth, nodes, may_widen=True, count=self.config.widening)
+        count = self.config.widening or self.config.candidates
+        await self.sample(growth, nodes, [count] * len(nodes), may_widen=True)
 
     def _follow_sample(self, growth: Growth, path: Path, posteriors: _Posteriors, claimed: set[int]) -> bool:
         """Continue ``path`` through a candidate that was just sampled at its end: through one that is not tried yet, or

@@ -44,7 +44,7 @@ class RandomExpand(Chains):
             _begin_group(chain, number)
         groups = [_prefixes(chain, 0) for chain in first]
         rng = random.Random(growth.next_seed())
-        while self.simulations_allowed(growth) and not growth.failure:
+        while self.simulations_allowed(growth):
             starts = [
                 (number, start)
                 for number, group in enumerate(groups)
@@ -55,9 +55,14 @@ class RandomExpand(Chains):
                 return
             grown = [list(start) for _, start in starts]
             await self.chains(growth, grown)
+            failed = set[int]()  # states that get no further actions, because a request for them failed
             for (number, start), chain in zip(starts, grown, strict=True):
                 _begin_group(chain, number)
                 groups[number] += _prefixes(chain, len(start) + 1)
+                if not chain:
+                    failed.add(id(last_node(growth, start)))
+            for group in groups if failed else ():
+                group[:] = [path for path in group if id(last_node(growth, path[:-1])) not in failed]
 
     def starts(self, growth: Growth, group: Sequence[Path], rng: random.Random) -> Sequence[Path]:
         """The paths to the states of a group from which a round samples further chains.

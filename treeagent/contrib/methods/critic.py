@@ -172,7 +172,7 @@ class CriticSearch(Search):
     options: CriticOptions
 
     async def sample(
-        self, growth: Growth, nodes: Sequence[Node], *, may_widen: bool = False, count: int | None = None
+        self, growth: Growth, nodes: Sequence[Node], counts: Sequence[int] = (), *, may_widen: bool = False
     ) -> None:
         await super().sample(growth, nodes)
         several = [node for node in nodes if len(node.edges) > 1]
