@@ -27,16 +27,11 @@ from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rewards import Place, RewardedDynamics, make_reward
 from treeagent.pipeline.trees import stored_trees, write_trees
+from treeagent.search.limits import Enough
 from treeagent.search.methods import make_search
 from treeagent.search.node import Tree
 from treeagent.store import shards
 from treeagent.types import Dynamics, derive_seed
-from treeagent.search.limits import Enough
-from treeagent.search.methods import make_search
-from treeagent.search.node import Tree
-from treeagent.search.record import from_record
-from treeagent.store import read_as, shards
-from treeagent.types import Dynamics, Split, derive_seed
 from treeagent.views.signal import signal_figures, value_signal
 from treeagent.visible import visible
 
