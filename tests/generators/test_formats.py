@@ -3,7 +3,7 @@ error."""
 
 import asyncio
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -452,7 +452,7 @@ def test_every_format_without_tools_is_told_the_task_and_how_a_turn_is_written()
 @pytest.mark.parametrize("format", ["react", "json", "tools"])
 @pytest.mark.parametrize("model", [None, "m"])
 def test_a_user_s_own_text_stands_before_the_explanation(model: str | None, format: Format) -> None:
-    tools = json.dumps([asdict(tool) for tool in SQL.tools()])
+    tools = SQL.tools()
 
     def system(instructions: str) -> str:
         settings = PolicyConfig(model=model, format=format, instructions=instructions)
@@ -491,20 +491,19 @@ def test_a_malformed_turn_is_answered_and_the_episode_goes_on(grammar: Grammar) 
 
 
 def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> None:
-    tools = json.dumps([asdict(tool) for tool in SQL.tools()])
+    tools = SQL.tools()
     opening = (Message("user", "go"),)
 
-    def told(format: Format, tools: str) -> str:
+    def told(format: Format, tools: Sequence[ToolSpec]) -> str:
         chat, grammar = conversation(family("qwen"), PolicyConfig(model="m", format=format), tools)
         assert grammar == make_grammar(format, str(family("qwen").chat_template))
         return str(chat.tokenizer.decode(list(chat.prompt_ids(opening))))
 
-    assert told("json", tools) == f"<|im_start|>system\n{JSON.instructions(SQL.tools())}<|im_end|>\n{told('json', '')}"
+    assert f"<|im_start|>system\n{JSON.instructions(SQL.tools())}<|im_end|>\n" in told("json", tools)
     assert told("tools", tools).count('{"type": "function", "function": {"name": "query"') == 1
     assert "Think" not in told("tools", tools)
-    assert told("json", "") == told("tools", "") == told("react", "")
     assert f"<|im_start|>system\n{ReAct().instructions(SQL.tools())}<|im_end|>\n" in told("react", tools)
-    assert JSON.instructions(()) in told("json", "[]")
+    assert JSON.instructions(()) in told("json", ())
     told_by = [known_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in SETTINGS]
     assert [bool(told) for told in told_by] == [False, True, True, True]
 

@@ -4,18 +4,16 @@ Environments and policies are built once in each process and reused by later job
 """
 
 import atexit
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import cache, lru_cache, partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from itertools import groupby
 from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
 import torch
-from pydantic import TypeAdapter
 from transformers import PreTrainedTokenizerBase
 
 from treeagent.agent.checkpoint import (
@@ -70,78 +68,76 @@ def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
     return tasks
 
 
+@dataclass(slots=True)
+class _World:
+    """An environment with all that was made of it."""
+
+    settings: EnvironmentConfig
+    env: Env
+    pool: EnvPool | None = None
+    shots: dict[tuple[int, Format, int], tuple[Shot, ...]] = field(default_factory=dict)
+    """The demonstrations that were played, by their number, their format and the run's seed."""
+
+
+_world: _World | None = None
+"""The environment that this process keeps for its next job."""
+
+
 def environment(config: RunConfig) -> Env:
-    """The run's environment, which the process keeps."""
-    return _environment(_SETTINGS.dump_json(config.environment))
+    """The run's environment. The process keeps it until another one is asked for, or until it ends by itself."""
+    return _kept(config.environment).env
 
 
-_SETTINGS = TypeAdapter(EnvironmentConfig)
+def _kept(settings: EnvironmentConfig) -> _World:
+    global _world
+    if _world is None or _world.settings != settings:
+        close_environments()
+        _world = _World(settings, make_environment(settings))
+        _close_at_exit()
+    return _world
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
-    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. The
-    process keeps the pool; it is closed when other environment settings replace it, and when the process ends.
+    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made.
 
     Raises:
         UserError: ``environment.parallel`` is above 1 and the environment is imagined.
     """
-    env, count = environment(config), config.environment.parallel
+    world, count = _kept(config.environment), config.environment.parallel
     if count == 1:
-        return env
-    if env.origin == "imagined":
+        return world.env
+    if world.env.origin == "imagined":
         raise UserError(
             f"environment.parallel is {count}, but environment {config.environment.name!r} is imagined by one model: "
             "set it to 1"
         )
-    global _pool
-    written = _SETTINGS.dump_json(config.environment)
-    if _pool is None or _pool[0] != written:
-        if _pool is not None:
-            _pool[1].close()
-        _pool = written, EnvPool(env, partial(_made, written), count)
-    return _pool[1]
-
-
-_pool: tuple[bytes, EnvPool] | None = None
-"""The last pool, with the settings of its environment in JSON."""
-
-
-_environments: dict[bytes, Env] = {}
-"""The environments of the last two settings in JSON. The one used last comes last."""
-
-
-def _environment(written: bytes) -> Env:
-    """``_made``, or the environment that this process made from the same settings. It is closed when the process ends
-    by itself."""
-    env = _environments.pop(written) if written in _environments else _made(written)
-    if len(_environments) > 1:
-        with suppress(Exception):  # a user's environment may raise anything
-            _environments.pop(next(iter(_environments))).close()
-    _environments[written] = env
-    _close_at_exit()
-    return env
+    if world.pool is None:
+        world.pool = EnvPool(world.env, partial(make_environment, config.environment), count)
+    return world.pool
 
 
 @cache
 def _close_at_exit() -> None:
-    """Have this process close its environments when it ends. Call it after an environment was made: what is registered
+    """Have this process close its environment when it ends. Call it after an environment was made: what is registered
     last runs first, and ``WorkerEnv`` registers the end of its process."""
     atexit.register(close_environments)
     Finalize(None, close_environments, exitpriority=0)  # in a worker process, where atexit does nothing
 
 
 def close_environments() -> None:
-    """Close the environments that this process keeps. Their errors are ignored, because the results are stored."""
-    while _environments:
-        with suppress(Exception):
-            _environments.popitem()[1].close()
+    """Close the environment that this process keeps, and its pool. Their errors are ignored, because the results are
+    stored."""
+    global _world
+    closing, _world = _world, None
+    for each in () if closing is None else (closing.pool, closing.env):
+        if each is not None:
+            with suppress(Exception):  # a user's environment may raise anything
+                each.close()
 
 
-def _made(written: bytes) -> Env:
-    """Build the environment from its settings as JSON, a form that a cache can compare."""
-    settings = _SETTINGS.validate_json(written)
-    name, options = settings.name, settings.options
-    seconds = settings.call_seconds
+def make_environment(settings: EnvironmentConfig) -> Env:
+    """A new instance of an environment, in a process of its own if so set, with its wrappers."""
+    name, options, seconds = settings.name, settings.options, settings.call_seconds
     env = WorkerEnv(name, options, call_seconds=seconds) if settings.worker else make_env(name, options)
     return wrap(env, settings.wrappers)
 
@@ -183,8 +179,7 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
     Raises:
         UserError: the settings ask for split steps, and ``policy.text_only`` gives no token ids.
     """
-    search, server = config.search, config.server(config.policy.url)
-    policy, value = _load_policy(checkpoint, config.policy, config.vllm, server, known_tools(config), shots(config))
+    search, (policy, value) = config.search, _loaded_policy(checkpoint, config)
     if isinstance(policy, ChatPolicy):
         if search.granularity == "split":
             raise UserError("search.granularity 'split' wants token ids, which policy.text_only does not give")
@@ -193,28 +188,36 @@ def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy 
     return Actors(sampling, greedy(policy, config), value), policy
 
 
-@lru_cache(maxsize=1)
-def _load_policy(
-    checkpoint: Path,
-    settings: PolicyConfig,
-    vllm: VllmConfig,
-    server: RemoteConfig,
-    tools: str,
-    shown: tuple[Shot, ...],
-) -> tuple[LLMPolicy | ChatPolicy, HeadValue | None]:
+Loaded = tuple[LLMPolicy | ChatPolicy, HeadValue | None]
+_policy_kept: tuple[object, Loaded] | None = None
+"""The policy that this process keeps for its next job, with all that it was made from."""
+
+
+def _loaded_policy(checkpoint: Path, config: RunConfig) -> Loaded:
+    global _policy_kept
+    made_from = checkpoint, config.policy, config.vllm, config.remote, config.environment, config.seed
+    if _policy_kept is None or _policy_kept[0] != made_from:
+        _policy_kept = None  # before the next is loaded, so that memory never holds both
+        _policy_kept = made_from, _load_policy(checkpoint, config)
+    return _policy_kept[1]
+
+
+def _load_policy(checkpoint: Path, config: RunConfig) -> Loaded:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
     hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers.
 
     Raises:
         UserError: the copy does not fit into memory.
     """
+    settings, vllm, server = config.policy, config.vllm, config.server(config.policy.url)
+    tools, shown = known_tools(config), shots(config)
     if settings.generator == "remote" and settings.text_only:
         from treeagent.generators.remote import RemoteChat
 
-        grammar, known = make_grammar(settings.format), _specs(tools)
-        texts = [settings.preface, grammar.instructions(known) if settings.is_told else ""]
+        grammar = make_grammar(settings.format)
+        texts = [settings.preface, grammar.instructions(tools) if settings.is_told else ""]
         system = [Message("system", "\n\n".join(filter(None, texts)))] if any(texts) else []
-        opening = (*system, *(message for shot in shown for message in shot.messages(grammar, known)))
+        opening = (*system, *(message for shot in shown for message in shot.messages(grammar, tools)))
         chat = RemoteChat(server, str(checkpoint))
         return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
     scores = (  # the setting to change where a server cannot score given tokens
@@ -295,15 +298,15 @@ def _policy(
     generator: Generator,
     tokenizer: PreTrainedTokenizerBase,
     settings: PolicyConfig,
-    tools: str,
-    shown: tuple[Shot, ...],
+    tools: Sequence[ToolSpec],
+    shown: Sequence[Shot],
 ) -> LLMPolicy:
     chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context)
     form = None
     if settings.is_structured:
         from treeagent.generators.structured import Form
 
-        form = Form(chat, partial(grammar.rules, _specs(tools)))
+        form = Form(chat, partial(grammar.rules, tools))
     return LLMPolicy(
         generator,
         chat,
@@ -315,24 +318,20 @@ def _policy(
         min_p=settings.min_p,
         form=form,
         actions=settings.actions,
-        tools=_specs(tools),
+        tools=tools,
     )
 
 
-def known_tools(config: RunConfig) -> str:
-    """The environment's tools as JSON, a form that a cache can compare. Empty if neither the prompt nor the sampling of
-    turns nor the scoring of legal actions nor the reading of calls uses them."""
+def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
+    """The environment's tools. Empty if neither the prompt nor the sampling of turns nor the scoring of legal actions
+    nor the reading of calls uses them."""
     policy = config.policy
     calls = policy.format == "tools" or (
         policy.format == "json" and (policy.most_thought or policy.actions != "sample")
     )
     if not policy.is_told and not policy.shots and not policy.is_structured and not calls:
-        return ""
-    return json.dumps([asdict(tool) for tool in environment(config).tools()])
-
-
-def _specs(tools: str) -> list[ToolSpec]:
-    return [ToolSpec(**tool) for tool in json.loads(tools)] if tools else []
+        return ()
+    return environment(config).tools()
 
 
 def shots(config: RunConfig) -> tuple[Shot, ...]:
@@ -344,45 +343,48 @@ def shots(config: RunConfig) -> tuple[Shot, ...]:
     setting = config.policy.shots
     if isinstance(setting, str):
         return tuple(read_shots(Path(setting)))
-    written = _SETTINGS.dump_json(config.environment)
-    return _played_shots(written, setting, config.policy.format, config.seed) if setting else ()
+    world, key = _kept(config.environment), (setting, config.policy.format, config.seed)
+    if setting and key not in world.shots:
+        world.shots[key] = _played_shots(world.env, setting, config)
+    return world.shots[key] if setting else ()
 
 
-@lru_cache(maxsize=1)
-def _played_shots(written: bytes, count: int, format: Format, seed: int) -> tuple[Shot, ...]:
-    env, most = _environment(written), _SETTINGS.validate_json(written).max_steps
+def _played_shots(env: Env, count: int, config: RunConfig) -> tuple[Shot, ...]:
     tasks = list[Task]()
     for index in range(count * MOST_TRIES):
         with contained(), suppress(ValueError):  # the split holds fewer
             tasks += env.tasks("train", 1, index)
-    return tuple(played_shots(env, tasks, count, max_steps=most, format=format, seed=seed))
+    most, form = config.environment.max_steps, config.policy.format
+    return tuple(played_shots(env, tasks, count, max_steps=most, format=form, seed=config.seed))
 
 
 def conversation(
     tokenizer: PreTrainedTokenizerBase,
     settings: PolicyConfig,
-    tools: str,
+    tools: Sequence[ToolSpec],
     context_tokens: int | None = None,
     shown: Sequence[Shot] = (),
 ) -> tuple[ChatFormat, Grammar]:
     """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
     explains the format and the tools; a model from scratch learns both from demonstrations."""
-    known = _specs(tools)
-    grammar = make_grammar(settings.format, str(tokenizer.chat_template), known)
-    in_prompt = settings.is_told and bool(tools)
+    grammar = make_grammar(settings.format, str(tokenizer.chat_template), tools)
     chat = ChatFormat(
         tokenizer,
         preface=settings.preface,
-        instructions=grammar.instructions(known) if in_prompt else "",
-        tools=openai_tools(known) if in_prompt and grammar.calls == "native" else (),
+        instructions=grammar.instructions(tools) if settings.is_told else "",
+        tools=openai_tools(tools) if settings.is_told and grammar.calls == "native" else (),
         context_tokens=context_tokens,
-        shots=[shot.messages(grammar, known) for shot in shown],
+        shots=[shot.messages(grammar, tools) for shot in shown],
     )
     return chat, grammar
 
 
 def _conversation(
-    tokenizer: PreTrainedTokenizerBase, settings: PolicyConfig, tools: str, shown: Sequence[Shot], context: int
+    tokenizer: PreTrainedTokenizerBase,
+    settings: PolicyConfig,
+    tools: Sequence[ToolSpec],
+    shown: Sequence[Shot],
+    context: int,
 ) -> tuple[ChatFormat, Grammar]:
     """``conversation`` for a model whose context holds ``context`` tokens.
 
