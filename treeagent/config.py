@@ -60,6 +60,7 @@ _OPEN_TABLES = (
     "environment.options.",
     "environment.wrappers[].",
     "rewards.options.",
+    "update.advantages.options.",
 )
 """Tables whose keys the user chooses."""
 Share = Annotated[float, Field(ge=0, le=1)]

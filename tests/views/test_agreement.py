@@ -1,6 +1,5 @@
 """Pairs and advantages of the same trees agree: what pairs prefer, advantages must not punish."""
 
-from dataclasses import replace
 from itertools import compress
 from typing import Literal
 
@@ -13,8 +12,6 @@ from treeagent.search.node import Edge, Tree
 from treeagent.types import Task
 from treeagent.views.advantages import (
     AdvantageConfig,
-    GAEConfig,
-    GRPOConfig,
     advantages,
 )
 from treeagent.views.pairs import PairConfig, preference_pairs
@@ -30,17 +27,17 @@ def by_tokens(trees: list[Tree], scored: dict[int, float]) -> dict[tuple[int, ..
     return {each.action.token_ids: scored.get(id(each), 0.0) for tree in trees for each in edges(tree)}
 
 
-@given(randoms.map(random_tree), st.integers(1, 3))
-def test_search_values_differ_by_the_margin_of_a_pair(tree: Tree, min_visits: int) -> None:
-    scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
-    for pair in preference_pairs(tree, replace(ALL, min_visits=min_visits)):
+@given(randoms.map(random_tree))
+def test_search_values_differ_by_the_margin_of_a_pair(tree: Tree) -> None:
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig()))
+    for pair in preference_pairs(tree, ALL):
         assert scored[pair.chosen.token_ids] - scored[pair.rejected.token_ids] == pytest.approx(pair.margin)
 
 
-@given(randoms.map(random_tree), st.integers(1, 3))
-def test_of_the_widest_pair_one_side_is_above_its_siblings_and_one_below(tree: Tree, min_visits: int) -> None:
-    scored = by_tokens([tree], advantages([tree], AdvantageConfig(min_visits=min_visits)))
-    for pair in preference_pairs(tree, replace(WIDEST, min_visits=min_visits)):
+@given(randoms.map(random_tree))
+def test_of_the_widest_pair_one_side_is_above_its_siblings_and_one_below(tree: Tree) -> None:
+    scored = by_tokens([tree], advantages([tree], AdvantageConfig()))
+    for pair in preference_pairs(tree, WIDEST):
         assert scored[pair.chosen.token_ids] > 0 > scored[pair.rejected.token_ids]
 
 
@@ -54,11 +51,7 @@ def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_ad
 ) -> None:
     """Here Q is the mean return of the leaves below, and each of these advantages grows with it among siblings. The
     sign may differ: below a good action both siblings may be better than the task's other trajectories."""
-    config = AdvantageConfig(
-        kind=kind,
-        grpo=GRPOConfig(scale=scale),
-        gae=GAEConfig(lambda_=1.0),
-    )
+    config = AdvantageConfig(kind, {"grpo": {"scale": scale}, "gae": {"lambda_": 1.0}}.get(kind, {}))
     scored = by_tokens(group, advantages(group, config))
     for pair in preference_pairs(group, ALL):
         assert scored[pair.chosen.token_ids] > scored[pair.rejected.token_ids]

@@ -35,9 +35,6 @@ def test_pairs_by_hand() -> None:
     assert names(tree, PairConfig()) == ["A>C", "A1>A2"]
     assert names(tree, replace(ALL, min_margin=0.25)) == ["A>C", "A>B", "B>C", "A1>A2"]
     assert names(tree, replace(ALL, min_margin=0.26)) == ["A>C", "A>B", "A1>A2"]
-    assert names(tree, replace(ALL, min_visits=2)) == ["A>B"]
-    assert names(tree, PairConfig(min_visits=2)) == ["A>B"]
-    assert names(tree, replace(ALL, min_visits=5)) == []
 
 
 @pytest.mark.parametrize("rule", ["best_vs_worst", "all", "trajectory"])
@@ -73,9 +70,9 @@ def test_two_ways_to_make_one_call_form_no_pair() -> None:
     assert names(tree, ALL) == ["A>B", "A1>A2"]
 
 
-def test_the_pairs_of_a_thousand_chains_are_not_listed() -> None:
-    """There are 500,000 pairs. The widest are those of the first and last edges."""
-    tree, count = hand_tree(), 1000
+def test_the_pairs_of_many_chains_are_not_listed() -> None:
+    """There are 45,000 pairs. The widest are those of the first and last edges."""
+    tree, count = hand_tree(), 300
     [tried, *_] = tree.root.edges
     tree.root.edges = [
         replace(
@@ -91,8 +88,8 @@ def test_the_pairs_of_a_thousand_chains_are_not_listed() -> None:
     found = names(tree, ALL)
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found == ["999>0", "999>1", "998>0", "999>2"]
-    assert most_bytes < 2**22
+    assert found == ["299>0", "299>1", "298>0", "299>2"]
+    assert most_bytes < 2**20
 
 
 def test_a_pair_carries_its_prompt_and_both_actions() -> None:
@@ -151,9 +148,9 @@ def test_several_trees_give_the_pairs_of_each() -> None:
     assert list(preference_pairs([one, two], ALL)) == [*preference_pairs(one, ALL), *preference_pairs(two, ALL)]
 
 
-@given(trees, st.integers(1, 3), st.sampled_from([0.05, 0.2, 0.5]))
-def test_best_vs_worst_is_the_widest_of_all_pairs(tree: Tree, min_visits: int, min_margin: float) -> None:
-    config = replace(ALL, min_visits=min_visits, min_margin=min_margin)
+@given(trees, st.sampled_from([0.05, 0.2, 0.5]))
+def test_best_vs_worst_is_the_widest_of_all_pairs(tree: Tree, min_margin: float) -> None:
+    config = replace(ALL, min_margin=min_margin)
     every = list(preference_pairs(tree, config))
     extreme = list(preference_pairs(tree, replace(config, rule="best_vs_worst")))
     widest: dict[tuple[int, ...], float] = {}
@@ -167,7 +164,7 @@ def test_best_vs_worst_is_the_widest_of_all_pairs(tree: Tree, min_visits: int, m
         for path, here in tree.walk()
         for one in here.edges
         for two in here.edges
-        if min(one.visits, two.visits) >= min_visits and reaches(one.value - two.value, min_margin)
+        if min(one.visits, two.visits) and reaches(one.value - two.value, min_margin)
     )
     assert Counter((pair.chosen.text, pair.rejected.text, pair.context_ids) for pair in every) == expected
 

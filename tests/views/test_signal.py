@@ -8,14 +8,8 @@ from hand_trees import TASK, edge, hand_tree, node, random_tree, shuffle_sibling
 
 from treeagent.search.node import Tree
 from treeagent.views.signal import (
-    Bin,
-    Estimated,
     ValueSignal,
     auc,
-    calibration,
-    calibration_error,
-    estimated_ends,
-    estimated_states,
     separation,
     signal_figures,
     value_signal,
@@ -125,46 +119,3 @@ def test_the_order_of_siblings_and_of_trees_changes_nothing() -> None:
             other.depth, other.states, other.found, other.auc, other.siblings, other.pairs,
         )  # fmt: skip
         assert one.separation == (None if other.separation is None else pytest.approx(other.separation))
-
-
-def test_estimates_stand_beside_what_followed() -> None:
-    tree = tree_of_four()
-    assert sorted(estimated_ends(tree)) == [(0.3, 0.0), (0.5, 0.0), (0.6, 0.0), (0.9, 1.0)]
-    # Five finished paths below the root have one win, and two below A have one. D has none.
-    assert sorted(estimated_states(tree)) == [(0.2, 0.0), (0.5, near(0.2)), (0.8, 0.0), (0.8, 0.5)]
-
-
-def test_an_end_with_a_withheld_reward_counts_once_it_was_written_down() -> None:
-    end = node((1,), value=0.7, end="terminated")
-    tree = Tree(TASK, 0, node((2,), edge("A", (3,), 1, 0.0, end)))
-    tree.root.edges[0].reward = None
-    assert estimated_ends(tree) == estimated_states(tree) == []
-    end.paid = 0.5
-    assert estimated_ends(tree) == [(0.7, 0.5)]
-
-
-def test_the_value_of_an_end_without_a_verdict_is_that_of_the_whole_episode() -> None:
-    """V = 0.5 is what is still to come after a step that paid 0.25."""
-    last = edge("b", (2,), 1, 0.5, node((2,), value=0.5, end="terminated"))
-    last.reward, last.own_reward = None, 1.0
-    first = edge("a", (1,), 1, 0.75, node((1,), last, value=0.5), 0.25)
-    first.own_reward = 0.0
-    assert estimated_ends(Tree(TASK, 0, node((3,), first))) == [(0.75, 1.0)]
-
-
-def test_calibration_by_hand() -> None:
-    estimates = [Estimated(0.8, 1.0), Estimated(0.2, 0.0), Estimated(0.2, 1.0), Estimated(0.6, 1.0)]
-    # Two groups of two. V = 0.2 with outcomes 0 and 1: their standard deviation is 0.7071, so the standard error is
-    # 0.5.
-    low, high = calibration(estimates, bins=2)
-    assert low == Bin(2, near(0.2), near(0.5), near(0.5 - 0.98), near(0.5 + 0.98))
-    assert high == Bin(2, near(0.7), 1.0, 1.0, 1.0)
-    assert calibration_error([low, high]) == near((0.3 + 0.3) / 2)
-    assert [each.states for each in calibration([Estimated(0.5, 0.0)] * 7, bins=3)] == [7]
-    assert calibration([]) == [] and calibration_error([]) == 0.0
-
-
-def test_values_that_are_equal_leave_the_other_groups_their_size() -> None:
-    """Six of ten states have V = 0. Five groups of two would end after 2, 4, 6, 8 and 10 states."""
-    estimates = [Estimated(0.0, 0.0)] * 6 + [Estimated(number / 10, 1.0) for number in range(1, 5)]
-    assert [each.states for each in calibration(estimates, bins=5)] == [6, 2, 2]

@@ -1,10 +1,9 @@
 """Preference pairs for DPO, a pure view of search trees: siblings (Agent Q, algorithm 1) or whole paths."""
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heapreplace
-from itertools import compress, islice
+from heapq import nlargest
+from itertools import compress, product
 from operator import itemgetter
 from typing import Annotated, Literal
 
@@ -63,8 +62,6 @@ class PairConfig:
     """Which pairs are made. "all" compares every two siblings of a node (Agent Q) and keeps the 4 pairs with the widest
     margin. "best_vs_worst" makes one pair of siblings per node (MCTS-DPO). "trajectory" makes one pair of whole paths
     per task, by their returns alone."""
-    min_visits: Annotated[int, Field(gt=0)] = 1
-    """Minimum visit count N(s,a) of both siblings of a pair."""
     min_margin: Annotated[float, Field(gt=0)] = 0.2
     """Minimum difference of the two Q values, or of the two returns, in reward units (θ of Agent Q)."""
 
@@ -82,24 +79,35 @@ def preference_pairs(trees: Tree | Sequence[Tree], config: PairConfig) -> Iterat
     """
     trees = [trees] if isinstance(trees, Tree) else trees
     if config.rule == "trajectory":
-        yield from trajectory_pairs(trees, config)
+        for tree, best, worst, margin in compared_trajectories(trees, config):
+            taught = {id(edge) for edge in best if tree.may_prefer(edge)}
+            yield _pair(tree, tree.root.context_ids, best, worst, margin, (*best, *worst), taught)
         return
     for tree in trees:
-        yield from sibling_pairs(tree, config)
+        for path, margin, chosen, rejected in compared_siblings(tree, config):
+            read = (*path[-1:], chosen, rejected)
+            yield _pair(tree, tree.prompt_ids(path), [chosen], [rejected], margin, read)
 
 
-def sibling_pairs(tree: Tree, config: PairConfig) -> Iterator[PreferencePair]:
-    """The pairs of ``compared_siblings`` as tokens."""
-    for path, margin, chosen, rejected in compared_siblings(tree, config):
-        require_logprobs(tree.task.id, (chosen, rejected))
-        yield PreferencePair(
-            task_id=tree.task.id,
-            context_ids=tree.prompt_ids(path),
-            chosen=_continuation([chosen]),
-            rejected=_continuation([rejected]),
-            margin=margin,
-            origin=path_origin((*path[-1:], chosen, rejected)),
-        )
+def _pair(
+    tree: Tree,
+    prompt: tuple[int, ...],
+    chosen: Sequence[Edge],
+    rejected: Sequence[Edge],
+    margin: float,
+    read: Sequence[Edge],
+    taught: Collection[int] | None = None,
+) -> PreferencePair:
+    """Two paths after a prompt as tokens.
+
+    Args:
+        read: the edges that decide whether the pair is imagined.
+        taught: ``id`` of the edges of ``chosen`` that carry loss; None for all.
+    """
+    require_logprobs(tree.task.id, (*chosen, *rejected))
+    return PreferencePair(
+        tree.task.id, prompt, _continuation(chosen, taught), _continuation(rejected), margin, path_origin(read)
+    )
 
 
 def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence[Edge], float, Edge, Edge]]:
@@ -107,75 +115,20 @@ def compared_siblings(tree: Tree, config: PairConfig) -> Iterator[tuple[Sequence
     Each item is the path to their node, the margin, the chosen edge and the rejected edge. At each node, the pairs come
     by margin, widest first, as many as ``config.rule`` keeps. The chosen action is one that ``tree.may_prefer``.
     """
+    count = 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE
     for path, node in tree.walk():
-        tried = [(edge.value, edge) for edge in node.edges if edge.visits >= config.min_visits]
-        good = sorted((each for each in tried if tree.may_prefer(each[1])), key=itemgetter(0), reverse=True)
-        bad = sorted(tried, key=itemgetter(0))
-        # Chains keep equal calls as separate edges. They are one decision, so they form no pair.
-        qualified = (
-            (margin, best, worst)
-            for margin, best, worst in _widest_first(_few_of_each_call(good), _few_of_each_call(bad), config.min_margin)
-            if merge_key(best.action) != merge_key(worst.action)
+        tried = [edge for edge in node.edges if edge.visits]
+        good = sorted((edge for edge in tried if tree.may_prefer(edge)), key=lambda edge: -edge.value)
+        bad = sorted(tried, key=lambda edge: edge.value)
+        calls = {id(edge): merge_key(edge.action) for edge in tried}
+        pairs = (
+            (best.value - worst.value, best, worst)
+            for best, worst in product(good, bad)
+            # Chains keep equal calls as separate edges. They are one decision, so they form no pair.
+            if reaches(best.value - worst.value, config.min_margin) and calls[id(best)] != calls[id(worst)]
         )
-        for margin, chosen, rejected in islice(qualified, 1 if config.rule == "best_vs_worst" else _MOST_PER_NODE):
+        for margin, chosen, rejected in nlargest(count, pairs, key=itemgetter(0)):
             yield path, margin, chosen, rejected
-
-
-_Valued = tuple[float, Edge]
-"""Q of an edge, and the edge."""
-
-
-def _few_of_each_call(edges: Sequence[_Valued]) -> list[_Valued]:
-    """The first edges of each call, as many as a node may have pairs. No others can be in the widest pairs."""
-    counts = Counter[object]()
-    few: list[_Valued] = []
-    for each in edges:
-        call = merge_key(each[1].action)
-        counts[call] += 1
-        if counts[call] <= _MOST_PER_NODE:
-            few.append(each)
-    return few
-
-
-def _widest_first(
-    good: Sequence[_Valued], bad: Sequence[_Valued], min_margin: float
-) -> Iterator[tuple[float, Edge, Edge]]:
-    """The pairs of a good and a bad edge whose Q differs by at least ``min_margin``, widest first. A node may have
-    thousands of edges, so its pairs are not listed before they are sorted.
-
-    Args:
-        good: edges in descending order of Q.
-        bad: edges in ascending order of Q.
-    """
-    if not bad:
-        return
-    waiting = [(bad[0][0] - higher, row, 0) for row, (higher, _) in enumerate(good)]  # a heap, because it is sorted
-    while waiting and reaches(-waiting[0][0], min_margin):
-        negative, row, column = waiting[0]
-        yield -negative, good[row][1], bad[column][1]
-        if column + 1 < len(bad):
-            heapreplace(waiting, (bad[column + 1][0] - good[row][0], row, column + 1))
-        else:
-            heappop(waiting)
-
-
-def trajectory_pairs(trees: Sequence[Tree], config: PairConfig) -> Iterator[PreferencePair]:
-    """The pair of ``compared_trajectories`` as tokens.
-
-    Raises:
-        UserError: an action has no log-probabilities, or the prompt starts anew on one of the two paths.
-    """
-    for tree, best, worst, margin in compared_trajectories(trees, config):
-        require_logprobs(tree.task.id, (*best, *worst))
-        taught = {id(edge) for edge in best if tree.may_prefer(edge)}
-        yield PreferencePair(
-            task_id=tree.task.id,
-            context_ids=tree.root.context_ids,
-            chosen=_continuation(best, taught),
-            rejected=_continuation(worst),
-            margin=margin,
-            origin=path_origin((*best, *worst)),
-        )
 
 
 def compared_trajectories(

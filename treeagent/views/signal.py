@@ -1,13 +1,13 @@
 """How well V(s) separates states from which search found a success from other states: by depth, at ends, among
-siblings. Also the calibration of V(s): whether it is as high as the return that followed."""
+siblings."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pvariance, stdev
-from typing import Literal, NamedTuple
+from statistics import fmean, pvariance
+from typing import Literal
 
-from treeagent.search.node import Edge, Node, Tree, finished_paths, outcome, path_origin, succeeds
+from treeagent.search.node import Node, Tree, path_origin, succeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,87 +146,3 @@ def separation(good: Sequence[float], bad: Sequence[float]) -> float | None:
         return None
     within = math.sqrt((pvariance(good) + pvariance(bad)) / 2)
     return (fmean(good) - fmean(bad)) / within if within else None
-
-
-class Estimated(NamedTuple):
-    """An estimate V(s) and the quantity that it estimates, in reward units."""
-
-    value: float
-    outcome: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """States with similar V(s)."""
-
-    states: int
-    value: float
-    """Mean of V."""
-    outcome: float
-    """Mean of the returns that followed."""
-    low: float
-    high: float
-    """``low`` and ``high`` are the 95 % confidence interval of ``outcome``, by the normal distribution."""
-
-
-def estimated_ends(tree: Tree) -> list[Estimated]:
-    """V at each real end of the task, and the total reward of the episode, which is 0 if a judge calls it hacked. An
-    end with a withheld reward counts if the reward was recorded later (``Node.paid``). V of an end without a judge's
-    verdict lacks the rewards before it (``State.paid``), which are added."""
-    estimates: list[Estimated] = []
-    for path in finished_paths(tree):
-        node = path[-1].child
-        assert node is not None
-        paid = _outcome_sum(path) if node.paid is None else node.paid
-        if node.terminated and paid is not None and path_origin(path) == "real":
-            before = sum(edge.reward or 0.0 for edge in path) if path[-1].reward is None else 0.0
-            estimates.append(Estimated(node.value + before, paid))
-    return estimates
-
-
-def _outcome_sum(path: Sequence[Edge]) -> float | None:
-    return None if any(edge.outcome is None for edge in path) else outcome(path)
-
-
-def estimated_states(tree: Tree) -> list[Estimated]:
-    """V at each real state before an end, and the mean return from there on of the finished real paths through it.
-    Search chooses these paths. If it finds the better ones, V of the policy alone is lower than their mean."""
-    below: dict[int, tuple[Node, list[float]]] = {}
-    for path in finished_paths(tree):
-        if path_origin(path) != "real" or any(edge.reward is None for edge in path):
-            continue
-        total = 0.0
-        for index in range(len(path) - 1, -1, -1):
-            edge = path[index]
-            total = (edge.reward or 0.0) + edge.discount(tree.discount) * total
-            node = path[index - 1].child if index else tree.root
-            if node is not None and node.origin == "real":
-                below.setdefault(id(node), (node, []))[1].append(total)
-    return [Estimated(node.value, fmean(returns)) for node, returns in below.values()]
-
-
-def calibration(estimates: Sequence[Estimated], bins: int = 10) -> list[Bin]:
-    """Sort the estimates by V and split them into ``bins`` groups of about equal size. Equal values of V are in one
-    group."""
-    ranked = sorted(estimates)
-    groups: list[Bin] = []
-    start = 0
-    stops = [round(len(ranked) * (index + 1) / bins) for index in range(bins)]
-    while start < len(ranked):
-        stop = next(each for each in stops if each > start)  # a group of equal values may have passed several
-        while stop < len(ranked) and ranked[stop].value == ranked[stop - 1].value:
-            stop += 1
-        group = ranked[start:stop]
-        outcomes = [each.outcome for each in group]
-        mean, error = fmean(outcomes), stdev(outcomes) / math.sqrt(len(group)) if len(group) > 1 else 0.0
-        value = fmean(each.value for each in group)
-        groups.append(Bin(len(group), value, mean, mean - 1.96 * error, mean + 1.96 * error))
-        start = stop
-    return groups
-
-
-def calibration_error(bins: Sequence[Bin]) -> float:
-    """Mean of |V - outcome| over groups, weighted by their number of states (expected calibration error; Naeini et al.
-    2015)."""
-    states = sum(each.states for each in bins)
-    return sum(each.states * abs(each.value - each.outcome) for each in bins) / states if states else 0.0

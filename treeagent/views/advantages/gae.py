@@ -6,27 +6,18 @@ every state; other methods need ``search.estimate_all`` for that.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass
 
 from treeagent.search.node import Tree
 from treeagent.views.advantages.common import Path, average, trajectories
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class GAEConfig:
-    """Options of the advantages "gae"."""
-
-    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """λ of GAE: 0 uses the value function after one step, 1 only the return of the whole trajectory."""
-
-
-def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]:
+def gae_advantages(trees: Sequence[Tree], lambda_: float = 0.95) -> dict[int, float]:
     """A_t in reward units by ``id`` of the edge. An edge that several trajectories share gets their mean.
 
     A thought with a node of its own is half a turn and is not discounted.
+
+    Args:
+        lambda_: λ from 0 to 1. 0 uses the value function after one step, 1 only the return of the whole trajectory.
     """
     paths: list[Path] = []
     estimates: list[list[float]] = []
@@ -38,7 +29,7 @@ def gae_advantages(trees: Sequence[Tree], config: GAEConfig) -> dict[int, float]
                 assert edge.child is not None
                 discount = edge.discount(tree.discount)
                 delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
-                advantage = delta + discount * config.lambda_ * advantage
+                advantage = delta + discount * lambda_ * advantage
                 along.append(advantage)
             paths.append(path)
             estimates.append(along[::-1])

@@ -5,23 +5,16 @@ Without the division it is Dr. GRPO (Liu et al. 2025): A(τ) = R(τ) - mean R.
 
 from collections.abc import Sequence
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
-
 from treeagent.search.node import Tree
 from treeagent.views.advantages.common import Scale, per_edge, relative, trajectory_returns
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class GRPOConfig:
-    """Options of the advantages "grpo"."""
+def grpo_advantages(trees: Sequence[Tree], scale: Scale = "std") -> dict[int, float]:
+    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean.
 
-    scale: Scale = "std"
-    """Whether the difference from the group's mean return is divided by the group's standard deviation ("std") or not
-    ("none", Dr. GRPO)."""
-
-
-def grpo_advantages(trees: Sequence[Tree], config: GRPOConfig) -> dict[int, float]:
-    """A(τ) by ``id`` of the edge. An edge that several trajectories share gets their mean."""
+    Args:
+        scale: whether the difference from the group's mean return is divided by the group's standard deviation ("std")
+            or not ("none", Dr. GRPO).
+    """
     paths, returns = trajectory_returns(trees)
-    return per_edge(paths, relative(returns, config.scale))
+    return per_edge(paths, relative(returns, scale))
