@@ -1,7 +1,7 @@
 """Pairs and advantages of the same trees agree: what pairs prefer, advantages must not punish."""
 
 from itertools import compress
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hand_trees import chain_group, edge, edges, leaf_paths, node, random_group, random_tree
@@ -51,7 +51,8 @@ def test_where_visits_count_trajectories_the_preferred_sibling_has_the_higher_ad
 ) -> None:
     """Here Q is the mean return of the leaves below, and each of these advantages grows with it among siblings. The
     sign may differ: below a good action both siblings may be better than the task's other trajectories."""
-    config = AdvantageConfig(kind, {"grpo": {"scale": scale}, "gae": {"lambda_": 1.0}}.get(kind, {}))
+    options: dict[str, dict[str, Any]] = {"grpo": {"scale": scale}, "gae": {"lambda_": 1.0}}
+    config = AdvantageConfig(kind, options.get(kind, {}))
     scored = by_tokens(group, advantages(group, config))
     for pair in preference_pairs(group, ALL):
         assert scored[pair.chosen.token_ids] > scored[pair.rejected.token_ids]
