@@ -218,7 +218,7 @@ def test_rollouts_judge_training_alone_where_there_is_no_head(mode: str, tmp_pat
     )
     collecting = SearchJob(config, tmp_path / "base", "collect", 0, [0], tmp_path)
     assert search_batch(collecting, lambda event: None).budget.estimates > 0
-    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, mode)  # type: ignore[arg-type]
+    job = EvaluationJob(config, tmp_path / "base", "base", 0, [0, 1], None, mode)
     outcomes, _ = evaluate_batch(job, lambda event: None)
     assert [outcome.error for outcome in outcomes] == ["", ""]
 
