@@ -116,7 +116,7 @@ def learn(config: RunConfig, start: Path, trees: Sequence[Tree], taught: bool, o
     settings = config.learner(DistilConfig, config.update.distil.at_rate(1))
     result = train_distil(
         student.model, student.tokenizer, states, settings,
-        temperature=config.policy.temperature, validate=greedy_success(student, config, out),
+        temperature=config.policy.temperature, validate=greedy_success(student, config),
     )  # fmt: skip
     save_checkpoint(Checkpoint(student.model, student.tokenizer, student.head), out)
     return {name: statistics.fmean(each) for name, each in aucs.items()} | {

@@ -10,29 +10,26 @@ from typing import cast
 import peft
 import pytest
 import torch
-from toy_doors import opened_while
 from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import LoraConfig, VllmConfig
+from treeagent.generators.config import VllmConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import HeadValue
 from treeagent.agent.value_head import LogprobHead
 from treeagent.config import load_config
 from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
 from treeagent.generators.vllm import engine as shared_engine
-from treeagent.learners.lora import with_adapter
 from treeagent.pipeline.imagination import world_model
-from treeagent.pipeline.update import greedy_success
 from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.local import LocalWriter
 
@@ -222,30 +219,6 @@ def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     if vllm._running is not None:
         vllm._running.close()
-
-
-@pytest.mark.usefixtures("own_engine")
-def test_a_validation_during_an_update_plays_the_current_adapter(folder: Path, tmp_path: Path) -> None:
-    """The engine opens the doors that the model in memory opens, also after its weights have changed."""
-    tokenizer().save_pretrained(str(folder / "0"))
-    base = load_checkpoint(folder / "0")
-    checkpoint = replace(base, model=with_adapter(base.model, LoraConfig(rank=4), seed=0))
-    settings = ["environment.name=toy_doors:ToldDoors", "policy.actions=score", "update.validation_tasks=8"]
-    local = load_config(None, [*settings, "policy.dtype=float32", "workers=1"])
-    served = replace(local, policy=replace(local.policy, generator="vllm"))
-    here, there = (greedy_success(checkpoint, each, tmp_path / "scratch") for each in (local, served))
-    found = set[str]()
-    for _ in range(4):
-        played = opened_while(here)
-        assert opened_while(there) == played and len(played) == 16
-        found.add(played)
-        with torch.no_grad():
-            for weight in checkpoint.model.parameters():
-                if weight.requires_grad:
-                    weight.normal_(std=0.3)
-    assert len(found) > 1
-    assert vllm._running is not None and vllm._running.usage.encoded_tokens
-    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:

@@ -1,22 +1,17 @@
 """Update a policy from stored trees: the driver runs several updates side by side, a worker runs one."""
 
 import asyncio
-import gc
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.config import COMPARING, Method, RunConfig
-from treeagent.generators.config import VllmConfig
 from treeagent.generators.formats import make_grammar
 from treeagent.learners.config import DistilConfig, DPOConfig, GRPOConfig, SFTConfig, ValueConfig
 from treeagent.learners.distil import train_distil
@@ -31,7 +26,6 @@ from treeagent.pipeline.build import (
     environment,
     greedy,
     instances,
-    load_actors,
     make_policy,
     value_head,
     with_split_steps,
@@ -45,7 +39,7 @@ from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows, value_training_rows
 from treeagent.pipeline.trees import read_trees
-from treeagent.types import NothingToLearn, Policy, UserError, derive_seed
+from treeagent.types import NothingToLearn, UserError, derive_seed
 
 T = TypeVar("T")
 
@@ -194,8 +188,8 @@ def train_policy(
     values = known if len({row.task_id for row in known}) > 1 else []  # of one task, none could be held out
     if values:
         check_value_rows(head, values, fitting)  # raises before the policy is trained, not after
-    validate = greedy_success(checkpoint, config, job.scratch)
-    hooks = training_hooks(emit, job.out.name, job.scratch, validate)
+    success = greedy_success(checkpoint, config)
+    hooks = training_hooks(emit, job.out.name, job.scratch, lambda: lead(checkpoint.model, success))
     model, tokenizer, temperature = checkpoint.model, checkpoint.tokenizer, config.policy.temperature
     trained = None if isinstance(model, PeftModel) else model.num_parameters()
     match job.method:
@@ -212,11 +206,8 @@ def train_policy(
         case "grpo":
             grpo = config.learner(GRPOConfig, settings.grpo.at_rate(trained))
             result = train_grpo(model, tokenizer, rows, grpo, temperature=temperature, **hooks)
-    fitted = None
-    if values:
-        fitted = lead(model, lambda: fit_value(model, head, values, fitting))
-    trained_checkpoint = Checkpoint(model, tokenizer, head if values else loaded.head)
-    save(trained_checkpoint, job.out)
+    fitted = lead(model, lambda: fit_value(model, head, values, fitting)) if values else None
+    save(Checkpoint(model, tokenizer, head if values else loaded.head), job.out)
     alarms: list[str] = []
     if known and not values:
         alarms.append(
@@ -234,64 +225,23 @@ def train_policy(
     return {"update": asdict(result), **value, "alarms": alarms}
 
 
-def greedy_success(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Callable[[], float]:
+def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
     """A function that plays the validation tasks greedily with the model's current weights and returns the share of
-    solved tasks.
-
-    Args:
-        scratch: as for ``_current_player``.
-    """
+    solved tasks."""
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
     dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
-        training = checkpoint.model.training
-        checkpoint.model.eval()
-        with _current_player(checkpoint, config, scratch) as player:
-            outcomes = [
-                outcome
-                for group in playable_together(env, config.environment.parallel, tasks)
-                for outcome in asyncio.run(
-                    execute(player, dynamics, group, [0] * len(group), [()] * len(group), config.search.step_seconds)
-                )[0]
-            ]
-        checkpoint.model.train(training)
+        player = greedy(make_policy(checkpoint, config), config)  # a new one, since the weights have changed
+        outcomes = [
+            outcome
+            for group in playable_together(env, config.environment.parallel, tasks)
+            for outcome in asyncio.run(
+                execute(player, dynamics, group, [0] * len(group), [()] * len(group), config.search.step_seconds)
+            )[0]
+        ]
         return sum(outcome.success for outcome in outcomes) / len(outcomes)
 
     return measure
-
-
-@contextmanager
-def _current_player(checkpoint: Checkpoint, config: RunConfig, scratch: Path) -> Iterator[Policy]:
-    """The greedy policy with the model's current weights. An adapter is saved, and loaded as search loads it: merged
-    with the base model in ``policy.dtype`` on a CPU, or by the vLLM engine, if the GPU has room for it beside the
-    training. In all other cases the model that is trained samples.
-
-    Args:
-        scratch: a folder in which the adapter is saved.
-    """
-    policy = config.policy
-    on_cpu = policy.generator == "local" and policy.on_cpu
-    by_engine = policy.generator == "vllm" and _has_room(config.vllm)
-    if not isinstance(checkpoint.model, PeftModel) or not (on_cpu or by_engine):
-        yield greedy(make_policy(checkpoint, config), config)
-        return
-    scratch.mkdir(parents=True, exist_ok=True)
-    # A folder of its own each time, since a loaded adapter is known by its folder.
-    with tempfile.TemporaryDirectory(prefix="validation-", dir=scratch) as folder:
-        adapter = save_checkpoint(Checkpoint(checkpoint.model, checkpoint.tokenizer), Path(folder) / "policy")
-        actors, loaded = load_actors(adapter, config)
-        yield actors.greedy
-        loaded.forget()
-
-
-def _has_room(config: VllmConfig) -> bool:
-    """Whether the first GPU has as much free memory as the engine takes. An engine that is asleep takes hardly any."""
-    if not torch.cuda.is_available():
-        return True
-    gc.collect()
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(0)
-    return free >= config.gpu_memory_utilization * total

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig
 from treeagent.contrib.scale.settings import Scale
-from treeagent.contrib.scale.sharding import run_on_leader, sharing, whole_weights
+from treeagent.contrib.scale.sharding import allow_cpu, run_on_leader, sharing, whole_weights
 from treeagent.pipeline.metrics import Emit, Event
 from treeagent.pipeline.processes import end_shared_workers
 from treeagent.pipeline.recipes import find_recipe
@@ -196,7 +196,7 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     work, job, on_cpu = pickle.loads((folder / _JOB).read_bytes())
     # The process group must exist before one process loads the weights for all.
-    PartialState(cpu=on_cpu, timeout=_WAIT)
+    allow_cpu(PartialState(cpu=on_cpu, timeout=_WAIT))
     with _messages_path(folder, rank).open("a", buffering=1) as messages:
 
         def write(kind: str, content: Any) -> None:

@@ -5,7 +5,7 @@ Accelerate shards the weights when a training begins. From then on, all processe
 and in everything else that needs whole weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +15,6 @@ from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 T = TypeVar("T")
@@ -26,38 +25,10 @@ def sharing() -> bool:
     return bool(parse_flag_from_env("ACCELERATE_USE_FSDP"))
 
 
-def trains_on_cpu(model: PreTrainedModel | PeftModel) -> bool:
-    """Whether training runs on a CPU: by the device of the process if weights are sharded, else by that of the
-    model."""
-    return (PartialState().device if sharing() else model.device).type == "cpu"
-
-
 def allow_cpu(state: PartialState) -> None:
     """Make accelerate shard weights among processes on a CPU, too, as it does among processes with GPUs."""
     if sharing() and state.distributed_type is DistributedType.MULTI_CPU:
         state.distributed_type = DistributedType.MULTI_GPU
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, even if this process holds only a shard of it. All processes must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """This process's shard of a whole tensor, sharded like ``other``."""
-    if not isinstance(other, DTensor) or isinstance(tensor, DTensor):
-        return tensor
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
-
-
-def gather_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole weights in the first process, which saves them; empty in the others. All processes must call this."""
-    is_main, gathered_weights = PartialState().is_main_process, dict[str, Tensor]()
-    for name, weight in weights.items():  # one at a time: no GPU holds them all
-        gathered_weight = whole(weight)
-        if is_main:
-            gathered_weights[name] = gathered_weight.cpu()
-    return gathered_weights
 
 
 def whole_weights(model: PreTrainedModel | PeftModel) -> dict[str, Tensor] | None:
