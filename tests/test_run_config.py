@@ -147,7 +147,6 @@ def test_settings_that_do_not_go_together_and_overrides_without_a_key_are_named(
         ("serch.candidates", "search.candidates"),
         ("simulations", "search.limits.simulations"),
         ("policy.lora.rnk", "policy.lora.rank"),
-        ("seed.x", "seed"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_ones(key: str, near: str) -> None:

@@ -56,13 +56,6 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy"] | SearchMethod
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
-_OPEN_TABLES = (
-    "environment.options.",
-    "environment.wrappers[].",
-    "rewards.options.",
-    "update.advantages.options.",
-)
-"""Tables whose keys the user chooses."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
 Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
@@ -680,7 +673,7 @@ def load_config(
         # In pydantic's JSON mode, strict types still accept a table for a dataclass and an array for a tuple.
         return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
     except ValidationError as error:
-        raise ConfigError(_unknown_key(settings) or _problem(error, settings)) from None
+        raise ConfigError(_problem(error, settings)) from None
 
 
 def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
@@ -794,34 +787,16 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of all settings that are no tables. Those in a list of tables are as in ``known_settings``."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _keys(value, f"{prefix}{key}.")
-            continue
-        yield f"{prefix}{key}"
-        for each in value if isinstance(value, list) else ():
-            if isinstance(each, dict):
-                yield from _keys(each, f"{prefix}{key}[].")
-
-
-def _unknown_key(settings: Mapping[str, Any]) -> str:
-    """A sentence about the first unknown key; empty if all keys are known."""
-    known = [key for key, _, _ in known_settings()]
-    for key in _keys(settings):
-        known_table = any(one.startswith(f"{key}.") for one in known)
-        if not known_table and key not in known and not key.startswith(_OPEN_TABLES):
-            near = difflib.get_close_matches(key, known, 3, cutoff=0.5)
-            guess = f"did you mean {' or '.join(near)}? " if near else ""
-            return f"{key} is no setting: {guess}docs/settings.md lists them all"
-    return ""
-
-
 def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
-    """The first problem in words: its key, its value and pydantic's message. All that the members of a union report
-    about one value counts as one problem."""
+    """The first problem in words: its key, its value and pydantic's message. An unknown key comes first; all that the
+    members of a union report about one value counts as one problem."""
     problems = error.errors(include_url=False)
+    for unknown in (each for each in problems if each["type"] == "unexpected_keyword_argument"):
+        key, value = _locate(settings, unknown["loc"])
+        key = next(iter(_flat({key: value})), key)
+        near = difflib.get_close_matches(key, [known for known, _, _ in known_settings()], 3, cutoff=0.5)
+        guess = f"did you mean {' or '.join(near)}? " if near else ""
+        return f"{key} is no setting: {guess}docs/settings.md lists them all"
     first, (key, value) = problems[0], _locate(settings, problems[0]["loc"])
     if first["type"] == "value_error":  # a section's own check across several settings
         return f"{key or 'the config'}: {first['msg'].removeprefix('Value error, ')}"

@@ -252,11 +252,9 @@ def test_a_terminal_prints_no_link_of_a_text() -> None:
 
 def test_the_page_shows_every_word() -> None:
     row = {"policy": attack("policy"), "mode": "mcts", "success": 0.5, "tasks": 2, "errors": 1, "error": attack("died")}
-    steps = [{"stage": attack("stage"), "step": step, attack("metric"): step} for step in range(3)]
     facts = {attack("name"): attack("fact")}
     content = Content(
         rows=[row],
-        metrics=steps,
         config=attack("config"),
         provenance=facts,
         alarms=[(attack("raised by"), attack("alarm"))],
@@ -268,8 +266,6 @@ def test_the_page_shows_every_word() -> None:
     fields = (
         "policy",
         "died",
-        "stage",
-        "metric",
         "name",
         "fact",
         "config",

@@ -119,7 +119,7 @@ def view(
 
 @app.command()
 def report(run_folder: RunFolder) -> None:
-    """Write the report of a run again: results, warnings, costs, metrics and one search tree on one page.
+    """Write the report of a run again: results, warnings and one search tree on one page.
 
     Reads RUN, writes RUN/report.html.
 

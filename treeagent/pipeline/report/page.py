@@ -1,4 +1,4 @@
-"""RUN/report.html: a run's results, warnings, costs, metrics and one search tree, in one file that loads nothing."""
+"""RUN/report.html: a run's results, warnings and one search tree, in one file that loads nothing."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from html import escape
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from treeagent.config import dump_config
 from treeagent.pipeline.alarms import first_cause
@@ -37,13 +36,6 @@ _READ_TREES = 100
 """How many trees of the last collection are read, to choose the one that is shown."""
 _DEEPEST = 100
 """How many steps of a path of the tree are shown. Each is indented further than the one before it."""
-_COSTS = {
-    "seconds": "seconds",
-    "generated_tokens": "generated tokens",
-    "environment_steps": "environment steps",
-    "imagined_steps": "imagined steps",
-    "trained_tokens": "tokens trained on",
-}
 _CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
@@ -57,10 +49,6 @@ class Content:
     """(stage, warning), in the order in which they were raised."""
     cause: str = ""
     """The likely reason why nothing could be learned; empty if none is known."""
-    costs: Sequence[Row] = ()
-    """The cost of each stage, with the keys of ``_COSTS`` and "stage"."""
-    metrics: Sequence[Row] = ()
-    """Rows of metrics.jsonl."""
     tree: Tree | None = None
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
     config: str = ""
@@ -80,8 +68,6 @@ def report(run: Run) -> Path:
         rows=run.result_rows(),
         alarms=[(name, sentence) for name, facts in stages.items() for sentence in facts.get("alarms", ())],
         cause=first_cause(stages, trees) if trees else "",
-        costs=[cost for name, facts in stages.items() if len(cost := _cost(name, facts)) > 1],
-        metrics=run.metrics(),
         tree=max(trees, key=_spread, default=None),
         provenance={
             "run": run.path.name,
@@ -102,8 +88,6 @@ def render(content: Content) -> bytes:
         f'<p class="headline">{escaped(headline(content.rows))}</p>',
         _results(content.rows),
         f'<h2>Success by cost</h2><figure class="card">{figure}</figure>' if figure else "",
-        _costs(content.costs),
-        _metrics(content.metrics),
         _tree(content.tree) if content.tree else "",
         _provenance(content.provenance, content.config),
     ]
@@ -149,42 +133,6 @@ def _results(rows: Sequence[Row]) -> str:
     cells = [{key: cell(row, key) for key in columns} for row in rows]
     below = "".join(f"<p>{escaped(each)}</p>" for each in (*notes(rows), *failures(rows)))
     return f"<h2>Results</h2>{table(columns, cells, ('policy', 'mode'))}{below}" if rows else ""
-
-
-def _cost(name: str, facts: Mapping[str, Any]) -> Row:
-    """What a stage recorded of its costs."""
-    update = facts.get("update") or {}
-    figures = {key: facts.get(key) for key in _COSTS}
-    figures["seconds"] = facts.get("seconds", update.get("seconds"))
-    figures["trained_tokens"] = (update.get("metrics") or {}).get("num_tokens")
-    return {"stage": name} | {key: value for key, value in figures.items() if value}
-
-
-def _costs(rows: Sequence[Row]) -> str:
-    columns = {key: heading for key, heading in _COSTS.items() if any(key in row for row in rows)}
-    total: Row = {"stage": "all"} | {key: sum(row.get(key, 0) for row in rows) for key in columns}
-    cells = [
-        {key: value if key == "stage" else f"{value:,.0f}" for key, value in row.items()} for row in (*rows, total)
-    ]
-    return f"<h2>Cost</h2>{table({'stage': 'stage', **columns}, cells, ('stage',))}" if rows else ""
-
-
-def _metrics(rows: Sequence[Row]) -> str:
-    """A table of the first and the last value of each metric that a stage logged more than once."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name not in ("stage", "step") and isinstance(value, int | float):
-                found.setdefault((row["stage"], name), []).append((row["step"], value))
-    columns = {"stage": "stage", "metric": "metric", "first": "first", "last": "last", "steps": "last step"}
-    cells = [
-        {"stage": stage, "metric": name, "first": f"{values[0][1]:.4g}", "last": f"{values[-1][1]:.4g}"}
-        | {"steps": f"{values[-1][0]:,}"}
-        for (stage, name), values in found.items()
-        if len(values) > 1
-    ]
-    told = table(columns, cells, ("stage", "metric"))
-    return f"<details><summary>Training metrics (all of them: metrics.jsonl)</summary>{told}</details>" if told else ""
 
 
 def _spread(tree: Tree) -> float:
