@@ -97,7 +97,7 @@ def test_every_command_explains_itself_by_an_example_and_loses_no_word_to_markup
     """Rich treats a word in brackets as markup and drops it without a warning."""
     result = treeagent(*path, "--help")
     assert result.exit_code == 0
-    assert hasattr(command, "commands") or f"Example: treeagent {' '.join(path)} " in result.stdout
+    assert hasattr(command, "commands") or f"Example: treeagent {' '.join(path)}" in result.stdout
     shown = result.stdout.replace("│", " ").split()
     for text in [command.help, *(getattr(option, "help", None) for option in command.params)]:
         assert set((text or "").split()) <= set(shown), path

@@ -70,7 +70,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # Rich takes long to import, and exits by itself where nobody reads
 )
 
 

@@ -52,5 +52,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "suite": ("treeagent.contrib.suite.cli", "Evaluate a policy under each disturbance of the environment."),
     "import": ("treeagent.contrib.traces.imported", "Import transcripts of other agents as a run, or a GGUF file."),
     "traces": ("treeagent.contrib.traces.exported", "Write a run's episodes or trees as traces for other tools."),
+    "view": ("treeagent.contrib.viewer.cli", "Write a page that shows the trees and episodes of runs."),
 }
 """Commands of the command line: the module whose ``app`` holds each, and its line of help."""
