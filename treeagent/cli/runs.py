@@ -20,7 +20,6 @@ from treeagent.cli.options import (
     print_end,
     print_rows,
 )
-from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.terminal import Terminal
 
 app = typer.Typer()
@@ -43,6 +42,7 @@ def quickstart(
     """
     settings = chosen_settings(config, overrides, seed, resume, trust, out)
     from treeagent.loop import quickstart as run_quickstart
+    from treeagent.pipeline.progress import RichProgress
 
     rows = run_quickstart(settings, out, resume=resume, progress=RichProgress())
     print_end(rows, out)
@@ -67,6 +67,7 @@ def collect(
     checkpoint_path = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path)
     from treeagent.pipeline import api
+    from treeagent.pipeline.progress import RichProgress
 
     api.collect(settings, out, checkpoint_path, resume=resume, progress=RichProgress())
 
@@ -97,6 +98,7 @@ def train(
     start, changes = checkpoint_and_overrides(checkpoint, overrides)
     settings = chosen_settings(config, changes, seed, resume, trust, out, start)
     from treeagent.loop import train as run_train
+    from treeagent.pipeline.progress import RichProgress
 
     rows = run_train(settings, out, start, resume=resume, progress=RichProgress())
     print_end(rows, out)
@@ -132,6 +134,7 @@ def update(
     checkpoint_path = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path, trees)
     from treeagent.pipeline import api
+    from treeagent.pipeline.progress import RichProgress
 
     written = api.update(settings, out, checkpoint_path, method, trees=trees, resume=resume, progress=RichProgress())
     print_alarms(out)
@@ -157,5 +160,6 @@ def evaluate(
     checkpoint_path = find_checkpoint(checkpoint)
     settings = chosen_settings(config, overrides, seed, resume, trust, out, checkpoint_path)
     from treeagent.pipeline import api
+    from treeagent.pipeline.progress import RichProgress
 
     print_rows(api.evaluate(settings, out, checkpoint_path, resume=resume, progress=RichProgress()))
