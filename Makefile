@@ -49,7 +49,7 @@ quickstart-llm: install $(filter runs/smollm2,$(MODEL))
 		policy.model=$(MODEL) policy.shots=2 'evaluate.modes=["greedy"]' $(LLM_SETTINGS)
 	$(BIN)/treeagent quickstart --config quickstart_llm --out $(LLM_RUN) --seed $(SEED) --resume \
 		policy.model=$(MODEL) $(LLM_SETTINGS)
-	$(BIN)/treeagent report $(LLM_RUN) $(LLM_RUN)_few_shot
+	$(BIN)/treeagent show $(LLM_RUN)_few_shot
 
 # One pytest worker more than there are cores, because some tests wait for other processes. The tests of a file stay with
 # one worker, so that its fixtures are made once.
