@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
 from treeagent.envs.planning import PlanningEnv
-from treeagent.envs.planning.demonstrator import FINISH, STUCK
+from treeagent.envs.planning.planner import FINISH, STUCK
 from treeagent.envs.planning.problem import holds
 from treeagent.pipeline.build import environment
 from treeagent.pipeline.folder import COLLECTED, Run

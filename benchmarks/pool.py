@@ -43,12 +43,12 @@ WAITED = defaultdict[str, float](float)
 
 
 class Walk(Env):
-    """A walk on a grid. ``tail`` makes the waits log-normal; ``portable`` lets any instance restore a snapshot."""
+    """A walk on a grid. ``tail`` makes the waits log-normal."""
 
     snapshot_kind: SnapshotKind = "exact"
 
-    def __init__(self, seconds: float = 0.0, tail: bool = False, portable: bool = True) -> None:
-        self.seconds, self.tail, self.snapshot_portable = seconds, tail, portable
+    def __init__(self, seconds: float = 0.0, tail: bool = False) -> None:
+        self.seconds, self.tail = seconds, tail
         self.place: tuple[str, int, int] = ("", 0, 0)
 
     def reset(
@@ -100,7 +100,6 @@ class Way:
     instances: int
     waits: bool = True
     tail: bool = False
-    portable: bool = True
     more: int = 1
     """Factor by which more trees are searched."""
     name: str = "benchmarks.pool:Walk"
@@ -108,7 +107,7 @@ class Way:
     def settings(self, seconds: float, trees: int, simulations: int) -> RunConfig:
         options: dict[str, object] = {"seconds": seconds if self.waits else 0.0}
         if self.name.endswith(":Walk"):
-            options |= {"tail": self.tail, "portable": self.portable}
+            options |= {"tail": self.tail}
         inline = ",".join(f"{key}={str(value).lower()}" for key, value in options.items())
         return load_config(
             None,
@@ -135,7 +134,6 @@ WAYS = {
     "heavy tail, 1 instance": Way(1, tail=True),
     "heavy tail, 16 instances": Way(16, tail=True),
     "heavy tail, 16 instances, 4 times the trees": Way(16, tail=True, more=4),
-    "heavy tail, 16 instances, each its own trees": Way(16, tail=True, portable=False),
 }
 
 

@@ -36,7 +36,9 @@ MODES: tuple[Mode, ...] = ("greedy", "best_of_n", "mcts")
 
 
 def settings(config: RunConfig, options: Options, tokens: int) -> RunConfig:
-    environment = replace(config.environment, options={**config.environment.options, **options})
+    given = {**config.environment.options, **options}
+    name = "pddl" if options else config.environment.name
+    environment = replace(config.environment, name=name, options=given)
     search = replace(config.search, limits=Limits(generated_tokens=tokens))
     return replace(config, environment=environment, search=search, evaluate=replace(config.evaluate, best_of=100_000))
 

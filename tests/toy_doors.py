@@ -54,9 +54,6 @@ class Doors(Env):
         places = range(start, start + count)
         return [Task(f"doors-{split}-{place}", f"find {split} prize {place}", split, seed=place) for place in places]
 
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return [Task(f"{task.id}.{number}", f"{task.prompt} in the dark", task.split) for number in range(2)]
-
     def demonstrator(self, noise: float) -> "Opener":
         return Opener(noise)
 

@@ -5,7 +5,6 @@ import random
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typer.testing import CliRunner, Result
 from treeagent.cli.app import app
 from treeagent.envs import BUILT_IN, Demonstrator, Env, ToolSpec, check_env
 from treeagent.envs.base import SnapshotKind, StepResult
-from treeagent.envs.check import check_tasks, first_tasks, measure_env
+from treeagent.envs.check import check_tasks, first_tasks
 from treeagent.envs.example import Example
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -119,34 +118,6 @@ class Twice(Text):
         return super().step(action)
 
 
-class Hurried(Text):
-    """Pays less with time, as MiniWoB's tasks do."""
-
-    began = 0.0
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        self.began = time.time()
-        return super().reset(seed=seed, options=options)
-
-    def verify(self) -> float:
-        return float(self.said == "forty-two") * (1.0 if time.time() - self.began < 1800 else 0.5)
-
-
-class Steady(Hurried):
-    """Pays by a clock that its check cannot move forward."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        self.began = time.monotonic()
-        return super(Hurried, self).reset(seed=seed, options=options)
-
-    def verify(self) -> float:
-        return float(self.said == "forty-two") * (1.0 if time.monotonic() - self.began < 0.4 else 0.5)
-
-
 class Deadly(Quiz):
     def step(self, action: str | ToolCall) -> StepResult:
         os._exit(7)
@@ -202,7 +173,6 @@ class Forgetful(Quiz):
     """Its snapshots are numbers, and a reset deletes what they refer to."""
 
     snapshot_kind: SnapshotKind = "exact"
-    snapshot_portable = False
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -258,12 +228,10 @@ def test_a_sound_quiz_passes(make: Callable[[], Env]) -> None:
         (Echo, "nothing but 'What is six times seven?' a success"),
         (Worn, "given 3 times"),
         (Twice, "'forty-two', repeated after the end, is rewarded again by 1"),
-        (Hurried, "the same episode played later is rewarded otherwise"),
-        (Steady, "the same episode played later is rewarded otherwise"),
         (Telling, "the answer 'forty-two' stands in"),
         (Moody, "two instances answer the same episode differently"),
         (Fated, "restore with another reseed never leads elsewhere"),
-        (Forgetful, "forks broke off with IndexError"),
+        (Forgetful, "a call raised IndexError"),
         (Absent, "restored after a reset to another task, differ"),
         (Misspelt, "snapshot_kind is 'exakt'"),
     ],
@@ -332,15 +300,6 @@ def test_a_split_may_be_empty() -> None:
     assert check_tasks(TestOnly(), 3) == []
 
 
-def test_every_kind_of_call_is_timed() -> None:
-    env = Example()
-    milliseconds = measure_env(env, env.tasks("train", 1)[0], episodes=3, depth=2)
-    assert list(milliseconds) == ["reset", "step"]
-    assert milliseconds["reset"].calls == 3
-    assert 3 <= milliseconds["step"].calls <= 6
-    assert all(0 < each.median <= each.high for each in milliseconds.values())
-
-
 def test_list_names_every_built_in_environment() -> None:
     result = treeagent("list")
     assert result.exit_code == 0
@@ -354,7 +313,7 @@ class OpenAI(Quiz):
 
 def test_tools_and_turns_of_another_type_are_named_with_the_right_one() -> None:
     told = treeagent("check", f"{__name__}:OpenAI")
-    assert told.exit_code == 2 and "treeagent.envs.ToolSpec" in told.stderr
+    assert told.exit_code == 1 and "treeagent.envs.ToolSpec" in told.stdout
 
     class Silent(Quiz):
         def demonstrator(self, noise: float) -> Demonstrator | None:
@@ -371,12 +330,12 @@ def test_a_world_model_is_an_environment_by_its_name_alone(tmp_path: Path) -> No
     assert done.returncode == 2 and f"{tmp_path} holds no run" in done.stderr.replace("\n", " ")
 
 
-def test_check_passes_and_prints_counts_and_times() -> None:
+def test_check_passes_and_prints_counts() -> None:
     result = treeagent("check", "shop", "difficulty=1", "--tasks", "1")
     assert result.exit_code == 0, result.output
     assert "branches equal their replays (1 tasks, snapshots exact)" in result.stdout
     assert result.stdout.rstrip().endswith("passed")
-    assert all(call in result.stdout for call in ("reset", "step", "snapshot", "restore"))
+    assert "demonstrations take up to" in result.stdout
 
 
 def test_a_check_in_a_worker_reports_what_kills_the_process() -> None:

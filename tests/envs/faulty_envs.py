@@ -46,13 +46,12 @@ class Stairs(Env):
     snapshot_kind: SnapshotKind = "exact"
 
     def __init__(self, snapshots: str = "plain") -> None:
-        """``snapshots`` is "plain", "locked" (cannot be pickled), "bound" (means nothing to another process), "none" or
-        "never made", for which the constructor hangs."""
+        """``snapshots`` is "plain", "locked" (cannot be pickled), "none" or "never made", for which the constructor
+        hangs."""
         if snapshots == "never made":
             time.sleep(1000)
         self.snapshots = snapshots
         self.snapshot_kind = "replay" if snapshots == "none" else "exact"
-        self.snapshot_portable = snapshots != "bound"
         self.task = stairs_task(0)
         self.level = 0
 
@@ -77,9 +76,6 @@ class Stairs(Env):
             raise ValueError(f"split {split!r} holds 100 tasks")
         return [stairs_task(number) for number in range(start, start + count)]
 
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return [stairs_task(rng.randrange(1000)) for _ in range(2)]
-
     def legal_actions(self) -> list[str] | None:
         return ["up", "down"]
 
@@ -92,8 +88,6 @@ class Stairs(Env):
         match self.snapshots:
             case "locked":
                 return self.task, Lock(self.level)
-            case "bound":
-                return self.task, (os.getpid(), self.level)
         return self.task, self.level
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
@@ -101,9 +95,6 @@ class Stairs(Env):
         match where:
             case Lock():
                 self.level = where.level
-            case (int() as process, int() as level):
-                assert process == os.getpid()
-                self.level = level
             case int():
                 self.level = where
 

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata, resources
-from pathlib import Path
+from importlib import resources
 
 import pytest
 
@@ -376,73 +375,6 @@ def test_no_two_splits_share_a_problem_and_a_small_size_runs_out_of_them() -> No
         PlanningEnv(PlanningOptions(size=2)).tasks("train", 50)
 
 
-def problem_files(folder: Path, count: int) -> Path:
-    folder.mkdir()
-    (folder / "domain.pddl").write_text(domain_text("blocks"))
-    blocks = "abcd"
-    for number in range(count):
-        upper, lower = random.Random(number).sample(blocks, 2)
-        facts = " ".join(f"(ontable {each}) (clear {each})" for each in blocks)
-        (folder / f"p{number:02}.pddl").write_text(
-            f"(define (problem P{number}) (:domain blocks) (:objects {' '.join(blocks)} - block)\n"
-            f"; a comment\n(:init (handempty) {facts})\n(:goal (and (ON {upper} {lower}))))"
-        )
-    return folder
-
-
-def test_problems_come_from_your_files(tmp_path: Path) -> None:
-    folder = problem_files(tmp_path / "mine", 12)
-    env = make_env("planning", {"domain_file": str(folder / "domain.pddl"), "problems": str(folder)})
-    with pytest.raises(UserError, match=r"validation has \d problem files, not 12"):
-        env.tasks("validation", 12)
-    assert check_tasks(env, 20) == []
-    task = env.tasks("train", 1)[0]
-    assert task.prompt.startswith("Goal: ") and task.prompt.count("\n") == 1
-    env.reset(options={"task": task})
-    while env.legal_actions():
-        env.step(demonstrated(env))
-    assert env.verify() == 1.0
-    report = check_env(env, task)
-    assert report.passed, report.violations
-
-    split = f"{{train='{folder}/p03.pddl', test=['{folder}/p05.pddl', '{folder}/p01.pddl']}}"
-    options = f"environment.options={{domain_file='{folder}/domain.pddl', problems={split}}}"
-    env = make_env("planning", load_config(None, [options]).environment.options)
-    assert [each.id for each in env.tasks("test", 2)] == ["blocks-test-p05", "blocks-test-p01"]
-    assert check_tasks(env, 5) == []  # also if a split is empty
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"domain_file": "domain.pddl"}, "set both"),
-        ({"problems": "."}, "set both"),
-        ({"domain_file": "nowhere.pddl", "problems": "."}, r"nowhere\.pddl cannot be read"),
-        ({"domain_file": "domain.pddl", "problems": "empty"}, "has no file"),
-        ({"domain_file": "p00.pddl", "problems": "."}, "the PDDL cannot be read"),
-        ({"domain_file": "numbers.pddl", "problems": "."}, "fuel has a number or a duration"),
-        ({"domain_file": "finish.pddl", "problems": "."}, "has an action finish"),
-        ({"size": 1}, "refuses option size=1"),
-        ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
-        ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
-        ({"domain": "tireworld", "size": [3, 31]}, r"refuses option size=.*from 2 to 30"),
-        ({"domain": "chess"}, "refuses option domain='chess'"),
-        ({"problems": {"held-out": "."}}, "refuses option problems"),
-    ],
-)
-def test_files_and_options_that_cannot_be_used_are_named(
-    options: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(problem_files(tmp_path / "mine", 1))
-    Path("empty").mkdir()
-    head = "(define (domain d) (:requirements :strips :fluents) (:predicates (p))"
-    burn = "(:action burn :parameters () :effect (increase (fuel) 1))"
-    Path("numbers.pddl").write_text(f"{head} (:functions (fuel)) {burn})")
-    Path("finish.pddl").write_text(f"{head} (:action finish :parameters () :effect (p)))")
-    with pytest.raises(UserError, match=message):
-        make_env("planning", options)
-
-
 @pytest.mark.parametrize(
     ("init", "more", "message"),
     [
@@ -460,25 +392,6 @@ def test_parts_of_pddl_that_would_change_the_problem_are_refused(init: str, more
         read_problem(domain, problem)
 
 
-def test_files_of_one_name_are_tasks_of_their_own(tmp_path: Path) -> None:
-    one, other = problem_files(tmp_path / "easy", 2), problem_files(tmp_path / "hard", 1)
-    files = [str(path) for path in (one / "p00.pddl", other / "p00.pddl", one / "p01.pddl")]
-    env = make_env("planning", {"domain_file": str(one / "domain.pddl"), "problems": {"train": files}})
-    assert [task.id for task in env.tasks("train", 3)] == [
-        "blocks-train-p00-0",
-        "blocks-train-p00-1",
-        "blocks-train-p01",
-    ]
-
-
-def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> None:
-    folder = problem_files(tmp_path / "mine", 1)
-    (folder / "broken.pddl").write_text("(define (problem p) (:domain blocks) (:init")
-    settings = {"domain_file": str(folder / "domain.pddl"), "problems": {"train": str(folder / "broken.pddl")}}
-    with pytest.raises(UserError, match=r"broken\.pddl: the PDDL cannot be read"):
-        make_env("planning", settings).tasks("train", 1)
-
-
 def test_foreign_values_are_refused() -> None:
     env = begun(SWAP)
     strange: list[dict[str, object]] = [{"problem": each} for each in ([], 3, ["room a"], ["object a"])]
@@ -491,29 +404,6 @@ def test_foreign_values_are_refused() -> None:
         env.demonstrator(1.5)
     with pytest.raises(ValueError, match="no episode has begun"):
         PlanningEnv().step("finish")
-
-
-def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tested with a package of the same layout, as if pip had installed it without its requirements."""
-    folder = tmp_path / "pddlgym" / "pddl"
-    folder.mkdir(parents=True)
-    for name, count in (("towers", 4), ("towers_test", 2)):
-        (problem_files(folder / name, count) / "domain.pddl").rename(folder / "towers.pddl")
-    (tmp_path / "pddlgym" / "__init__.py").write_text("raise RuntimeError('imported')")
-    (tmp_path / "pddlgym-0.0.7.dist-info").mkdir()
-    (tmp_path / "pddlgym-0.0.7.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pddlgym\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    env = make_env("planning", {"pddlgym": "towers"})
-    assert len(env.tasks("test", 2)) == 2
-    assert check_tasks(env, 3) == []
-    with pytest.raises(UserError, match="no domain 'nowhere': use one of towers"):
-        make_env("planning", {"pddlgym": "nowhere"})
-
-
-def test_without_pddlgym_the_command_that_installs_its_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata.MetadataPathFinder, "find_distributions", lambda *context: iter(()))
-    with pytest.raises(UserError, match="pip install --no-deps pddlgym"):
-        make_env("planning", {"pddlgym": "blocks"})
 
 
 def test_without_unified_planning_the_extra_is_named() -> None:
@@ -529,3 +419,18 @@ def test_without_unified_planning_the_extra_is_named() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout.startswith("UserError unified_planning is missing"), run.stderr
     assert "pip install 'treeagent[planning]'" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 1}, "refuses option size=1"),
+        ({"size": [5, 3]}, r"refuses option size=.*the least and the greatest"),
+        ({"size": [3, 21]}, r"refuses option size=.*from 2 to 20"),
+        ({"domain": "tireworld", "size": [3, 31]}, r"refuses option size=.*from 2 to 30"),
+        ({"domain": "chess"}, "refuses option domain='chess'"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_env("planning", options)

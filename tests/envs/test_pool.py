@@ -63,7 +63,6 @@ def told(trees: Sequence[Tree]) -> list[dict[str, Any]]:
         (Stairs, CLIMBS, MOVES),
         (partial(Stairs, "none"), CLIMBS, MOVES),
         (partial(Stairs, "locked"), CLIMBS, MOVES),
-        (partial(Stairs, "bound"), CLIMBS, MOVES),
         (Dice, Dice().tasks("train", 5), WordsPolicy("roll", "roll again")),
     ],
 )
@@ -186,19 +185,16 @@ class Hanging(Stairs):
 
     def step(self, action: str | ToolCall) -> StepResult:
         if self.task.data["fault"] == "hang":
-            self.go_on.wait(timeout=30)
+            self.go_on.wait(timeout=2)
             raise InterruptedError
         time.sleep(0.015)
         return super().step(action)
-
-    def interrupt(self) -> None:
-        self.go_on.set()
 
     def close(self) -> None:
         type(self).ended += 1
 
 
-@pytest.mark.parametrize("kind", ["none", "plain", "bound"])
+@pytest.mark.parametrize("kind", ["none", "plain"])
 def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(kind: str) -> None:
     Hanging.ended = 0
     tasks = [stairs_task(0), stairs_task(1, "hang"), *map(stairs_task, range(2, 9))]

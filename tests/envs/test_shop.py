@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.envs.shop.engine import SearchEngine
-from treeagent.envs.shop.reward import purchase_reward
+from treeagent.envs.shop.catalogue import SearchEngine
+from treeagent.envs.shop.goals import purchase_reward
 from treeagent.types import Split, Task, ToolCall
 
 ENV = ShopEnv()

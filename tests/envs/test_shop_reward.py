@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from treeagent.envs.shop.catalogue import Product
-from treeagent.envs.shop.goals import Goal
-from treeagent.envs.shop.reward import purchase_reward, type_reward
+from treeagent.envs.shop.goals import Goal, purchase_reward, type_reward
 
 BOOT = Product(
     id="B0001",

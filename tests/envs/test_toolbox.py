@@ -7,7 +7,6 @@ import pytest
 from treeagent.envs import check_env, make_env
 from treeagent.envs.calls import read_call
 from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
-from treeagent.envs.toolbox.world import Key
 from treeagent.types import Task, ToolCall, UserError
 
 TABLES = {
@@ -72,20 +71,6 @@ def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
             _, reward, ended, _, _ = env.step(call)
             taken += 1
         assert (reward, taken) == (1.0, calls + 1)
-
-
-def test_a_variation_takes_one_call_more() -> None:
-    env = ToolboxEnv(ToolboxOptions(1, 4))
-    for task in env.tasks("train", 20):
-        [harder] = env.variations(task, random.Random(1))
-        assert count(env.key_of(harder)) > count(env.key_of(task))
-
-
-def count(key: Key) -> int:
-    def calls(question: object) -> int:
-        return 1 + sum(map(calls, question[1:])) if isinstance(question, list) else 0
-
-    return calls(key.question)
 
 
 def test_it_keeps_the_contract() -> None:

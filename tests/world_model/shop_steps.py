@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.shop import ShopEnv
-from treeagent.envs.shop.options import ShopOptions
+from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.formats import Format, make_grammar
 from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search.node import Tree

@@ -3,9 +3,9 @@
 import keyword
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ from treeagent.pipeline.terminal import Terminal
 
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.envs import Env
-    from treeagent.envs.check import Ends, Latency
+    from treeagent.envs.check import CheckReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class Findings:
     skipped: tuple[str, ...]
     advice: tuple[str, ...]
     """Attributes to declare. Missing ones are not violations."""
-    milliseconds: "Mapping[str, Latency]"
 
 
 app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
@@ -67,7 +66,7 @@ def check(
     worker: Annotated[bool, typer.Option("--worker", help="Run the environment in a process of its own.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Check an environment's contract and measure the time of each call. Exits with 1 on any violation.
+    """Check an environment's contract. Exits with 1 on any violation.
 
     A branch must equal its replay, and a seed must determine an episode. Instances must not share state, and no
     observation may show the answer. No trivial episode may succeed. A call must work in every policy.format or in none.
@@ -83,8 +82,6 @@ def check(
     make = WorkerEnv if worker else make_env
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-        if worker:
-            found = replace(found, skipped=(*found.skipped, "global random state: it is the worker's own"))
         _print(found)  # before close(), which may raise
     if found.violations:
         raise typer.Exit(1)
@@ -128,8 +125,7 @@ def new(
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
-    from treeagent.envs.answers import checked_tools
-    from treeagent.envs.check import Ends, check_env, check_tasks, first_tasks, measure_env
+    from treeagent.envs.check import cause_of, check_env, check_tasks, first_tasks
     from treeagent.pipeline.formats import check_formats
     from treeagent.types import Task, UserError
 
@@ -138,12 +134,14 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         raise UserError(f"environment {name!r} has no task in its split 'train': it needs one to be checked on")
     if not isinstance(tasks[0], Task):
         raise UserError(f"environment {name!r} gives {tasks[0]!r:.80} as a task: give a treeagent.types.Task")
-    checked_tools(checked.tools())
     reports = [check_env(checked, task, other=other) for task in tasks]
     violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
     skipped = [each for report in reports for each in report.skipped]
-    if not violations:  # the next checks play episodes, which needs an environment that keeps the contract
-        differing, unplayed = check_formats(checked, tasks)
+    if not violations:  # the next check plays episodes, which needs an environment that keeps the contract
+        try:
+            differing, unplayed = check_formats(checked, tasks)
+        except Exception as error:  # a user's environment may raise anything
+            differing, unplayed = [f"the check of formats, which plays in an event loop, met {cause_of(error)}"], []
         violations, skipped = [*violations, *differing], [*skipped, *unplayed]
     return Findings(
         name,
@@ -153,12 +151,18 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
         sum(report.equal_branches for report in reports),
         tuple(dict.fromkeys(violations)),
         tuple(dict.fromkeys(skipped)),
-        tuple(_advice(checked, sum((report.ends for report in reports), Ends()))),
-        {} if violations else measure_env(checked, tasks[0]),
+        tuple(dict.fromkeys(_advice(checked, reports))),
     )
 
 
-def _advice(env: "Env", ends: "Ends") -> Iterator[str]:
+def _advice(env: "Env", reports: "Sequence[CheckReport]") -> Iterator[str]:
+    from treeagent.envs.check import Ends
+
+    for report in reports:
+        yield from report.advice
+    if longest := max(report.longest for report in reports):
+        yield f"demonstrations take up to {longest} calls: environment.max_steps must allow as many"
+    ends = sum((report.ends for report in reports), Ends())
     if ends.only_successes and not env.only_success_ends:
         yield (
             f"each of the {ends.solved} episodes that ended was a success, and each failure ran on to a limit "
@@ -168,18 +172,11 @@ def _advice(env: "Env", ends: "Ends") -> Iterator[str]:
 
 
 def _print(found: Findings) -> None:
-    from rich.table import Table
-
     console = Terminal(soft_wrap=True)
     console.print(
         f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
         f"({found.tasks} tasks, snapshots {found.snapshots})"
     )
-    if found.milliseconds:
-        table = Table("call", "calls", "median ms", "95 % ms", box=None)
-        for name, each in found.milliseconds.items():
-            table.add_row(name, str(each.calls), f"{each.median:.3f}", f"{each.high:.3f}")
-        console.print(table)
     for sentence in found.skipped:
         console.print(f"not checked: {sentence}")
     for sentence in found.advice:

@@ -8,11 +8,13 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "frozenlake": "treeagent.contrib.worlds.frozenlake:FrozenLakeEnv",
         "minigrid": "treeagent.contrib.worlds.minigrid:MiniGridEnv",
         "miniwob": "treeagent.contrib.worlds.miniwob:MiniWoBEnv",
+        "pddl": "treeagent.contrib.worlds.pddl:PddlEnv",
         "python": "treeagent.contrib.worlds.python:PythonEnv",
         "qa": "treeagent.contrib.worlds.qa:QaEnv",
         "sokoban": "treeagent.contrib.worlds.sokoban:SokobanEnv",
         "sql": "treeagent.contrib.worlds.sql:SqlEnv",
         "textworld": "treeagent.contrib.worlds.textworld:TextWorldEnv",
+        "webshop": "treeagent.contrib.worlds.webshop:WebShopEnv",
     },
     "environment.wrappers": {
         "approval": "treeagent.contrib.guards.approval:ApprovedEnv",

@@ -4,8 +4,7 @@ To write an environment, read ``envs/base.py`` and subclass ``Env``. ``treeagent
 environment, and ``treeagent envs check module:Class`` checks yours.
 
 * The contract: ``Env``, ``ToolSpec`` (a tool), ``Demonstrator`` (a scripted player), ``StepResult`` (what ``step``
-  returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the errors ``EnvBroken`` and
-  ``SnapshotLost``.
+  returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the error ``EnvBroken``.
 * Helpers to write one: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
   ``probability`` for a demonstrator's noise. ``VisitEnv`` is a base class for an environment whose episode state is one
   frozen value, and ``ToolEnv`` for such an environment with tools; it raises ``CallRefused`` for an impossible call.
@@ -23,7 +22,6 @@ from treeagent.envs.base import (
     EnvBroken,
     EnvWrapper,
     SnapshotKind,
-    SnapshotLost,
     StepResult,
     ToolSpec,
     probability,
@@ -54,7 +52,6 @@ __all__ = [
     "Mark",
     "ReplayDivergence",
     "SnapshotKind",
-    "SnapshotLost",
     "StepResult",
     "ToolEnv",
     "ToolSpec",

@@ -3,6 +3,7 @@
 This file is all you need to read to write an environment.
 """
 
+import importlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from treeagent.types import Origin, Split, Task, ToolCall, UserError
+from treeagent.types import SPLITS, Origin, Split, Task, ToolCall, UserError
 
 SnapshotKind = Literal["exact", "replay", "none"]
 Data = TypeVar("Data")
@@ -56,9 +57,6 @@ class Env(Protocol):
     model."""
     stochastic: bool = False
     """Whether the same action in the same state may lead to different observations."""
-    snapshot_portable: bool = True
-    """Whether another instance, in another process, can restore a pickled snapshot before its first reset. Set it to
-    False if a snapshot is a handle into this instance."""
     only_success_ends: bool = False
     """Whether only a success can end an episode, so that every failure runs on to a limit. The end of an episode then
     reveals success even to a search that sees no rewards. Its results are therefore labelled as pass@N."""
@@ -117,11 +115,6 @@ class Env(Protocol):
         """
         ...
 
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """Return harder variants of ``task`` in the same split; empty if the environment makes none. Each must be
-        solvable, occur in no other split, and have its own id."""
-        return ()
-
     def tools(self) -> Sequence[ToolSpec]:
         """Return the tools that a ``ToolCall`` can name, the same in every episode; empty if actions are free text."""
         return ()
@@ -137,15 +130,9 @@ class Env(Protocol):
         as the reward. ``None`` means that there is no verifier: they then use the rewards of ``step``."""
         return None
 
-    def reference(self) -> Sequence[str | ToolCall] | None:
-        """Return the correct calls in the current state, all equally good, to score calls. It may use the
-        answer, since no agent sees the result. ``None`` means that none is known: the demonstrator's next call is then
-        the reference."""
-        return None
-
     def snapshot(self) -> object:
-        """Return the current state as a value that ``restore`` accepts any number of times. Required if
-        ``snapshot_kind`` is "exact"."""
+        """Return the current state as a value that can be pickled, and that ``restore`` of any instance accepts any
+        number of times, in another process too. Required if ``snapshot_kind`` is "exact"."""
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
@@ -154,8 +141,6 @@ class Env(Protocol):
         Args:
             reseed: seed of all random choices from here on. ``None`` restores the state of the random generator, too.
 
-        Raises:
-            SnapshotLost: the snapshot was a handle into a process that has ended, or belongs to another environment.
         """
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
@@ -174,11 +159,6 @@ class Env(Protocol):
         itself."""
         return None
 
-    def interrupt(self) -> None:
-        """Make the call that is running in another thread end soon, with any error, if that is possible. Once that call
-        has returned, only ``close`` is called."""
-        return None
-
 
 class EnvWrapper(Env):
     """An environment around another one, as Gymnasium's Wrapper: everything is forwarded to ``env``, and a subclass
@@ -195,7 +175,6 @@ class EnvWrapper(Env):
         self.env = env
         self.snapshot_kind, self.stochastic, self.origin = env.snapshot_kind, env.stochastic, env.origin
         self.only_success_ends = env.only_success_ends
-        self.snapshot_portable = env.snapshot_portable
 
     def __getattr__(self, name: str) -> Any:
         """What an environment has beyond the contract, such as a method for a reward function."""
@@ -218,15 +197,6 @@ class EnvWrapper(Env):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self.env.tasks(split, count, start)
-
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return self.env.variations(task, rng)
-
-    def reference(self) -> Sequence[str | ToolCall] | None:
-        return self.env.reference()
-
-    def interrupt(self) -> None:
-        self.env.interrupt()
 
     def tools(self) -> Sequence[ToolSpec]:
         return self.env.tools()
@@ -267,6 +237,24 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
     return task
 
 
+def required(package: str, extra: str = "") -> Any:
+    """Import a package that an extra installs, by default the extra of the same name.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f"{package} is missing ({error}): pip install 'treeagent[{extra or package}]'") from error
+
+
+def seeded_tasks(name: str, prompt: str, split: Split, count: int, start: int) -> Sequence[Task]:
+    """Return tasks that differ only in their seed. Each of the three splits has every third seed."""
+    first = SPLITS.index(split)
+    return [Task(f"{name}-{split}-{index}", prompt, split, 3 * index + first) for index in range(start, start + count)]
+
+
 def opening(task: Task, observation: str) -> str:
     """The first message that the agent reads: the first observation, after the task's prompt unless it contains it."""
     return observation if task.prompt in observation else f"{task.prompt}\n{observation}"
@@ -302,7 +290,3 @@ def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
 
 class EnvBroken(RuntimeError):
     """The environment returned a value that the contract does not allow."""
-
-
-class SnapshotLost(RuntimeError):
-    """The snapshot was a handle into a process that has ended, or belongs to another environment."""

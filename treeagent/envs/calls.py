@@ -24,7 +24,7 @@ from treeagent.types import ToolCall, only_text
 
 _TEXT_CALL = re.compile(r"\s*+([\w.-]++)\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
 """Possessive quantifiers (``*+``): without them, a long run of blanks takes time quadratic in its length."""
-_TYPES: Mapping[str, tuple[type, ...]] = {
+TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -139,7 +139,7 @@ def _mismatch(arguments: Mapping[str, object], tool: ToolSpec) -> str:
 def fits(value: object, schema: object) -> bool:
     """Whether an argument has the JSON type that its schema requires."""
     type_name = type_of(schema)
-    types = _TYPES.get(type_name, ())
+    types = TYPES.get(type_name, ())
     # In Python True is an int, but in JSON it is not a number.
     return not types or (isinstance(value, types) and (not isinstance(value, bool) or type_name == "boolean"))
 

@@ -3,28 +3,27 @@
 import pickle
 import random
 import re
-import sys
-import time
+import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from statistics import median, quantiles
+from pathlib import Path
 from typing import get_args
-from unittest import mock
 
+import treeagent
 from treeagent.envs.answers import (
     checked_legal,
     checked_reset,
     checked_step,
     checked_tasks,
+    checked_tools,
     checked_turn,
     checked_verdict,
     contained,
 )
-from treeagent.envs.base import Demonstrator, Env, SnapshotKind, ToolSpec
-from treeagent.envs.calls import arguments_of, as_call, type_of
+from treeagent.envs.base import Env, SnapshotKind, ToolSpec
+from treeagent.envs.calls import TYPES, arguments_of, as_call, type_of
 from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
 
 Call = str | ToolCall
@@ -32,7 +31,8 @@ _Outcome = tuple[str, float, bool, bool]
 
 BAD_TEXT = "no such call [["
 BAD_TOOL = ToolCall("no_such_tool", {"no_such_argument": 1})
-
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What OpenAI, vLLM and chat templates take as the name of a tool."""
 _ANSWERS = ("answer", "answers", "solution", "gold")
 """Keys of ``Task.data`` that hold the answer."""
 _MIN_LEAK_LENGTH = 3
@@ -43,31 +43,9 @@ _OTHER_SEEDS = range(2, 10)
 """Seeds from which a stochastic environment must lead elsewhere than from seed 1, at least once."""
 _LONGEST_EPISODE = 50
 """Most steps of a demonstrated or random episode."""
-_PAUSE_SECONDS = 0.5
-"""Real seconds of delay when an episode is played again, in addition to the shift of the clock."""
 _RANDOM_EPISODES = 3
-"""Random episodes that are played to see how episodes end, and to try listed actions."""
 _SUCCESS, _ROUNDING = 1.0, 1e-9
 """The return of a success, which is also the greatest; and its tolerance, as for ten rewards of 0.1."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """The result of ``check_env``."""
-
-    violations: tuple[str, ...]
-    """One sentence per broken rule; empty if the check passed."""
-    branches: int
-    """Number of branches that were compared with a replay of the same actions from a reset."""
-    equal_branches: int
-    skipped: tuple[str, ...]
-    """Checks that were not possible, and what they need."""
-    ends: "Ends"
-    """How demonstrated and random episodes ended."""
-
-    @property
-    def passed(self) -> bool:
-        return not self.violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +69,26 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """Wall-clock time of one kind of call, in milliseconds."""
+class CheckReport:
+    """The result of ``check_env``."""
 
-    calls: int
-    median: float
-    high: float
-    """The 95th percentile."""
+    violations: tuple[str, ...]
+    """One sentence per broken rule; empty if the check passed."""
+    branches: int
+    """Number of branches that were compared with a replay of the same actions from a reset."""
+    equal_branches: int
+    skipped: tuple[str, ...]
+    """Checks that were not possible, and what they need."""
+    ends: Ends
+    """How demonstrated and random episodes ended."""
+    longest: int
+    """Calls of the longest demonstration without errors; 0 if there is none."""
+    advice: tuple[str, ...]
+    """What breaks no rule, but may not be meant."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
 
 
 def check_env(
@@ -118,7 +109,7 @@ def check_env(
     Args:
         env: the environment; it is reset many times.
         other: a second instance, preferably before its first reset. It is used to check that instances share no state
-            and that portable snapshots can be restored on another instance.
+            and that snapshots can be restored on another instance.
         actions: calls to try; by default the legal actions, or those of the demonstrator.
         finishes: calls that end an episode at once and must not count as success. Tools without required arguments are
             tried in any case.
@@ -126,32 +117,76 @@ def check_env(
         depth: most actions before a fork, and most actions after it.
     """
     check = _Check(env, task, other, actions, finishes, branches, depth)
-    randomness = _global_randomness()
-    parts: dict[str, Callable[[], None]] = {
-        "first observation": check.first_observation,
-        "bad calls": check.bad_calls,
-        "listed actions": check.listed_actions,
-        "empty episodes": check.empty_episodes,
-        "forks": check.forks,
-        "shared state": check.instances,
-        "rewards": check.rewards,
-        "ends": check.count_ends,
-    }
-    if env.snapshot_kind not in get_args(SnapshotKind):
-        known = ", ".join(map(repr, get_args(SnapshotKind)))
-        check.violations.append(f"snapshot_kind is {env.snapshot_kind!r}, but should be one of {known}")
-    for name, part in parts.items():
+    for part in (
+        check.declarations,
+        check.first_observation,
+        check.bad_calls,
+        check.listed_actions,
+        check.empty_episodes,
+        check.forks,
+        check.instances,
+        check.rewards,
+        check.count_ends,
+    ):
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
                 part()
         except Exception as error:  # any exception of a user's environment is a finding
-            check.violations.append(f"the check of {name} broke off with {error!r}")
-    if _global_randomness() != randomness:
-        check.violations.append(
-            "the environment moves the global random state of random or numpy: give it its own generator"
-        )
-    return CheckReport(tuple(check.violations), check.compared, check.equal, tuple(check.skipped), check.ends)
+            check.broke_off(error)
+        if part == check.declarations and check.violations:
+            break  # the other parts would report the consequences
+    if check.repeated:
+        check.violations.append(f"{check.repeated} more checks broke off with the same error")
+    return CheckReport(
+        tuple(check.violations),
+        check.compared,
+        check.equal,
+        tuple(check.skipped),
+        check.ends,
+        check.longest,
+        tuple(check.advice()),
+    )
+
+
+def cause_of(error: BaseException) -> str:
+    """An exception of an environment as one sentence: what it says, the line outside this package that raised it, and
+    the remedy if it is a known one."""
+    own = str(Path(treeagent.__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    users = [frame for frame in frames if "site-packages" not in frame.filename and "lib/python" not in frame.filename]
+    last = next(reversed(users or frames), None)
+    where = f" ({Path(last.filename).name}, line {last.lineno}: {last.line})" if last is not None else ""
+    loop = "running event loop" in str(error)
+    fix = "; run it in a process of its own: --worker, environment.worker=true" if loop else ""
+    return f"{error!r:.300}{where}{fix}"
+
+
+def tool_faults(tools: Sequence[ToolSpec]) -> Iterator[str]:
+    """Yield a sentence for each tool whose name or schema models and servers would refuse."""
+    for tool in tools:
+        if _NAME.fullmatch(tool.name) is None:
+            yield f"the name of the tool {tool.name!r} holds blanks or signs: use letters, digits, _ and -, at most 64"
+        if not isinstance(tool.parameters, Mapping) or tool.parameters.get("type") != "object":
+            yield f"tool {tool.name!r}: parameters is no JSON schema of an object: give type, properties and required"
+        else:
+            for fault in _schema_faults(tool.parameters):
+                yield f"tool {tool.name!r}: its schema is no JSON schema: {fault}"
+
+
+def _schema_faults(schema: object) -> Iterator[str]:
+    if not isinstance(schema, Mapping):
+        yield f"{schema!r:.80} is no schema, which is an object"
+        return
+    kinds = schema.get("type", [])
+    for kind in [kinds] if isinstance(kinds, str) else kinds:
+        if kind not in TYPES:
+            yield f"{kind!r} is no type, use one of {', '.join(TYPES)}"
+    properties = schema.get("properties", {})
+    inner = list(properties.values()) if isinstance(properties, Mapping) else [properties]
+    inner += [schema["items"]] if "items" in schema else []
+    for each in (*inner, *schema.get("anyOf", ())):
+        yield from _schema_faults(each)
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -193,54 +228,14 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
             return True
         except Exception as error:  # a user's environment may raise anything
             raise UserError(
-                f"tasks({split!r}, {number}, {start}) raised {error!r}: raise a ValueError if a split has fewer tasks"
+                f"tasks({split!r}, {number}, {start}) raised {cause_of(error)}: raise a ValueError if a split has "
+                "fewer tasks"
             ) from error
         return False
 
     if count and are_missing(count):
         count = bisect_left(range(1, count + 1), True, key=are_missing)
     return checked_tasks(env.tasks(split, count, start), split) if count else ()
-
-
-def measure_env(env: Env, task: Task, *, episodes: int = 10, depth: int = 6) -> Mapping[str, Latency]:
-    """Measure the wall-clock time of ``reset`` and ``step``, and of ``snapshot`` and ``restore`` if snapshots are
-    exact."""
-    check = _Check(env, task)
-    seconds: dict[str, list[float]] = {}
-
-    def timed(name: str, call: Callable[[], object]) -> object:
-        began = time.perf_counter()
-        answer = call()
-        seconds.setdefault(name, []).append(time.perf_counter() - began)
-        return answer
-
-    for _ in range(episodes):
-        timed("reset", check.reset)
-        for _ in range(depth):
-            action = check.choose()
-            if action is None:
-                break
-            try:
-                _, _, terminated, truncated, _ = checked_step(timed("step", partial(env.step, check.as_sent(action))))
-            except Unanswered:  # a dead end
-                break
-            if env.snapshot_kind == "exact":
-                snapshot = timed("snapshot", env.snapshot)
-                timed("restore", partial(env.restore, snapshot))
-            if terminated or truncated:
-                break
-    return {name: _latency(each) for name, each in seconds.items()}
-
-
-def _latency(seconds: Sequence[float]) -> Latency:
-    high = quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
-    return Latency(len(seconds), 1000 * median(seconds), 1000 * high)
-
-
-def _global_randomness() -> tuple[str, str]:
-    # An environment can change numpy's state only if numpy is loaded, so it is not imported here.
-    numpy = sys.modules.get("numpy")
-    return repr(random.getstate()), repr(numpy.random.get_state(legacy=False)) if numpy is not None else ""
 
 
 @dataclass(slots=True)
@@ -255,16 +250,44 @@ class _Check:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     violations: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
+    causes: set[str] = field(default_factory=set[str])
+    repeated: int = 0
+    """Parts that broke off with an error that was reported before."""
     compared: int = 0
-    """Number of branches that were compared with a replay of the same actions from a reset."""
     equal: int = 0
     ends: Ends = Ends()
+    longest: int = 0
+    """Steps of the longest demonstration without errors."""
+    best: float | None = None
+    """What the best demonstration without errors earned."""
     empty_lists: int = 0
     """Steps after which ``legal_actions`` listed nothing although the episode goes on."""
 
     def expect(self, condition: bool, violation: str) -> None:
         if not condition:
             self.violations.append(violation)
+
+    def broke_off(self, error: Exception, what: str = "a call") -> None:
+        """Report an exception, the first time it occurs."""
+        cause = cause_of(error)
+        if cause in self.causes:
+            self.repeated += 1
+        else:
+            self.causes.add(cause)
+            self.violations.append(f"{what} raised {cause}")
+
+    def advice(self) -> Iterator[str]:
+        if self.best is not None and self.best < _SUCCESS - _ROUNDING:
+            yield (
+                f"no demonstration without errors counts as a success: the best earned {self.best:g}, and only "
+                f"{_SUCCESS:g} is one"
+            )
+
+    def declarations(self) -> None:
+        known = ", ".join(map(repr, get_args(SnapshotKind)))
+        kind = self.env.snapshot_kind
+        self.expect(kind in get_args(SnapshotKind), f"snapshot_kind is {kind!r}, but should be one of {known}")
+        self.violations += tool_faults(checked_tools(self.env.tools()))
 
     def first_observation(self) -> None:
         first = self.reset()
@@ -285,7 +308,7 @@ class _Check:
             try:
                 *_, info = checked_step(self.env.step(call))
             except Exception as error:  # any exception of a user's environment is a finding
-                self.violations.append(f"the bad call {call!r} raises {error!r}: answer with an observation instead")
+                self.broke_off(error, f"the bad call {call!r}, which wants an observation instead,")
             else:
                 self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
@@ -345,87 +368,30 @@ class _Check:
             if terminated or truncated:
                 return
 
-    def rewards(self) -> None:
-        """Check that an answer is not rewarded twice, and that rewards do not depend on the time of day or on how long
-        the agent thinks."""
-        if self.env.snapshot_kind == "none":
-            self.skipped.append(
-                "rewards at another time, of a second answer and above 1: the environment declares snapshot_kind 'none'"
-            )
-            return
-        self.reset()
-        player = self.env.demonstrator(0.0)
-        if player is None:
-            calls, results = self.take_actions(self.depth)
-        else:
-            calls, results = self.take_actions(_LONGEST_EPISODE, lambda: checked_turn(player.act(self.rng))[1])
-        verdict, earned = checked_verdict(self.env.verify()), self.earned(results)
-        self.expect(
-            earned <= _SUCCESS + _ROUNDING,
-            f"{'the rewards say' if verdict is None else 'verify says'} {earned} of an episode: 1 is success and the "
-            "most, so that a part of it is none",
-        )
-        if calls and results[-1][2]:
-            again = self.play(calls[-1:])[0][1]
-            self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
-        with _advanced_clock() as pass_time:
-            self.reset()
-            later: list[_Outcome] = []
-            for call in calls:
-                pass_time(_PAUSE_SECONDS / len(calls))
-                later += self.play((call,))
-            observations_differ = [each[0] for each in later] != [each[0] for each in results]
-            same = observations_differ or (later == results and checked_verdict(self.env.verify()) == verdict)
-            self.expect(same, "the same episode played later is rewarded otherwise: keep clocks out of rewards")
-
-    def count_ends(self) -> None:
-        """Play demonstrations with and without errors, and random episodes, and count how they end."""
-        for noise in (0.0, 0.5, 1.0):
-            self.reset()
-            player = self.env.demonstrator(noise)
-            if player is not None:
-                self.count_end(player)
-        for _ in range(_RANDOM_EPISODES):
-            self.reset()
-            self.count_end(None)
-        self.expect(
-            not (self.env.only_success_ends and self.ends.failed),
-            f"only_success_ends is True, but {self.ends.failed} episodes ended in failure: leave it out",
-        )
-
-    def count_end(self, player: Demonstrator | None) -> None:
-        """Play an episode with ``player``, or at random if it is None, and count how it ends."""
-        choose = None if player is None else lambda: checked_turn(player.act(self.rng))[1]
-        _, results = self.take_actions(_LONGEST_EPISODE, choose)
-        if not results:
-            return
-        solved = self.solved(results)
-        if results[-1][2]:
-            self.ends += Ends(solved=int(solved), failed=int(not solved))
-        else:
-            self.ends += Ends(unended=int(not solved))
-
     def forks(self) -> None:
         if self.env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
         # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
-        diverged = restore_failed = transfer_failed = reseed_ignored = reseeded = undeclared = 0
+        diverged = changed = restore_failed = transfer_failed = reseed_ignored = reseeded = undeclared = 0
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
             if results and (results[-1][2] or results[-1][3]):
                 continue
             snapshot = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
+            taken = pickle.dumps(snapshot)
             tail, tail_results = self.take_actions(self.depth)
             if not tail:
                 continue
             self.compared += 1
             equal = True
             if snapshot is not None:
+                changed += pickle.dumps(snapshot) != taken
                 self.env.restore(snapshot)
                 self.take_actions(self.depth)
+                changed += pickle.dumps(snapshot) != taken
                 self.reset(another)
                 equal = self.replay(snapshot, tail) == tail_results
                 restore_failed += not equal
@@ -436,28 +402,33 @@ class _Check:
                     reseeded += 1
                 else:
                     undeclared += first != tail_results
-                if self.other is not None and self.env.snapshot_portable:
+                if self.other is not None:
                     try:
-                        self.other.restore(pickle.loads(pickle.dumps(snapshot)))
+                        self.other.restore(pickle.loads(taken))
                         transfer_failed += self.play(tail, self.other) != tail_results
-                    except Exception:  # a snapshot that cannot be pickled or restored there may raise anything
+                    except Exception:  # a snapshot that cannot be restored there may raise anything
                         transfer_failed += 1
             self.reset()
             replayed = self.play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
             self.equal += equal and replayed
-        for count, what in (
-            (restore_failed, "branches from a snapshot, restored after a reset to another task, differ"),
-            (transfer_failed, "pickled snapshots fail on another instance: set snapshot_portable = False"),
-            (diverged, "episodes differ when replayed from reset with one seed"),
-            (undeclared, "branches lead elsewhere with another reseed: set stochastic = True"),
-        ):
-            self.expect(not count, f"{count} of {self.compared} {what}")
         self.expect(
-            reseed_ignored < reseeded or not reseeded,
-            "restore with another reseed never leads elsewhere: replace the copied random state, or leave stochastic "
-            "out if nothing is left to chance",
+            not diverged, f"{diverged} of {self.compared} episodes differ when replayed from reset with one seed"
         )
+        if changed:
+            self.violations.append("the snapshot changes when the environment goes on: return a copy (copy.deepcopy)")
+        else:
+            for count, what in (
+                (restore_failed, "branches from a snapshot, restored after a reset to another task, differ"),
+                (transfer_failed, "pickled snapshots fail on another instance: set snapshot_kind = 'replay'"),
+                (undeclared, "branches lead elsewhere with another reseed: set stochastic = True"),
+            ):
+                self.expect(not count, f"{count} of {self.compared} {what}")
+            self.expect(
+                reseed_ignored < reseeded or not reseeded,
+                "restore with another reseed never leads elsewhere: replace the copied random state, or leave "
+                "stochastic out if nothing is left to chance",
+            )
         self.expect(
             not self.empty_lists,
             f"after {self.empty_lists} steps legal_actions lists nothing although the episode goes on: list what step "
@@ -483,6 +454,42 @@ class _Check:
         elif theirs != results:
             self.violations.append("two instances answer the same episode differently: seed all that reset draws")
 
+    def rewards(self) -> None:
+        """Check the range of what an episode can earn, and that an answer is not rewarded twice."""
+        self.reset()
+        calls, results = self.take_actions(_LONGEST_EPISODE, self.player(0.0))
+        earned, verdict = self.earned(results), checked_verdict(self.env.verify())
+        whose = "the rewards say" if verdict is None else "verify says"
+        self.expect(
+            earned <= _SUCCESS + _ROUNDING and (verdict is None or verdict >= 0),
+            f"{whose} {earned} of an episode: 1 is success and the most, and a verdict is not below 0",
+        )
+        if calls and results[-1][2]:
+            again = self.play(calls[-1:])[0][1]
+            self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
+
+    def count_ends(self) -> None:
+        """Play demonstrations with and without errors, and random episodes, and count how they end."""
+        for noise in (0.0, 0.5, 1.0, *(None,) * _RANDOM_EPISODES):
+            self.reset()
+            player = None if noise is None else self.player(noise)
+            if noise is not None and player is None:
+                continue
+            _, results = self.take_actions(_LONGEST_EPISODE, player)
+            if not results:
+                continue
+            solved = self.solved(results)
+            if noise == 0.0:
+                self.longest, self.best = len(results), max(self.best or 0.0, self.earned(results))
+            if results[-1][2]:
+                self.ends += Ends(solved=int(solved), failed=int(not solved))
+            else:
+                self.ends += Ends(unended=int(not solved))
+        self.expect(
+            not (self.env.only_success_ends and self.ends.failed),
+            f"only_success_ends is True, but {self.ends.failed} episodes ended in failure: leave it out",
+        )
+
     def reset(self, task: Task | None = None) -> str:
         task = task or self.task
         return checked_reset(self.env.reset(seed=task.seed, options={"task": task}))[0]
@@ -495,12 +502,17 @@ class _Check:
     def solved(self, results: Sequence[_Outcome]) -> bool:
         return self.earned(results) >= _SUCCESS - _ROUNDING
 
+    def player(self, noise: float) -> Callable[[], Call] | None:
+        """Return the calls of a demonstrator, or None if there is none."""
+        player = self.env.demonstrator(noise)
+        return None if player is None else lambda: checked_turn(player.act(self.rng))[1]
+
     def choose(self) -> Call | None:
         choices: Sequence[Call] = self.actions or checked_legal(self.env.legal_actions()) or ()
         if choices:
             return self.rng.choice(choices)
-        player = self.env.demonstrator(0.5)
-        return checked_turn(player.act(self.rng))[1] if player is not None else None
+        player = self.player(0.5)
+        return player() if player is not None else None
 
     def take_actions(
         self, steps: int, choose: Callable[[], Call | None] | None = None
@@ -554,20 +566,3 @@ def _trivial_call(tool: ToolSpec, text: str) -> ToolCall | None:
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
     arguments = {name: empty.get(type_of(schemas.get(name)), text) for name in required}
     return ToolCall(tool.name, arguments) if arguments else None
-
-
-@contextmanager
-def _advanced_clock() -> Iterator[Callable[[float], None]]:
-    """Context that yields a function ``pause(seconds)``. Each call of it puts ``time.time`` and ``time.time_ns`` an
-    hour ahead. It also sleeps for ``seconds``, because some clocks cannot be changed here, such as one in another
-    process."""
-    hours = 0
-    now, now_ns = time.time, time.time_ns
-
-    def pause(seconds: float) -> None:
-        nonlocal hours
-        hours += 1
-        time.sleep(seconds)
-
-    with mock.patch.multiple(time, time=lambda: now() + 3600 * hours, time_ns=lambda: now_ns() + 3600 * 10**9 * hours):
-        yield pause

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from treeagent.envs.answers import checked_reset, checked_step
-from treeagent.envs.base import Env, SnapshotLost, StepResult, ToolSpec
+from treeagent.envs.base import Env, StepResult, ToolSpec
 from treeagent.envs.calls import as_call
 from treeagent.types import Task, ToolCall, derive_seed
 
@@ -59,7 +59,6 @@ class _Stored:
     mark: "weakref.ref[Mark]"
     snapshot: object
     size: int
-    maker: Env
     visits: int = 0
 
 
@@ -74,16 +73,15 @@ class Snapshots:
         self._entries: OrderedDict[int, _Stored] = OrderedDict()
         self._lock = threading.RLock()  # reentrant: garbage collection during a call may end a mark
 
-    def get(self, mark: Mark, env: Env) -> _Stored | None:
-        """Return the entry of a mark if there is one that ``env`` can restore, otherwise None."""
+    def get(self, mark: Mark) -> _Stored | None:
+        """Return the entry of a mark, None if there is none."""
         with self._lock:
             entry = self._entries.get(id(mark))
-            if entry is None or not (env.snapshot_portable or entry.maker is env):
-                return None
-            self._entries.move_to_end(id(mark))
+            if entry is not None:
+                self._entries.move_to_end(id(mark))
             return entry
 
-    def put(self, mark: Mark, snapshot: object, size: int, maker: Env, *, evict: bool = True) -> bool:
+    def put(self, mark: Mark, snapshot: object, size: int, *, evict: bool = True) -> bool:
         """Store a snapshot. Without ``evict`` nothing is stored, and False returned, if others would have to go."""
         with self._lock:
             if not evict and self.used + size > self.budget:
@@ -99,7 +97,7 @@ class Snapshots:
                     alive.drop(key)
 
             self.drop(key)
-            self._entries[key] = _Stored(weakref.ref(mark, forget), snapshot, size, maker)
+            self._entries[key] = _Stored(weakref.ref(mark, forget), snapshot, size)
             self.used += size
             while self.used > self.budget:
                 self.drop(next(iter(self._entries)))
@@ -116,7 +114,7 @@ class Forkable:
     """Adds ``mark`` and ``goto`` to any environment, by exact snapshots or else by a reset and a checked replay.
 
     Snapshots live as long as their marks, within the budget of the store (see ``snapshot_size``). A snapshot that was
-    evicted, or lost with the process that held it, is made again by a checked replay from the nearest earlier snapshot.
+    evicted is made again by a checked replay from the nearest earlier snapshot.
     A replay would not repeat the random outcomes of a stochastic environment, so its snapshots are never evicted: a
     mark that does not fit into the budget raises an error.
 
@@ -128,8 +126,7 @@ class Forkable:
     Args:
         env: the environment; nothing else may step it.
         seed: seed of the random outcomes of a stochastic environment.
-        snapshots: store for snapshots. Instances of one environment may share it: if snapshots are portable
-            (``Env.snapshot_portable``), one instance can return to a mark of another.
+        snapshots: store for snapshots. Instances of one environment may share it: one can return to a mark of another.
     """
 
     def __init__(self, env: Env, *, seed: int = 0, snapshots: Snapshots | None = None) -> None:
@@ -200,7 +197,7 @@ class Forkable:
 
         Raises:
             ReplayDivergence: a replayed observation differs from the original one.
-            SnapshotLost: the environment is stochastic, and the mark no longer has a snapshot.
+            RuntimeError: the environment is stochastic, and the mark no longer has a snapshot.
             ValueError: the environment supports neither snapshots nor replay.
         """
         if self.env.snapshot_kind == "exact":
@@ -229,7 +226,7 @@ class Forkable:
     def _restore_reseeded(self, mark: Mark) -> None:
         entry = self._stored_snapshot(mark)
         if entry is None:
-            raise SnapshotLost(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
+            raise RuntimeError(f"no snapshot of task {mark.task.id!r} is kept at this mark: another Forkable made it")
         self._state_seed = derive_seed(mark.state_seed, entry.visits) % 2**31  # some generators accept no larger seeds
         entry.visits += 1
         self.env.restore(entry.snapshot, reseed=self._state_seed)
@@ -245,17 +242,13 @@ class Forkable:
             self._store_snapshot(mark)
 
     def _stored_snapshot(self, mark: Mark) -> _Stored | None:
-        return self._snapshots.get(mark, self.env)
+        return self._snapshots.get(mark)
 
     def _restored(self, mark: Mark) -> bool:
         entry = self._stored_snapshot(mark)
         if entry is None:
             return False
-        try:
-            self.env.restore(entry.snapshot)
-        except SnapshotLost:
-            self._snapshots.drop(id(mark))
-            return False
+        self.env.restore(entry.snapshot)
         self.restored_snapshots += 1
         return True
 
@@ -276,7 +269,7 @@ class Forkable:
         """Store a snapshot of the current state, which must be that of ``mark``."""
         snapshot = self.env.snapshot()
         size, store = snapshot_size(snapshot), self._snapshots
-        if not store.put(mark, snapshot, size, self.env, evict=not self.env.stochastic):
+        if not store.put(mark, snapshot, size, evict=not self.env.stochastic):
             raise RuntimeError(
                 f"snapshots of {type(self.env).__name__} need {store.used + size} bytes, more than Snapshots(budget="
                 f"{store.budget}), and a stochastic environment cannot replay one that is given up: raise budget or "

@@ -27,12 +27,11 @@ class EnvPool:
     """At most ``size`` instances of an environment. An instance is created when it is first needed. All its calls,
     including its creation and closing, come from one thread, as SQLite or a browser driver requires.
 
-    If a call is cancelled, by Ctrl-C or a time limit, its instance is asked to end the call (``Env.interrupt``) and is
-    closed once the call returns. A new instance replaces it. If the call never returns, its thread stays, but does not
-    keep the process from ending.
+    If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it, which is closed
+    once the call returns. If the call never returns, its thread stays, but does not keep the process from ending.
 
-    An episode normally stays on one instance. If snapshots are exact and portable and the environment is not
-    stochastic, any instance can continue any episode, so each step runs on whichever instance is free.
+    An episode normally stays on one instance. If snapshots are exact and the environment is not stochastic, any
+    instance can continue any episode, so each step runs on whichever instance is free.
 
     The pool closes its instances when its context manager exits, or else when the process ends.
 
@@ -45,7 +44,7 @@ class EnvPool:
     def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:
         self.env = env
         self._instances = [_Instance(make) for _ in range(size)]
-        self._any_instance = env.snapshot_kind == "exact" and env.snapshot_portable and not env.stochastic
+        self._any_instance = env.snapshot_kind == "exact" and not env.stochastic
         self._numbers = count()
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(self.close)
@@ -136,9 +135,6 @@ class _Instance:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.done():
-                if (env := self._thread.env) is not None:
-                    with contextlib.suppress(Exception):  # a user's environment may raise anything
-                        env.interrupt()  # before ``close`` begins, which it must not interrupt
                 self.close()
             raise
 

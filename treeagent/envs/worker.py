@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
@@ -43,11 +42,11 @@ _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its socket."""
 _EPISODE_STARTS = frozenset({"reset", "restore"})
 """Calls that start an episode or return to a state of one."""
-_EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "reference", "verify", "snapshot", "state_key", "act"}
+_EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
 
 _About = tuple[SnapshotKind, bool, Origin, bool]
-"""Attributes of the environment that the process reports: those of ``Env`` without ``snapshot_portable``."""
+"""Attributes of the environment that the process reports."""
 
 
 class EnvTimeout(RuntimeError):
@@ -62,7 +61,7 @@ class WorkerEnv(Env):
     """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time.
 
     All methods of ``Env`` work; arguments and results are pickled. The parent keeps the snapshots as bytes, so they
-    outlive the environment's process. If the environment's snapshots are not portable, ``snapshot_kind`` is "replay".
+    outlive the environment's process.
 
     An exception of the environment is raised again in the parent, with the worker's traceback in its notes. After an
     exception of a call of an episode the environment may be in any state, so its process is killed. The process is kept
@@ -75,8 +74,6 @@ class WorkerEnv(Env):
         name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
         options: as for ``make_env``.
         call_seconds: limit of each call.
-        episode_seconds: limit of the sum of all calls from a reset to a state. The time between calls, such as that of
-            the policy, does not count.
         start_seconds: limit for starting the process and making the environment.
 
     Raises:
@@ -92,16 +89,13 @@ class WorkerEnv(Env):
         options: Mapping[str, object] | None = None,
         *,
         call_seconds: float = 60.0,
-        episode_seconds: float | None = None,
         start_seconds: float = 300.0,
     ) -> None:
         self.starts = 0
         """Processes started so far."""
         self._name, self._options = name, dict(options or {})
-        self._call_seconds, self._episode_seconds, self._start_seconds = call_seconds, episode_seconds, start_seconds
+        self._call_seconds, self._start_seconds = call_seconds, start_seconds
         self._task_id = ""
-        self._spent = 0.0
-        """Seconds that the calls of the episode have taken so far."""
         self._lost = False
         """Whether the process that held the episode has ended."""
         self._process: _Process | None = None
@@ -111,7 +105,7 @@ class WorkerEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[str, dict[str, object]]:
         task = (options or {}).get("task")
-        self._task_id, self._spent = task.id if isinstance(task, Task) else "", 0.0
+        self._task_id = task.id if isinstance(task, Task) else ""
         return cast(tuple[str, dict[str, object]], self._call("reset", seed, options))
 
     def step(self, action: str | ToolCall) -> StepResult:
@@ -119,9 +113,6 @@ class WorkerEnv(Env):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return cast(Sequence[Task], self._call("tasks", split, count, start))
-
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return cast(Sequence[Task], self._call_with_rng(rng, "variations", task))
 
     def tools(self) -> Sequence[ToolSpec]:
         return cast(Sequence[ToolSpec], self._call("tools"))
@@ -132,16 +123,13 @@ class WorkerEnv(Env):
     def verify(self) -> float | None:
         return cast(float | None, self._call("verify"))
 
-    def reference(self) -> Sequence[str | ToolCall] | None:
-        return cast(Sequence[str | ToolCall] | None, self._call("reference"))
-
     def snapshot(self) -> object:
-        return self._task_id, self._spent, self._call("snapshot")
+        return self._task_id, self._call("snapshot")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
         """Restore a snapshot as ``Env.restore`` does, in a new process if the old one has ended."""
         assert isinstance(snapshot, tuple)
-        self._task_id, self._spent, content = snapshot
+        self._task_id, content = snapshot
         self._call("restore", content, reseed)
 
     def state_key(self) -> str | None:
@@ -151,11 +139,6 @@ class WorkerEnv(Env):
         """Return the environment's demonstrator. It acts in the environment's process, but uses the caller's random
         generator."""
         return _RemoteDemonstrator(self, noise) if self._call("demonstrator", noise) else None
-
-    def interrupt(self) -> None:
-        """Kill the process, whose call in another thread then raises ``EnvCrashed``."""
-        if (process := self._process) is not None:
-            process.kill()
 
     def close(self) -> None:
         """Close the environment if it does so in time, then end the process. A later call starts a new process."""
@@ -178,12 +161,6 @@ class WorkerEnv(Env):
         process, self._process, self._lost = self._process, None, True
         self._unwatch()
         return process.end(grace_seconds)
-
-    def _call_with_rng(self, rng: random.Random, method: str, *arguments: object) -> Any:
-        """Return the result of a call that uses ``rng``, and advance ``rng`` as if the call had run in this process."""
-        answer, state = self._call(method, *arguments, rng)
-        rng.setstate(state)
-        return answer
 
     def _call(self, method: str, *arguments: object) -> Any:
         if method in _EPISODE_STARTS:
@@ -209,34 +186,21 @@ class WorkerEnv(Env):
 
     def _exchange(self, method: str, where: str, request: bytes) -> bytes:
         assert self._process is not None
-        limit, seconds = self._limit(method)
-        started = time.monotonic()
+        name = "start_seconds" if method == "make" else "call_seconds"
+        seconds = self._start_seconds if method == "make" else self._call_seconds
         try:
-            answer = self._process.ask(request, seconds)
+            return self._process.ask(request, seconds)
         except TimeoutError:
             # A process that it has started can keep the socket open after its end.
             if self._process.ended():
                 raise EnvCrashed(f"{where}: the process {self._end()}") from None
-            raise EnvTimeout(f"{where} took longer than {limit}: the process {self._end()}") from None
+            raise EnvTimeout(f"{where} took longer than {name}={seconds:g}: the process {self._end()}") from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise EnvCrashed(f"{where}: the process {self._end(_EXIT_SECONDS)}") from None
         except BaseException:
             # Such as Ctrl-C: the reply may still arrive, and must not be taken as the reply to a later request.
             self._end()
             raise
-        if method in _EPISODE_CALLS:
-            self._spent += time.monotonic() - started
-        return answer
-
-    def _limit(self, method: str) -> tuple[str, float]:
-        """Return the limit of a call in words, for messages, and in seconds."""
-        if method == "make":
-            return f"start_seconds={self._start_seconds:g}", self._start_seconds
-        if self._episode_seconds is not None and method in _EPISODE_CALLS:
-            left = max(self._episode_seconds - self._spent, 0.0)
-            if left < self._call_seconds:
-                return f"episode_seconds={self._episode_seconds:g}", left
-        return f"call_seconds={self._call_seconds:g}", self._call_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +209,9 @@ class _RemoteDemonstrator:
     noise: float
 
     def act(self, rng: random.Random) -> tuple[str, str]:
-        return cast(tuple[str, str], self.env._call_with_rng(rng, "act", self.noise))
+        turn, state = self.env._call("act", self.noise, rng)
+        rng.setstate(state)
+        return cast(tuple[str, str], turn)
 
 
 class _Process:
@@ -336,12 +302,6 @@ def serve(channel_number: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def kind_in_worker(env: Env) -> SnapshotKind:
-    """The ``snapshot_kind`` of an environment in a worker process. If its snapshots are not portable, the steps are
-    replayed."""
-    return "replay" if env.snapshot_kind == "exact" and not env.snapshot_portable else env.snapshot_kind
-
-
 class _Host:
     """The environment in the worker process, with its own versions of calls that need more than a method of ``Env``."""
 
@@ -352,7 +312,7 @@ class _Host:
     def make(self, name: str, options: Mapping[str, object]) -> _About:
         self.env = make_env(name, options)
         env = self.env
-        return kind_in_worker(env), env.stochastic, env.origin, env.only_success_ends
+        return env.snapshot_kind, env.stochastic, env.origin, env.only_success_ends
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:
         return checked_reset(self.env.reset(seed=seed, options=options))
@@ -362,9 +322,6 @@ class _Host:
 
     def verify(self) -> float | None:
         return checked_verdict(self.env.verify())
-
-    def variations(self, task: Task, rng: random.Random) -> tuple[Sequence[Task], object]:
-        return self.env.variations(task, rng), rng.getstate()
 
     def snapshot(self) -> bytes:
         return _pickled(self.env.snapshot())
@@ -402,8 +359,8 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception as error:  # a user's object may raise anything
         raise EnvBroken(
-            f"{value!r:.200} cannot be pickled ({error}): return plain values, and for snapshots set "
-            "snapshot_portable = False"
+            f"{value!r:.200} cannot be pickled ({error}): return plain values; a snapshot that is no value wants "
+            "snapshot_kind = 'replay'"
         ) from None
 
 

@@ -1,6 +1,5 @@
 """A run's world model as a named environment, for every command that takes an environment."""
 
-import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,9 +49,6 @@ class WorldEnv(ImaginedEnv):
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
         return self._real.tasks(split, count, start)
-
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        return self._real.variations(task, rng)
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._real.tools()

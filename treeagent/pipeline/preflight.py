@@ -13,8 +13,7 @@ from treeagent.agent.checkpoint import load_tokenizer, require_device
 from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
-from treeagent.envs.base import Env, SnapshotKind
-from treeagent.envs.worker import kind_in_worker
+from treeagent.envs.base import Env
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.imagination import require_world, with_planning_world
 from treeagent.pipeline.rewards import Place, make_reward
@@ -114,7 +113,7 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
     """Check that planning cannot foresee the random outcomes of the execution. Both replay the same ones if a
     stochastic environment has no exact snapshots."""
     planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
-    kind = _snapshot_kind(config, env)
+    kind = env.snapshot_kind
     if not planned or config.evaluate.world or kind == "exact" or not env.stochastic:
         return
     raise UserError(
@@ -122,11 +121,6 @@ def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
         f"snapshot_kind {kind!r}, so that planning would replay the random outcomes of the execution: give it exact "
         "snapshots, set evaluate.modes to greedy, or plan in a world model (evaluate.world)"
     )
-
-
-def _snapshot_kind(config: RunConfig, env: Env) -> SnapshotKind:
-    """How search goes back to a state of the environment, where the settings run it."""
-    return kind_in_worker(env) if config.environment.worker else env.snapshot_kind
 
 
 def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:

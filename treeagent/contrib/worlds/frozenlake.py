@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds.adapters import required
-from treeagent.envs.base import SnapshotKind, probability
+from treeagent.envs.base import SnapshotKind, probability, required
 from treeagent.envs.drawn import DrawnTasks
 from treeagent.envs.gymnasium import Game, GymnasiumEnv
 from treeagent.types import Split, Task, UserError

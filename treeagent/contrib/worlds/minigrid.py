@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds.adapters import required
-from treeagent.envs.base import Demonstrator, SnapshotKind, probability
+from treeagent.envs.base import Demonstrator, SnapshotKind, probability, required
 from treeagent.envs.gymnasium import Game, GymnasiumEnv
 from treeagent.types import UserError
 

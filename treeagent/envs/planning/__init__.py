@@ -1,6 +1,5 @@
-"""Planning problems in PDDL, generated or from files. The size of generated problems controls the horizon."""
+"""Planning problems in PDDL, whose size controls the horizon."""
 
-from treeagent.envs.planning.env import PlanningEnv
-from treeagent.envs.planning.options import PlanningOptions
+from treeagent.envs.planning.env import PlanningEnv, PlanningOptions
 
 __all__ = ["PlanningEnv", "PlanningOptions"]

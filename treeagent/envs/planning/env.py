@@ -4,28 +4,61 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from treeagent.contrib.worlds.adapters import required
-from treeagent.envs.base import StepResult, ToolSpec, task_to_play
+from pydantic import AfterValidator, ConfigDict, ValidationInfo
+from pydantic.dataclasses import dataclass
+
+from treeagent.envs.base import StepResult, ToolSpec, required, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.drawn import DrawnTasks
-from treeagent.envs.planning.demonstrator import FINISH, PlanningDemonstrator
-from treeagent.envs.planning.files import find_files, read_text
 from treeagent.envs.planning.generators import DRAW, problem_of
-from treeagent.envs.planning.options import PlanningOptions
-from treeagent.envs.planning.planner import Planner
+from treeagent.envs.planning.planner import FINISH, Planner, PlanningDemonstrator
 from treeagent.envs.planning.problem import Problem, State, holds
-from treeagent.envs.planning.reader import read_domain, read_problem
+from treeagent.envs.planning.reader import read_domain
 from treeagent.envs.planning.words import prompt_of, sentences
 from treeagent.envs.visit import VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 256
 """Problems kept in memory. A batch of trees uses all of its problems at every step."""
-_HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
-"""Predicates whose facts follow from others, in the generated domains and in pddlgym's blocks and hanoi."""
+HIDDEN = frozenset(["clear", "handempty", "handfull", "smaller"])
+"""Predicates of the generated domains whose facts follow from others."""
 _ACT = text_tool("act", f"Take an action, such as: pick-up a. {FINISH} ends the task.", "command")
+
+
+DomainName = Literal["blocks", "hanoi", "logistics", "tireworld"]
+Sizes = int | tuple[int, int]
+"""The size of all problems, or the smallest and the largest size."""
+
+
+_LARGEST, _LONGEST_ROUTE = 20, 30
+"""The largest size of a problem, and that of tireworld, whose plans the planner finds fast."""
+
+
+def _ordered(sizes: Sizes, info: ValidationInfo) -> Sizes:
+    least, greatest = (sizes, sizes) if isinstance(sizes, int) else sizes
+    largest = _LONGEST_ROUTE if info.data.get("domain") == "tireworld" else _LARGEST
+    if not 2 <= least <= greatest <= largest:
+        raise ValueError(f"give a size from 2 to {largest}, or the least and the greatest one, such as [2, 8]")
+    return sizes
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class PlanningOptions:
+    """Settings of ``PlanningEnv``, whose problems are generated for ``domain``."""
+
+    domain: DomainName = "blocks"
+    size: Annotated[Sizes, AfterValidator(_ordered)] = 4
+    """Number of blocks, discs or packages, or of roads to the goal. A larger problem needs more actions. ``[2, 8]``
+    draws the size of each problem from 2 to 8."""
+    hide: list[str] | None = None
+    """Predicates whose facts the agent does not see; by default those that follow from others, such as ``clear``."""
+    show: Literal["state", "changes"] = "state"
+    """What the agent reads after an action: "state" is every fact that holds, "changes" only the facts that the action
+    made true or false. If many facts hold, changes are shorter, so that longer plans fit into the model's context."""
+    show_commands: bool = False
+    """Show the possible actions after each observation."""
 
 
 class Place(NamedTuple):
@@ -43,43 +76,40 @@ class Loaded(NamedTuple):
 class PlanningEnv(VisitEnv[Place]):
     """PDDL planning problems as text: take actions until the goal holds, then finish.
 
-    Problems are generated for four domains, with a size that controls the horizon, or come from files. An action is a
-    name and its objects, such as ``unstack a b``, or a call of the only tool, ``act``. Only ``finish`` ends an episode:
+    Problems are generated for four domains, with a size that controls the horizon. An action is a name and its objects,
+    such as ``unstack a b``, or a call of the only tool, ``act``. Only ``finish`` ends an episode:
     the reward is 1 if the goal holds then, and 0 otherwise. The end of an episode therefore does not reveal a success,
     and a dead end is not reported.
 
     Raises:
-        UserError: unified-planning is not installed, a file cannot be read, or the domain has an action ``finish``.
+        UserError: unified-planning is not installed, or the domain has an action ``finish``.
     """
 
+    extra = "planning"
     options_type = PlanningOptions
     visit_type = Place
 
     def __init__(self, options: PlanningOptions | None = None) -> None:
         self.options = options or PlanningOptions()
-        required("planning")
         name, size = self.options.domain, self.options.size
         least, greatest = (size, size) if isinstance(size, int) else size
-        files = find_files(self.options)
-        if files is None:
-            self._text = resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8")
-        else:
-            self._text = read_text(files[0])
-        self._files = None if files is None else files[1]
-        self._domain = read_domain(self._text)
-        if any(schema.name == FINISH for schema in self._domain.schemas):
-            raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
-        self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
-        self._loaded = functools.lru_cache(LOADED)(self._load)
+        self._play(resources.files(__package__).joinpath(f"{name}.pddl").read_text(encoding="utf-8"))
         sizes = f"{least}" if least == greatest else f"{least}-{greatest}"
 
         def draw(seed: int) -> list[str]:
             random_size = random.Random(f"size {seed}").randint(least, greatest)
             return DRAW[name](random_size, random.Random(f"{name} {sizes} {seed}"))
 
-        self._drawn = DrawnTasks(
-            f"{name}{sizes}", lambda lines: prompt_of(problem_of(self._domain, lines), self._hidden), "problem", draw
-        )
+        self._drawn = DrawnTasks(f"{name}{sizes}", lambda lines: self._prompt(tuple(lines)), "problem", draw)
+
+    def _play(self, text: str) -> None:
+        """Take the PDDL of the domain."""
+        required("unified_planning", self.extra)
+        self._text, self._domain = text, read_domain(text)
+        if any(schema.name == FINISH for schema in self._domain.schemas):
+            raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
+        self._hidden = frozenset(self._hidden_by_default() if self.options.hide is None else self.options.hide)
+        self._loaded = functools.lru_cache(LOADED)(self._load)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
@@ -114,12 +144,7 @@ class PlanningEnv(VisitEnv[Place]):
         return [] if visit.finished else [*self.problem.possible(visit.state), FINISH]
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        if self._files is None:
-            return self._drawn.tasks(split, count, start)
-        files = self._files.get(split, ())
-        if start + count > len(files):
-            raise UserError(f"{split} has {len(files)} problem files, not {start + count}: ask for fewer tasks")
-        return [self._task(split, number) for number in range(start, start + count)]
+        return self._drawn.tasks(split, count, start)
 
     def verify(self) -> float:
         """Return 1 if the agent has finished and the goal holds, otherwise 0."""
@@ -141,21 +166,16 @@ class PlanningEnv(VisitEnv[Place]):
         """The current problem."""
         return self._loaded(_problem_in(self.task)).problem
 
+    def _problem(self, lines: tuple[str, ...]) -> Problem:
+        """Read a problem as ``Task.data`` holds it."""
+        return problem_of(self._domain, lines)
+
     def _load(self, lines: tuple[str, ...]) -> Loaded:
-        generated = self._files is None
-        problem = problem_of(self._domain, lines) if generated else read_problem(self._text, "\n".join(lines))
+        problem = self._problem(lines)
         return Loaded(problem, Planner(problem))
 
-    def _task(self, split: Split, number: int) -> Task:
-        path = (self._files or {})[split][number]
-        lines = tuple(read_text(path).splitlines())
-        try:
-            prompt = prompt_of(self._loaded(lines).problem, self._hidden)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
-        named_alike = sum(other.stem == path.stem for other in (self._files or {})[split]) > 1
-        name = f"{path.stem}-{number}" if named_alike else path.stem
-        return Task(f"{self._domain.name}-{split}-{name}", prompt, split, number, {"problem": list(lines)})
+    def _prompt(self, lines: tuple[str, ...]) -> str:
+        return prompt_of(self._problem(lines), self._hidden)
 
     def _shown(self, before: State | None = None) -> str:
         """Return what the agent reads after an action in the state ``before``, which is None at the start of a task."""
@@ -188,12 +208,7 @@ class PlanningEnv(VisitEnv[Place]):
         return f"not possible now, this must hold: {', '.join(filter(None, needs))}"
 
     def _hidden_by_default(self) -> frozenset[str]:
-        ours = _HIDDEN if self._domain.name in DRAW else frozenset[str]()
-        if self.options.pddlgym is None:
-            return ours if self._files is None else frozenset()
-        # pddlgym has facts that say which actions may be called.
-        calls = {name for each in self._domain.schemas for name in (each.name, each.name.replace("-", ""))}
-        return ours | (calls - self._domain.fluents)
+        return HIDDEN
 
 
 def _problem_in(task: Task) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""A WebShop-style store: generated, or from WebShop's own files."""
+"""A WebShop-style store with a generated catalogue."""
 
 from treeagent.envs.shop.env import ShopEnv
-from treeagent.envs.shop.options import ShopOptions
+from treeagent.envs.shop.session import ShopOptions
 
 __all__ = ["ShopEnv", "ShopOptions"]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from treeagent.envs.base import probability
 from treeagent.envs.shop.catalogue import Catalogue, Product
 from treeagent.envs.shop.goals import Goal
-from treeagent.envs.shop.options import ShopOptions
-from treeagent.envs.shop.session import Session
+from treeagent.envs.shop.session import Session, ShopOptions
 from treeagent.envs.visit import ToolEnv
 
 _MISREADS = 0.2

@@ -1,21 +1,24 @@
 """The environment of the store."""
 
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from pydantic_core import to_jsonable_python
 
-from treeagent.contrib.worlds.webshop_files import FileGoals, FuzzyMatching, load_webshop
 from treeagent.envs.base import ToolSpec
-from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, generate
+from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, SearchEngine, generate
 from treeagent.envs.shop.demonstrator import ShopDemonstrator
-from treeagent.envs.shop.engine import SearchEngine
-from treeagent.envs.shop.goals import GeneratedGoals, Goal
-from treeagent.envs.shop.options import ShopOptions
-from treeagent.envs.shop.reward import WORD_FOR_WORD, Matching, purchase_reward
-from treeagent.envs.shop.session import TOOLS, Session, action_and_target, product_page, results_page, text_call
+from treeagent.envs.shop.goals import WORD_FOR_WORD, GeneratedGoals, Goal, Goals, purchase_reward
+from treeagent.envs.shop.session import (
+    TOOLS,
+    Session,
+    ShopOptions,
+    action_and_target,
+    product_page,
+    results_page,
+    text_call,
+)
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
 
@@ -30,32 +33,25 @@ class ShopEnv(ToolEnv[Goal, Session]):
     WebShop's at the purchase, and 0 before; success is a reward of 1. Unlike in WebShop, search is possible from every
     page, and a product's features are on its page instead of behind further links.
 
-    Raises:
-        UserError: a WebShop file is not valid.
-        OSError: a WebShop file cannot be read.
     """
 
-    options_type = ShopOptions
+    options_type: type[ShopOptions] = ShopOptions
     key_type = Goal
     visit_type = Session
     opening = "search page"
 
     def __init__(self, options: ShopOptions | None = None) -> None:
         self.options = options or ShopOptions()
-        self._goals: GeneratedGoals | FileGoals
-        if self.options.webshop_products is not None:
-            self.catalogue, self._goals = load_webshop(self.options, self.options.webshop_products)
-            self._matching: Matching = FuzzyMatching()
-            self._store = f"webshop{len(self.catalogue.products)}"
-        else:
-            level, seed = self.options.difficulty, self.options.catalogue_seed
-            self.catalogue = generate(self.options.products, seed, DIFFICULTIES[level])
-            self._goals = GeneratedGoals(self.catalogue, DIFFICULTIES[level], seed)
-            self._matching = WORD_FOR_WORD
-            self._store = f"shop{level}-{self.options.products}-{seed}"
-        # In the generated store only titles are indexed: hidden attributes must be read on the product page.
-        generated = self.options.webshop_products is None
-        texts = {key: each.title if generated else each.text for key, each in self.catalogue.products.items()}
+        level, seed = DIFFICULTIES[self.options.difficulty], self.options.catalogue_seed
+        self.catalogue = generate(self.options.products, seed, level)
+        self._goals: Goals = GeneratedGoals(self.catalogue, level, seed)
+        self._matching = WORD_FOR_WORD
+        self._store = f"shop{self.options.difficulty}-{self.options.products}-{seed}"
+        self._distinct = True
+        # Only titles are indexed: hidden attributes must be read on the product page.
+        self._index({key: each.title for key, each in self.catalogue.products.items()})
+
+    def _index(self, texts: Mapping[str, str]) -> None:
         self._engine = SearchEngine(texts)
         # The results of a query never change, and tree search repeats the same queries often.
         self._search = lru_cache(maxsize=4096)(self._engine.search)
@@ -67,16 +63,6 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return [
             Task(f"{self._store}-{split}-{index}", instruction, split, index, to_jsonable_python(goal))
             for index, (goal, instruction) in enumerate(self._goals.take(split, count, start), start=start)
-        ]
-
-    def variations(self, task: Task, rng: random.Random) -> Sequence[Task]:
-        """Return tasks for the same product with one more requirement or a lower price limit; empty for goals from
-        WebShop's files, which are free text."""
-        if isinstance(self._goals, FileGoals):
-            return ()
-        return [
-            Task(f"{task.id}.{number}", instruction, task.split, task.seed, to_jsonable_python(goal))
-            for number, (goal, instruction) in enumerate(self._goals.harder(self.key_of(task), task.split, rng))
         ]
 
     def read(self, action: str | ToolCall) -> ToolCall:
@@ -98,9 +84,6 @@ class ShopEnv(ToolEnv[Goal, Session]):
         return f"{self.task.id} {self.visit.key()}"
 
     def demonstrator(self, noise: float) -> ShopDemonstrator | None:
-        """Return a scripted shopper for the generated store; None for WebShop's files."""
-        if self.options.webshop_products is not None:
-            return None
         return ShopDemonstrator(self, self.catalogue, self.options, noise)
 
     def close(self) -> None:
@@ -152,7 +135,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
             case "product" if before.page == "product":
                 return f"chosen: {', '.join(value for _, value in session.chosen)}"
             case "product":
-                return product_page(self._product(session), distinct=self.options.webshop_products is None)
+                return product_page(self._product(session), distinct=self._distinct)
         if not session.results:
             return "no results"
         products = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}

@@ -3,7 +3,8 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
 from treeagent.envs.shop.catalogue import Catalogue, Difficulty, Product
 from treeagent.types import SPLITS, Split, UserError
@@ -24,6 +25,12 @@ class Goal:
     """Option values to choose."""
     price_limit: float
     """Dollars."""
+
+
+class Goals(Protocol):
+    """Goals of a store, by split."""
+
+    def take(self, split: Split, count: int, start: int = 0) -> "Sequence[tuple[Goal, str]]": ...
 
 
 class GeneratedGoals:
@@ -62,21 +69,6 @@ class GeneratedGoals:
                     f"{len(goals)}: raise its option products (environment.options.products)"
                 )
         return goals[start : start + count]
-
-    def harder(self, goal: Goal, split: Split, rng: random.Random) -> Sequence[tuple[Goal, str]]:
-        """Return harder goals: with one more attribute, one more option or a lower price limit. The product still meets
-        them, and their requirements belong to the same split."""
-        product = self._catalogue.products[goal.product_id]
-        groups = {product.group_of(value) for value in goal.options}
-        # Options in the order of the page, as in drawn goals, so that equal requirements have the same hash.
-        order = [value for _, values in product.options for value in values]
-        attributes = [(*goal.attributes, each) for each in product.attributes if each not in goal.attributes]
-        values = [value for value in order if product.group_of(value) not in groups]
-        harder = [replace(goal, attributes=required) for required in attributes]
-        harder += [replace(goal, options=tuple(sorted((*goal.options, each), key=order.index))) for each in values]
-        if product.price <= goal.price_limit - 10:
-            harder.append(replace(goal, price_limit=goal.price_limit - 10))
-        return [(each, _instruction(rng, each, product)) for each in harder if _is_in_split(each, split)]
 
     def _draw(self, rng: random.Random, split: Split) -> tuple[Goal, str]:
         product = self._catalogue.products[rng.choice(self._catalogue.split_ids[split])]
@@ -122,3 +114,51 @@ def _instruction(rng: random.Random, goal: Goal, product: Product) -> str:
             f"buy {article} {phrase} with {choices} , price under ${goal.price_limit:.0f}",
         )
     )
+
+
+class Matching:
+    """Decides whether a product or a chosen option is what the goal asks for. This class requires exact equality, which
+    is right for a generated catalogue."""
+
+    def attribute(self, product: Product, wanted: str) -> bool:
+        return wanted in product.attributes
+
+    def option(self, product: Product, group: str, value: str, wanted: Sequence[str]) -> bool:
+        return value in wanted
+
+
+WORD_FOR_WORD = Matching()
+
+
+def type_reward(product: Product, goal: Goal) -> float:
+    """Return r_type in {0, 0.1, 0.5, 1}, by the rule of princeton-nlp/WebShop ``web_agent_site/engine/goal.py``.
+
+    Let t be the share of the target title's nouns that are in the bought product's title. r_type is 0 if t = 0; 0.1 if
+    t < 0.1; 1 if the product types agree, if two steps of the category path agree, or if t > 0.2; otherwise 0.5.
+    """
+    target = set(goal.nouns)
+    title_score = len(target & product.nouns) / len(target) if target else 0.2
+    if title_score == 0.0:
+        return 0.0
+    if title_score < 0.1:
+        return 0.1
+    same_category = len(set(product.category) & set(goal.category)) >= 2
+    return 1.0 if product.type == goal.type or same_category or title_score > 0.2 else 0.5
+
+
+def purchase_reward(
+    product: Product, chosen: Sequence[tuple[str, str]], goal: Goal, matching: Matching = WORD_FOR_WORD
+) -> float:
+    """Return r = r_type · (matched attributes + matched options + [price ≤ limit]) / (attributes + options + 1), in
+    [0, 1].
+
+    WebShop's code counts all chosen options that match, which can be more than the goal asks for. Here the count is
+    capped, as in the paper's equation.
+
+    Args:
+        chosen: (group, value) of each chosen option.
+    """
+    attributes = sum(matching.attribute(product, wanted) for wanted in goal.attributes)
+    options = sum(matching.option(product, group, value, goal.options) for group, value in chosen)
+    matched = attributes + min(options, len(goal.options)) + (product.price <= goal.price_limit)
+    return type_reward(product, goal) * matched / (len(goal.attributes) + len(goal.options) + 1)

@@ -5,11 +5,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
+
 from treeagent.envs.calls import text_tool
 from treeagent.envs.shop.catalogue import Product
-from treeagent.envs.shop.options import ShopOptions
 from treeagent.envs.visit import CallRefused
 from treeagent.types import ToolCall
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ShopOptions:
+    """Settings of ``ShopEnv``."""
+
+    products: int = Field(default=1000, ge=100, le=9999)
+    """Number of products in the catalogue."""
+    page_size: int = Field(default=5, ge=1, le=50)
+    """Products on a page of results."""
+    labels: Literal["id", "number"] = "id"
+    """The label of a product on a page of results, which a click on it must name: its id, as in WebShop, or its number
+    on the page, which a very small model copies more reliably."""
+    catalogue_seed: int = 0
+    """Seed of the catalogue and its goals. Another seed gives another store."""
+    difficulty: int = Field(default=3, ge=1, le=5)
+    """A higher value means more required attributes and options, more near-duplicates, and more attributes that titles
+    do not show."""
+
 
 TOOLS = (
     text_tool("search", "Search the store by words of product titles, from any page.", "query", read_only=True),

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FilePath, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
+from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
-from treeagent.envs.shop.goals import Goal
-from treeagent.envs.shop.options import ShopOptions
-from treeagent.envs.shop.reward import Matching
+from treeagent.envs.shop.demonstrator import ShopDemonstrator
+from treeagent.envs.shop.goals import Goal, Matching
 from treeagent.types import Split, UserError
 
 _WITHOUT_PRICE = 100.0
@@ -28,6 +29,41 @@ _WORD = re.compile(r"[a-z]{3,}")
 _STOP_WORDS = frozenset(
     ("and", "for", "with", "the", "from", "that", "this", "are", "our", "your", "you", "not", "all")
 )
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class WebShopOptions(ShopOptions):
+    """Settings of ``WebShopEnv``; ``products`` are the most to read from the file."""
+
+    webshop_products: FilePath
+    """WebShop's file ``items_shuffle*.json``."""
+    webshop_attributes: FilePath | None = None
+    """WebShop's file ``items_ins_v2*.json``, with product attributes and synthetic instructions."""
+    webshop_instructions: FilePath | None = None
+    """WebShop's file ``items_human_ins.json``; unset uses the instructions in ``webshop_attributes``."""
+
+
+class WebShopEnv(ShopEnv):
+    """The store with products and instructions from WebShop's own files. It has no demonstrator.
+
+    Raises:
+        UserError: a file is not valid.
+        OSError: a file cannot be read.
+    """
+
+    options_type: type[ShopOptions] = WebShopOptions
+    extra = "webshop"
+
+    def __init__(self, options: WebShopOptions) -> None:
+        self.options = options
+        self.catalogue, self._goals = load_webshop(options)
+        self._matching = FuzzyMatching()
+        self._store = f"webshop{len(self.catalogue.products)}"
+        self._distinct = False
+        self._index({key: each.text for key, each in self.catalogue.products.items()})
+
+    def demonstrator(self, noise: float) -> ShopDemonstrator | None:
+        return None
 
 
 class _OptionEntry(BaseModel):
@@ -123,8 +159,8 @@ class FileGoals:
         return goals[start : start + count]
 
 
-def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals]:
-    """Read the products in the file ``path``, and goals from the other files that ``options`` names.
+def load_webshop(options: "WebShopOptions") -> tuple[Catalogue, FileGoals]:
+    """Read the products and the goals in the files that ``options`` names.
 
     Raises:
         OSError: a file cannot be read.
@@ -134,7 +170,7 @@ def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals
     if options.webshop_attributes is not None:
         about = _read(options.webshop_attributes, TypeAdapter(dict[str, _AttributeEntry]))
     products: dict[str, Product] = {}
-    for entry in _read(path, TypeAdapter(list[_ProductEntry]))[: options.products]:
+    for entry in _read(options.webshop_products, TypeAdapter(list[_ProductEntry]))[: options.products]:
         # WebShop drops these entries, too.
         if entry.asin != "nan" and len(entry.asin) <= 10:
             attribute_entry = about.get(entry.asin, _AttributeEntry())
@@ -151,8 +187,8 @@ def load_webshop(options: ShopOptions, path: Path) -> tuple[Catalogue, FileGoals
     goals = [_goal(*each, rng) for each in requests]
     if not goals:
         raise UserError(
-            f"there is no instruction for a product of {path}: set webshop_instructions (items_human_ins.json) or "
-            "webshop_attributes (items_ins_v2*.json), of the same WebShop download"
+            f"there is no instruction for a product of {options.webshop_products}: set webshop_instructions "
+            "(items_human_ins.json) or webshop_attributes (items_ins_v2*.json), of the same WebShop download"
         )
     return Catalogue(dict(sorted(products.items())), {}), FileGoals(goals)
 

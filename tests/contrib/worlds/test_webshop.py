@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from treeagent.contrib.worlds.webshop_files import FuzzyMatching
+from treeagent.contrib.worlds.webshop import FuzzyMatching
 from treeagent.envs import check_env, make_env
 from treeagent.envs.shop import ShopEnv
-from treeagent.envs.shop.reward import purchase_reward
+from treeagent.envs.shop.goals import purchase_reward
 from treeagent.types import UserError
 
 PRODUCTS: list[dict[str, object]] = [
@@ -76,7 +76,7 @@ def written(folder: Path, **files: object) -> dict[str, object]:
 
 
 def shop(folder: Path, **files: object) -> ShopEnv:
-    return cast(ShopEnv, make_env("shop", written(folder, **files)))
+    return cast(ShopEnv, make_env("webshop", written(folder, **files)))
 
 
 def test_human_instructions_become_tasks(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_human_instructions_become_tasks(tmp_path: Path) -> None:
 
 def test_such_a_store_passes_the_check(tmp_path: Path) -> None:
     files = written(tmp_path, products=PRODUCTS, attributes=ATTRIBUTES, instructions=INSTRUCTIONS)
-    env = make_env("shop", files)
+    env = make_env("webshop", files)
     calls = ("search[lamp]", "click[B09LAMP001]", "click[large]", "click[< prev]", "click[buy now]")
-    report = check_env(env, env.tasks("train", 1)[0], other=make_env("shop", files), actions=calls)
+    report = check_env(env, env.tasks("train", 1)[0], other=make_env("webshop", files), actions=calls)
     assert report.passed, report.violations
     assert report.branches > 5
 
@@ -160,4 +160,4 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: Path, files: dict[str
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(UserError, match="webshop_products='gone'"):
-        make_env("shop", {"webshop_products": "gone"})
+        make_env("webshop", {"webshop_products": "gone"})
