@@ -290,18 +290,16 @@ def backup(growth: Growth, path: Sequence[Edge]) -> None:
         assert node is not None
         if edge is not path[-1]:
             value = (edge.reward or 0.0) + edge.discount(gamma) * value
-        _add_visit(values, node, edge, value)
-        if node.best > value:
+        while True:
+            edge.visits += 1
+            edge.value_sum += value
+            node.edge_visits += 1
+            node.edge_values += value
+            values.include(edge.value_sum / edge.visits)
+            if node.best <= value:
+                break
             value = node.best
-            _add_visit(values, node, next(each for each in node.edges if each.best == value), value)
-
-
-def _add_visit(values: ValueRange, node: Node, edge: Edge, value: float) -> None:
-    edge.visits += 1
-    edge.value_sum += value
-    node.edge_visits += 1
-    node.edge_values += value
-    values.include(edge.value_sum / edge.visits)
+            edge = next(each for each in node.edges if each.best == value)
 
 
 def may_sample_new(growth: Growth, node: Node) -> bool:

@@ -117,7 +117,7 @@ class Search(Searcher):
         """
         if not may_sample_new(growth, node):
             return False
-        open_edges = [edge for edge in node.edges if self._is_open(edge)]
+        open_edges = self._open(node.edges)
         if not open_edges:
             return True
         if not self._may_widen(growth, node):
@@ -133,7 +133,7 @@ class Search(Searcher):
         """The edge to follow, one of ``edges``. None if other simulations of the batch already step through all of
         them."""
         # If all edges are closed (exhausted or pruned), a visit finds nothing new but still refines N and Q.
-        choices = [edge for edge in edges if self._is_open(edge)] or edges
+        choices = self._open(edges) or edges
         if node.in_flight:
             choices = [edge for edge in choices if edge.child is not None or not edge.in_flight]
         if len(choices) <= 1:
@@ -145,14 +145,11 @@ class Search(Searcher):
         """The score of each edge, in order. Simulations follow the greatest."""
         return puct_scores(node, edges, growth.value_range, c_init)
 
-    def _is_open(self, edge: Edge) -> bool:
-        """Whether something new can be found beyond ``edge``."""
-        child = edge.child
-        if child is None:
-            return True
-        if not self.skips_exhausted:
-            return not (child.repeat or child.unknown or child.invalid)
-        return not child.exhausted
+    def _open(self, edges: Sequence[Edge]) -> list[Edge]:
+        """The edges beyond which something new can be found."""
+        if self.skips_exhausted:
+            return [edge for edge in edges if (child := edge.child) is None or not child.exhausted]
+        return [edge for edge in edges if not ((to := edge.child) and (to.repeat or to.unknown or to.invalid))]
 
     def _c_init(self, growth: Growth) -> float:
         """``c_init`` for a tree of this depth. The number of simulations that the limits allow is extrapolated from the

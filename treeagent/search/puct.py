@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from treeagent.search.node import Edge, Node
 from treeagent.types import Action
@@ -66,7 +66,7 @@ def puct_scores(node: Node, edges: Sequence[Edge], values: ValueRange, c_init: f
     low, span = values.low, values.high - values.low
     parent = 1 + node.edge_visits + node.in_flight
     explore = exploration_rate(parent, c_init) * math.sqrt(parent)
-    if span <= 0:  # all values of the tree are equal, or there are none
+    if not span > 0:  # all values of the tree are equal, or there are none
         return [
             (0.5 if edge.visits else 0.5 - FIRST_PLAY_REDUCTION)
             + explore * edge.prior / (1 + edge.visits + edge.in_flight)
@@ -124,7 +124,7 @@ def merge_key(action: Action) -> Key:
 
 def candidate_edges(actions: Sequence[Action]) -> list[Edge]:
     """Sampled candidates as edges with priors that sum to 1: ``sampled_edges`` with P(new) = 0."""
-    return _edges(_pool(actions), 0.0)
+    return _pool(actions, widen=False)[0]
 
 
 def given_edges(actions: Sequence[Action], priors: Sequence[float], most: int | None = None) -> list[Edge]:
@@ -173,74 +173,44 @@ def sampled_edges(actions: Sequence[Action]) -> tuple[list[Edge], float]:
         ValueError: a log-probability is NaN or infinite, an action does not have one log-probability per token, or
             there are no actions.
     """
-    pool = _pool(actions)
-    new = pool.unseen * len(pool.calls) / pool.texts
-    return _edges(pool, new), new
+    return _pool(actions, widen=True)
 
 
-@dataclass(slots=True)
-class _Call:
-    """The samples at one state that make the same call."""
-
-    likeliest: Action
-    logprob: float
-    """Of ``likeliest``, in nats."""
-    known: float = 0.0
-    """Σ π(text|s) over the distinct texts of the call; the sum over all calls is S."""
-    texts: int = 0
-    """t(a), the number of texts of the call."""
-
-
-class _Pool(NamedTuple):
-    """The samples at one state."""
-
-    calls: Mapping[Key, _Call]
-    texts: int
-    """T = Σ_a t(a)."""
-    known: float
-    """S."""
-    unseen: float
-    """R: the probability of the texts not sampled yet."""
-
-
-def _pool(actions: Sequence[Action]) -> _Pool:
+def _pool(actions: Sequence[Action], *, widen: bool) -> tuple[list[Edge], float]:
+    """The calls of some samples as edges, and P(new), which is 0 unless ``widen``."""
     if not actions:
         raise ValueError("the policy proposed no action: ask it for at least one candidate")
-    calls: dict[Key, _Call] = {}
+    likeliest: dict[Key, tuple[float, Action]] = {}
     texts: dict[tuple[Key, str], float] = {}
-    repeated = set[tuple[Key, str]]()
+    counts = Counter[tuple[Key, str]]() if widen else None
     reads_tokens = False
     for action in actions:
         logprob, key = _check(action), merge_key(action)
-        reads_tokens = reads_tokens or bool(action.token_ids)
-        if (call := calls.get(key)) is None:
-            calls[key] = _Call(action, logprob)
-        elif logprob > call.logprob:
-            call.likeliest, call.logprob = action, logprob
-        text = key, action.text
-        if text in texts:
-            repeated.add(text)
-        texts[text] = logprob
+        if action.token_ids:
+            reads_tokens = True
+        best = likeliest.get(key)
+        if best is None or logprob > best[0]:
+            likeliest[key] = logprob, action
+        texts[key, action.text] = logprob
+        if counts is not None:
+            counts[key, action.text] += 1
+    known = dict.fromkeys(likeliest, 0.0)  # Σ π(text|s) over the distinct texts of each call, which sum to S
+    number = dict.fromkeys(likeliest, 0)  # t(a)
     if reads_tokens:
-        probabilities = {text: math.exp(logprob) for text, logprob in texts.items()}
-        total = max(math.fsum(probabilities.values()), 1.0)  # rounding or a server's sampling may make S > 1
-        for (key, _), probability in probabilities.items():
-            calls[key].known += probability / total
-            calls[key].texts += 1
-        count = len(texts)
+        probabilities = [math.exp(logprob) for logprob in texts.values()]
+        total = max(math.fsum(probabilities), 1.0)  # rounding or a server's sampling may make S > 1
+        for (key, _), probability in zip(texts, probabilities, strict=True):
+            known[key] += probability / total
+            number[key] += 1
     else:
         for action in actions:
-            calls[merge_key(action)].texts += 1
-        count = len(actions)
-    known = math.fsum(call.known for call in calls.values())
-    once = len(texts) - len(repeated)
-    return _Pool(calls, count, known, min(max(1.0 - known, 0.0), (once + 1) / (len(actions) + 1)))
-
-
-def _edges(pool: _Pool, new: float) -> list[Edge]:
-    """The calls as edges, with priors that sum to 1 - ``new``."""
-    rest = max(1.0 - pool.known - new, 0.0) / pool.texts
-    return [Edge(call.likeliest, call.known + rest * call.texts) for call in pool.calls.values()]
+            number[merge_key(action)] += 1
+    seen, all_texts, new = math.fsum(known.values()), sum(number.values()), 0.0
+    if counts is not None:
+        once = sum(count == 1 for count in counts.values())
+        new = min(max(1.0 - seen, 0.0), (once + 1) / (len(actions) + 1)) * len(likeliest) / all_texts
+    rest = max(1.0 - seen - new, 0.0) / all_texts
+    return [Edge(action, known[key] + rest * number[key]) for key, (_, action) in likeliest.items()], new
 
 
 def _check(action: Action) -> float:
