@@ -21,7 +21,6 @@ from treeagent.pipeline.rounds import (
     audit_before_round,
     begin,
     finish_round,
-    names_to_learn_from,
     search_round,
     update_round,
 )
@@ -96,7 +95,7 @@ def train(
         for number in range(1, config.adapt.rounds + 1):
             audit = audit_before_round(config, run, shown, number)
             search_round(config, run, shown, policy, number, audit)
-            policy = update_round(config, run, shown, policy, number, names_to_learn_from(config, run, number))
+            policy = update_round(config, run, shown, policy, number)
             finish_round(config, run, shown, policy, number, audit, history)
         return compare(config, run, shown, history)
 

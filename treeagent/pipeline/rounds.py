@@ -6,7 +6,7 @@ A share of the trees may grow in a world model. It is refitted every round, and 
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -223,32 +223,20 @@ def _spreads_of(run: Run, name: str) -> Iterator[tuple[int, float]]:
     return ((tree.place, return_spread(tree)) for tree in trees if tree.place is not None)
 
 
-def update_round(
-    config: RunConfig,
-    run: Run,
-    progress: Progress,
-    checkpoint: Path,
-    number: int,
-    names: Sequence[str],
-) -> Path:
+def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int) -> Path:
     """Run the updates of a round, each starting from the checkpoint of the one before. An update that finds nothing to
     learn leaves the policy as it is. Returns the last checkpoint.
 
     Raises:
         UserError: a setting is wrong. The run can be resumed once it is corrected.
     """
+    names = names_to_learn_from(config, run, number)
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"
         if "skipped" in run.stages().get(out.name, {}):
             continue
         try:
-            [checkpoint] = learn(
-                config,
-                run,
-                progress,
-                [(checkpoint, method, out)],
-                names,
-            )
+            [checkpoint] = learn(config, run, progress, [(checkpoint, method, out)], names)
         except NothingToLearn as reason:
             sentence = f"round {number} learns nothing by {method}: {reason}"
             progress.warn(sentence)

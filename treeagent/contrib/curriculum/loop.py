@@ -15,7 +15,7 @@ from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.opening import opened
 from treeagent.pipeline.outcomes import Row
 from treeagent.pipeline.progress import Progress
-from treeagent.pipeline.rounds import RoundHistory, begin, finish_round, names_to_learn_from, update_round
+from treeagent.pipeline.rounds import RoundHistory, begin, finish_round, update_round
 from treeagent.types import UserError
 
 
@@ -57,7 +57,7 @@ def train(
             stage = choose(config, run, shown, curriculum, policy, number, stage)
             tasks = range((number - 1) * count, number * count)
             search_tasks(at(config, stages[stage]), run, shown, policy, f"{COLLECTED}-{number}", tasks)
-            policy = update_round(config, run, shown, policy, number, names_to_learn_from(config, run, number))
+            policy = update_round(config, run, shown, policy, number)
             finish_round(config, run, shown, policy, number, {}, history)
         return compare(config, run, shown, history)
 

@@ -22,7 +22,6 @@ from treeagent.pipeline.rounds import (
     audit_before_round,
     begin,
     finish_round,
-    names_to_learn_from,
     search_round,
     update_round,
 )
@@ -72,8 +71,7 @@ def train_with_lag(
 
         search(1)
         for number in range(1, config.adapt.rounds + 1):
-            names = names_to_learn_from(config, run, number)
-            updated = thread.submit(update_round, config, run, shown, policy, number, names)
+            updated = thread.submit(update_round, config, run, shown, policy, number)
             try:
                 if number < config.adapt.rounds:
                     search(number + 1)
