@@ -1,0 +1,43 @@
+"""What ``import treeagent`` offers: every stage by one call, and nothing heavy before it is used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import CONFIG
+
+import treeagent
+from treeagent.pipeline.folder import RunError
+
+SMALL = [
+    "workers=1", "collect.tasks=4", "search.limits.simulations=8", "update.validation_tasks=2",
+    "update.rft.max_steps=2", "evaluate.tasks=2", 'evaluate.modes=["greedy"]',
+]  # fmt: skip
+
+
+def test_the_import_alone_loads_nothing_heavy() -> None:
+    program = "import sys, treeagent; print(sorted({'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_it_does_not_offer_is_an_attribute_error() -> None:
+    assert all(getattr(treeagent, name) for name in treeagent.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        treeagent.nothing  # noqa: B018 - the access is the test
+
+
+def test_each_stage_is_one_call_and_goes_on_where_an_earlier_one_ended(finished_run: Path, tmp_path: Path) -> None:
+    config, base = treeagent.load_config(CONFIG, SMALL), finished_run / "checkpoints" / "base"
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match="holds no trees"):
+        treeagent.update(config, out, base, "rft")
+    trees = treeagent.collect(config, out, base)
+    [shard] = trees.glob("collect-*")
+    written = shard.stat().st_mtime_ns
+    policy = treeagent.update(config, out, base, "rft")
+    rows = treeagent.evaluate(config, out, policy)
+    assert [(row["policy"], row["mode"], row["tasks"]) for row in rows] == [("rft", "greedy", 2)]
+    assert treeagent.collect(config, out, base) == trees and shard.stat().st_mtime_ns == written
+    assert treeagent.update(config, out, base, "rft") == policy and treeagent.evaluate(config, out, policy) == rows
