@@ -34,11 +34,11 @@ from treeagent.pipeline.world_audit import audit_world
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Edge, Tree, accuracy, finished_paths, path_return, return_spread
+from treeagent.search.node import Edge, Tree, finished_paths, path_return
 from treeagent.store import digest, read_as, shards
 from treeagent.types import Dynamics, ToolCall, UserError
 from treeagent.views.advantages import AdvantageConfig, advantages
-from treeagent.views.figures import tree_figures
+from treeagent.views.figures import return_spread, tree_figures
 from treeagent.views.imitation import ImitationConfig, imitation_rows
 from treeagent.views.pairs import PairConfig, preference_pairs
 from treeagent.views.transitions import transitions
@@ -151,7 +151,7 @@ def test_a_replay_that_is_cut_off_is_an_end_only_if_the_limit_is_the_tasks_own(b
 def test_a_success_is_claimed_and_kept_however_long_it_takes() -> None:
     tree = imagine(Teller(), config=replace(SEARCH, discount=0.9))
     assert (tree.budget.claims, tree.budget.claims_kept) == (1, 1)
-    assert accuracy(tree) == 0.5 and edges(tree)["r"].value == pytest.approx(0.9)
+    assert edges(tree)["r"].value == pytest.approx(0.9)
 
 
 def test_a_reward_is_as_true_as_three_decimals_can_be() -> None:
@@ -401,7 +401,6 @@ def test_an_optimists_winners_fail_and_make_nothing_to_imitate_or_prefer() -> No
     """Its trees do no harm even without an audit."""
     tree = imagine(Teller(prize=optimist), Doors({end: 0.0 for end in ENDS}))
     assert tree.budget.claims >= 1 and tree.budget.claims_kept == 0
-    assert accuracy(tree) == 0.0
     assert not list(preference_pairs(tree, PAIRS))
     assert not list(preference_pairs(tree, PairConfig(min_margin=0.1, rule="trajectory")))
     assert not list(imitation_rows(tree, ImitationConfig()))

@@ -211,13 +211,6 @@ def test_what_six_simulations_cost_by_hand(method: str, steps: int, proposals: i
     assert spent.generated_tokens == per_draw * proposals
 
 
-def test_seconds_are_a_limit_too() -> None:
-    for method in BASELINES:
-        config = SearchConfig(method=method, limits=Limits(seconds=1e-9))
-        [tree] = searched(config, TablePolicy(WORDS), Maze(0.0, 0.0))
-        assert tree.budget.simulations == 0 and not tree.root.edges  # planting the root took longer than the limit
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_failing_step_costs_its_own_tree_only(method: str) -> None:
     class Fragile(Maze):
@@ -305,19 +298,6 @@ def test_a_task_that_cannot_be_read_is_an_error_of_its_tree(method: str) -> None
 
     [tree] = searched(limited(method), Blind(WORDS), Maze(), HashValue())
     assert (tree.error, tree.budget.simulations, tree.budget.environment_steps) == ("too long", 0, 0)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_policy_that_repeats_itself(method: str) -> None:
-    """Equal candidates of a state are merged, but chains stay separate."""
-    [tree] = searched(limited(method, 4), TablePolicy({"a": 1.0}), Treasure(), HashValue())
-    inner = [len(node.edges) for node in tree.nodes() if node.edges]
-    if method in CHAINS:
-        assert tree.budget.simulations == 4 == sum(node.ended for node in tree.nodes())
-        assert sum(inner) == sum(1 for _ in tree.nodes()) - 1
-    else:
-        assert inner == [1] * len(inner)
-        assert tree.budget.simulations == 4
 
 
 @pytest.mark.parametrize("method", METHODS)

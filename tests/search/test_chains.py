@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, calls, digest, task
-from written_world import InOrder, Written, said, statistics
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, Treasure, calls, task
+from written_world import InOrder, Written, said
 
 from treeagent.contrib.methods.chains import EntropyExpand, RandomExpand
 from treeagent.search.baselines import BestOfN, Chains
@@ -16,7 +16,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Tree, path_return
-from treeagent.types import Action, Dynamics, Policy, Proposal, State, Task, Transition, Value
+from treeagent.types import Action, Dynamics, Policy, Proposal, State, Transition, Value
 
 WORDS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
 TASKS = [task(f"task {number}") for number in range(4)]
@@ -116,14 +116,6 @@ def test_a_broken_chain_leaves_those_beside_it_whole() -> None:
     assert all(edge not in best_path(tree) for edge in broken)
 
 
-def test_after_a_broken_chain_no_other_starts() -> None:
-    tree = best_of(6, Slippery(), leaves=1, value=HashValue())
-    assert [edge.action.text == "a" for edge in tree.root.edges] == [False] * (len(tree.root.edges) - 1) + [True]
-    assert tree.budget.simulations == len(tree.root.edges) - 1
-    whole = best_of(6, Treasure(), leaves=1, value=HashValue())
-    assert [said(path) for path in ends(tree)] == [said(path) for path in ends(whole)][: len(ends(tree))]
-
-
 def test_a_state_that_cannot_be_read_ends_its_chain() -> None:
     class Short(InOrder):
         async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
@@ -138,26 +130,6 @@ def test_a_state_that_cannot_be_read_ends_its_chain() -> None:
     assert [(said(path), node.truncated) for path, node in tree.walk() if len(path) == 2] == [("aa", True)] * 2
     assert [edge.value for edge in tree.root.edges] == [0.0, 0.0]
     assert (tree.budget.environment_steps, tree.budget.proposals, tree.budget.generated_tokens) == (4, 6, 4)
-
-
-def test_chains_at_equal_tokens() -> None:
-    """Without a number of chains, they go on until the tokens are spent. The last chain is finished."""
-    config = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=50))
-    tree = grown(BestOfN(TablePolicy(WORDS), Treasure(), config), 5)
-    assert (tree.budget.simulations, tree.budget.generated_tokens) == (7, 56)  # 8 a chain: 48 are too few
-
-
-class Free:
-    """Draws one action, which has no tokens."""
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [Proposal(actions=(Action("a", "a"),) * count)] * len(states)
-
-
-@pytest.mark.parametrize("method", [BestOfN, RandomExpand])
-def test_chains_of_actions_without_tokens_end_under_a_limit_of_tokens(method: type[BestOfN | RandomExpand]) -> None:
-    tree = grown(method(Free(), Treasure(), SearchConfig(limits=Limits(generated_tokens=50))), 5)
-    assert "simulations spent nothing of the limits" in tree.error and tree.budget.simulations >= 1000
 
 
 @pytest.mark.parametrize(("chains", "expansions", "rounds"), [(2, 2, 1), (1, 2, 1), (2, 6, 1), (1, 1, 3), (3, 2, 2)])
@@ -182,92 +154,12 @@ def test_random_expansion_by_hand() -> None:
         assert all(edge.prior == 1 / len(node.edges) for edge in node.edges)
 
 
-def test_states_to_continue_are_drawn_evenly_and_never_an_end() -> None:
-    """One chain of four steps has four states to continue from. Each gets a second edge equally often."""
-    branched = Counter[int]()
-    for seed in range(200):
-        tree = expanded(Treasure(), chains=1, expansions=1, rounds=1, seed=seed)
-        [depth] = [len(path) for path, node in tree.walk() if len(node.edges) == 2]
-        branched[depth] += 1
-    assert sorted(branched) == [0, 1, 2, 3]
-    assert all(30 <= count <= 70 for count in branched.values())  # 50 ± 3.3 standard deviations
-
-
-def test_each_first_chain_is_continued_as_often() -> None:
-    """There are more expansions than states. New edges at the root may continue either of the two chains."""
-    tree = expanded(Treasure(), chains=2, expansions=20, rounds=1)
-    assert tree.budget.simulations == 42
-    first, second, *others = [edge.visits for edge in tree.root.edges]
-    at_root = len(others)
-    assert sum(others) == at_root  # a round chooses among the states that existed before it
-    assert first + second + at_root == 42
-    assert abs(first - second) <= at_root
-
-
 def test_a_chain_stays_with_the_one_that_it_continues() -> None:
     """Two rounds continue each first chain once, so at most three chains go through its first edge."""
     for seed in range(60):
         tree = expanded(Treasure(), chains=2, expansions=1, rounds=2, seed=seed)
         assert max(edge.visits for edge in tree.root.edges[:2]) <= 3
         assert tree.root.visits == 6
-
-
-def test_every_chain_passes_an_edge_of_its_group() -> None:
-    """Three groups of 2 · 2 + 1 chains. A chain that continues from the root starts with a new edge, so only its group
-    number connects it to the chain that it branches off."""
-    trees = [
-        expanded(Treasure(), chains=3, expansions=2, rounds=2, seed=seed, leaves=1 + seed % 4) for seed in range(8)
-    ]
-    for tree in trees:
-        assert Counter(path[0].group for path in ends(tree)) == {0: 5, 1: 5, 2: 5}
-    assert max(len(tree.root.edges) for tree in trees) > 3
-
-
-def test_a_state_is_no_likelier_for_having_been_continued() -> None:
-    """A chain of four states, continued at its state d (from 0), then has 7 - d. Both expansions are at the same state
-    with probability (1/7 + 1/6 + 1/5 + 1/4) / 4 = 0.19, in 38 ± 5.5 of 200 trees."""
-    trees = [expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed) for seed in range(200)]
-    same = sum(any(len(node.edges) == 3 for node in tree.nodes()) for tree in trees)
-    assert 25 <= same <= 51
-
-
-def test_the_next_round_chooses_among_the_new_states_too() -> None:
-    """One chain and one expansion per round: some third chain branches off the second, below the state at which that
-    began."""
-    for seed in range(40):
-        tree = expanded(Treasure(), chains=1, expansions=1, rounds=2, seed=seed)
-        forks = [len(path) for path, node in tree.walk() if len(node.edges) == 2]
-        if len(forks) == 2 and forks[0] < forks[1]:
-            upper = next(node for _, node in tree.walk() if len(node.edges) == 2)
-            below = upper.edges[1].child
-            assert below is not None
-            if any(len(node.edges) == 2 for _, node in Tree(tree.task, 0, below).walk()):
-                return
-    raise AssertionError("no third chain ever left the second one")
-
-
-def test_chains_go_on_after_a_refused_call() -> None:
-    world = Written(refused=("a",), ends={"aaa": 0.5})
-    tree = best_of(1, world, policy=InOrder("a"))
-    assert statistics(tree) == {"a": (1, 0.5), "aa": (1, 0.5), "aaa": (1, 0.5)}
-
-
-class Broken(Treasure):
-    async def reset(self, task: Task) -> State:
-        raise ConnectionError("no server")
-
-
-def test_without_a_root_there_is_no_chain() -> None:
-    for tree in (best_of(3, Broken()), expanded(Broken(), chains=2, expansions=2, rounds=1)):
-        assert tree.error == "ConnectionError: no server"
-        assert best_path(tree) == []
-        assert tree.budget.simulations == tree.budget.proposals == 0
-
-
-def test_side_by_side_or_one_by_one_the_same_number_of_chains() -> None:
-    one, four = (expanded(Treasure(), chains=2, expansions=2, rounds=2, leaves=leaves) for leaves in (1, 4))
-    assert one.budget.simulations == four.budget.simulations == 10
-    assert digest(one) != digest(four)  # the seeds are assigned in another order
 
 
 class Surprising:
@@ -306,13 +198,6 @@ def test_each_group_may_branch_from_the_root() -> None:
     tree = grown(EntropyExpand(policy, Treasure(), config, HashValue()), 5)
     assert [said(path) for path in ends(tree)] == ["awxy", "zawx", "zxyz", "yzaw"]
     assert [edge.group for edge in tree.root.edges] == [0, 1, 0]
-
-
-def test_what_was_picked_is_picked_again_where_nothing_else_is_left() -> None:
-    """Both episodes have a single step, and their branches have no further action to branch from."""
-    config = SearchConfig(limits=Limits(simulations=6), options={"initial": 2, "expansions": 3})
-    tree = grown(EntropyExpand(TablePolicy(WORDS), Maze(1.0, 0.0), config, HashValue()), 5)
-    assert [edge.group for edge in tree.root.edges] == [0, 1, 0, 1, 0, 1]
 
 
 class Refusing:

@@ -184,9 +184,3 @@ def test_nothing_grows_beyond_a_refused_call_unless_the_settings_say_so() -> Non
     world = Written({"a": 0.9, "b": 0.1}, refused=("a",))
     search = BestFirst(InOrder("ab"), world, SearchConfig(limits=Limits(simulations=4), candidates=2), world)
     assert order(grown(search)) == ["", "b"]
-
-
-def test_steps_side_by_side_grow_the_same_tree() -> None:
-    """A beam tries all candidates of a depth in any case."""
-    trees = [beam(Written(VALUES), 2, 10, leaves=leaves) for leaves in (1, 3, 8)]
-    assert statistics(trees[0]) == statistics(trees[1]) == statistics(trees[2])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import treeagent.visible
 from treeagent.search.graph import to_dot, to_graphml, to_networkx, write_graph
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import to_record
 from treeagent.types import Action, Message, State, Task, ToolCall, UserError
 
 # All characters, with surrogates and control characters more often.
@@ -79,26 +78,6 @@ def test_every_number_of_the_tree_is_an_attribute() -> None:
     }
 
 
-def test_nodes_are_numbered_as_in_the_record() -> None:
-    tree = small_tree()
-    rows = to_record(tree)["nodes"]
-    graph = to_networkx(tree)
-    assert list(graph.nodes) == list(range(len(rows)))
-    assert list(graph.predecessors(0)) == []
-    assert [list(graph.predecessors(place)) for place in range(1, 4)] == [[row["parent"]] for row in rows[1:]]
-    assert [graph.nodes[place]["V"] for place in graph] == [row["value"] for row in rows]
-
-
-def test_a_root_without_a_conversation_is_a_graph_of_one_node() -> None:
-    """Such a root is left if the environment fails to reset."""
-    task = Task("gone", "walk")
-    tree = Tree(task, 0, Node(State(task, ()), truncated=True), error="OSError: gone")
-    graph = to_networkx(tree)
-    assert (graph.number_of_nodes(), graph.number_of_edges(), graph.nodes[0]["text"]) == (1, 0, "")
-    assert networkx.read_graphml(BytesIO(to_graphml(tree).encode())).graph["error"] == "OSError: gone"
-    assert to_dot(tree).count("label=") == 2
-
-
 def visible(text: str) -> str:
     """The definition of visible text that tests/security/test_visible.py tests."""
     return treeagent.visible.visible(text, lines=True)
@@ -155,24 +134,6 @@ def test_dot_holds_any_text(task_id: str, call: str, seen: str) -> None:
         assert len(lines) <= 9 and all(len(line) <= 44 for line in lines)
         kept = "".join("".join(lines).removesuffix("…").split())
         assert "".join(visible(text).split()).startswith(kept)
-
-
-def test_dot_shows_rounded_numbers_marks_and_the_best_path() -> None:
-    dot = to_dot(small_tree())
-    assert labels(dot)["0 -> 1"] == "N 2   Q 0.62   P 0.50   r 0.00\nleft\n"
-    assert labels(dot)["0 -> 3"] == "N 1   Q -0.50   P 0.38\nright\n", "a withheld reward is not shown"
-    assert labels(dot)["3"] == "3   V -0.50   N 0 truncated invalid\nwall\n"
-    heads = [line.split(" [")[0].strip() for line in dot.splitlines() if "penwidth" in line]
-    assert heads == ["1", "2", "0 -> 1", "1 -> 2"]
-    ends = [line.split(" [")[0].strip() for line in dot.splitlines() if "peripheries=2" in line]
-    assert ends == ["2", "3"]
-
-
-def test_a_long_text_is_wrapped_and_cut_in_dot() -> None:
-    shown = labels(to_dot(small_tree(seen="word " * 200)))["1"].splitlines()
-    assert len(shown) == 1 + 8 + 1
-    assert shown[-1] == "…"
-    assert shown[1] == "word word word word word word word word word"
 
 
 @pytest.mark.parametrize(("ending", "writer"), [(".graphml", to_graphml), (".dot", to_dot)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tangle import PlaceValue, Tangle, configs, seeds, worlds
-from toy_search import AllPolicy, HashValue, Maze, TablePolicy, grow, task
+from toy_search import HashValue, Maze, TablePolicy, grow, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -55,29 +55,6 @@ def test_each_limit_is_exceeded_by_one_batch_at_most(leaves: int) -> None:
         assert limit <= getattr(tree.budget, name) <= limit + share
 
 
-@dataclass(frozen=True)
-class Costly(Maze):
-    """Every step replays three further steps."""
-
-    end_share: float = 0.0
-    limit_share: float = 0.0
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return replace(await super().step(state, action), cost=4)
-
-
-def test_replayed_steps_count() -> None:
-    """Each simulation costs 4 steps. After three, 12 of 10 are spent."""
-    [tree] = grow(TablePolicy(WORDS), Costly(), SearchConfig(limits=Limits(environment_steps=10)))
-    assert (tree.budget.environment_steps, tree.budget.simulations) == (12, 3)
-
-
-def test_the_first_limit_counts() -> None:
-    limits = Limits(simulations=5, environment_steps=50, generated_tokens=5000, seconds=60.0)
-    [tree] = grow(TablePolicy(WORDS), ENDLESS, SearchConfig(limits=limits))
-    assert tree.budget.simulations == 5
-
-
 def test_a_search_of_seconds_stops_soon() -> None:
     """Steps take 2 ms, the limit is 0.1 s per tree, and the batch under way is finished. Two trees share the time."""
 
@@ -95,12 +72,6 @@ def test_a_search_of_seconds_stops_soon() -> None:
         assert tree.budget.seconds >= 0.1
         assert tree.budget.simulations > 0
     assert sum(tree.budget.seconds for tree in trees) <= elapsed
-
-
-def test_an_exhausted_tree_needs_no_limit_of_simulations() -> None:
-    [tree] = grow(AllPolicy("a", "b"), Maze(1.0, 0.0), SearchConfig(limits=Limits(environment_steps=100)))
-    assert tree.root.exhausted
-    assert tree.budget.simulations == 2
 
 
 def test_the_share_is_that_of_the_limit_which_is_nearest() -> None:

@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_search import AllPolicy, after, begin, calls, grow, plain, task
+from toy_search import AllPolicy, after, begin, calls, grow, task
 
-from treeagent.contrib.methods.lookahead import Lookahead
-from treeagent.search.baselines import BestOfN
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import best_path
 from treeagent.search.gumbel import is_explored
 from treeagent.search.limits import Enough, Limits
 from treeagent.search.methods import make_search
 from treeagent.search.node import Node, Tree, path_return
-from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Estimate, State, Task, Transition, UserError
 from treeagent.views.pairs import PairConfig, compared_siblings
 from treeagent.views.values import ValueTargetConfig, state_outcome
@@ -109,27 +106,6 @@ def test_no_decision_leads_back(method: str) -> None:
         path = best_path(tree, decision)
         assert path[0] is right
         assert not any(node.repeat for node in tree.states(path))
-
-
-@pytest.mark.parametrize("method", [BestOfN, Lookahead])
-def test_episodes_go_in_circles(method: type[BestOfN | Lookahead]) -> None:
-    """Also without keys."""
-
-    class Nameless(Hall):
-        async def reset(self, task: Task) -> State:
-            return replace(await super().reset(task), place=None)
-
-    for world in (Hall(3), Nameless(3)):
-        search = method(POLICY, world, config(prune=True, simulations=200), None)
-        [tree] = asyncio.run(search.run([task()], [0]))
-        assert not repeats(tree)
-        assert any(node.ended for node in tree.nodes())
-
-
-def test_the_record_keeps_which_states_are_repeats() -> None:
-    [tree] = grow(POLICY, Hall(), config(prune=True), Sure())
-    assert plain(from_record(to_record(tree))) == plain(tree)
-    assert repeats(from_record(to_record(tree)))
 
 
 def test_an_environment_without_keys_is_refused() -> None:

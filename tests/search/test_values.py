@@ -4,8 +4,6 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -17,22 +15,17 @@ from toy_search import (
     HashValue,
     Maze,
     TablePolicy,
-    Treasure,
     act,
     after,
     begin,
     calls,
-    digest,
     grow,
     task,
 )
 
-from treeagent.search.baselines import BestOfN
 from treeagent.search.config import SearchConfig
-from treeagent.search.growth import Growth, add_candidates
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Node, Tree, finished_paths, path_return
 from treeagent.search.values import MixedValue, RolloutValue
 from treeagent.types import Action, Estimate, Message, Policy, Proposal, State, Transition, UserError, Value
 
@@ -136,79 +129,6 @@ def test_a_thought_of_its_own_takes_no_step_of_a_rollout(max_steps: int, reward:
     assert estimate(walk, CELL) == [Estimate(reward, (1,), max_steps, 2 * max_steps)]
 
 
-@dataclass(frozen=True)
-class Dreamt(Toll):
-    """A toll of four steps in a world model, whose answer to the third step cannot be read if ``silent``."""
-
-    limit: int = 4
-    silent: bool = False
-
-    async def step(self, state: State, action: Action) -> Transition:
-        error = "?" * (self.silent and len(calls(state)) == 2)
-        return replace(await Toll.step(self, state, action), origin="imagined", cost=0, error=error)
-
-
-def test_the_imagined_steps_of_rollouts_count() -> None:
-    """The rollout from the root takes 4 steps. The first simulation takes 1 and a rollout of 3, the second 1 and 2.
-    That is 11, which exceeds 10."""
-    config = SearchConfig(limits=Limits(environment_steps=10))
-    [tree] = grow(AllPolicy("pay"), Dreamt(), config, RolloutValue(AllPolicy("pay"), Dreamt(), max_steps=9))
-    budget = tree.budget
-    assert (budget.simulations, budget.imagined_steps, budget.environment_steps, budget.unreadable) == (2, 11, 0, 0)
-    rollout = RolloutValue(AllPolicy("pay"), Dreamt(silent=True), max_steps=9)
-    [mixed] = estimate(MixedValue([rollout, rollout], [0.5, 0.5]), CELL)
-    assert (mixed.value, mixed.imagined_steps, mixed.unreadable) == (0.5, 6, 2)
-
-
-@dataclass(frozen=True)
-class Unjudged(Toll):
-    """A toll whose judge gives no verdict on the end."""
-
-    async def step(self, state: State, action: Action) -> Transition:
-        paid = await Toll.step(self, state, action)
-        return replace(paid, reward=None if paid.truncated else 0.25, outcome=0.25)
-
-
-def test_a_rollout_without_a_verdict_keeps_the_rewards_before_its_end() -> None:
-    """V(s) replaces the reward of the end, and is 0 without a value."""
-    rollout = RolloutValue(AllPolicy("pay"), Unjudged(), max_steps=9)
-    assert [each.value for each in estimate(rollout, CELL)] == [0.5]
-    assert [each.value for each in estimate(replace(rollout, value=ConstantValue(0.125)), CELL)] == [0.625]
-
-
-@dataclass(frozen=True)
-class Whole:
-    """V of a head that predicts 1 for the whole episode: what was paid on the way is subtracted."""
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        return [Estimate(1.0 - state.paid, (8,)) for state in states]
-
-
-def test_an_end_without_a_verdict_is_worth_the_predicted_outcome_once() -> None:
-    """0.5 was paid before the end, so V of the end adds the other 0.5 of the outcome."""
-    [tree] = grow(AllPolicy("pay"), Unjudged(), SearchConfig(limits=Limits(simulations=4)), Whole())
-    [path] = finished_paths(tree)
-    assert path_return(path) == 1.0
-    rollout = RolloutValue(AllPolicy("pay"), Unjudged(), max_steps=9, value=Whole())
-    assert [each.value for each in estimate(rollout, CELL)] == [1.0]
-
-
-def test_many_rollouts_come_to_the_value_of_the_policy() -> None:
-    """Compared with the exact value of the walk: the rollouts of 1600 tasks have a standard error of at most 0.0125."""
-
-    @lru_cache
-    def exact(cell: int, left: int) -> float:
-        if cell in (0, 4) or not left:
-            return float(cell == 4)
-        return sum(chance * exact(cell + move, left - 1) for move, chance in ((-1, 0.4), (1, 0.6)))
-
-    walk = RolloutValue(TablePolicy(STEPS), Corridor(), max_steps=9)
-    told = estimate(walk, *(begin(task(f"walk {number}"), "cell 2") for number in range(1600)))
-    assert fmean(each.value for each in told) == pytest.approx(exact(2, 6), abs=0.0375)
-    assert 0.5 < exact(2, 6) < 0.7
-    assert all(each.generated_tokens == 2 * each.environment_steps for each in told)
-
-
 @given(st.builds(Maze, end_share=st.floats(0, 0.6)), st.permutations(range(5)))
 def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, order: list[int]) -> None:
     value = RolloutValue(TablePolicy(WORDS), maze, max_steps=5, value=HashValue())
@@ -218,17 +138,6 @@ def test_equal_states_give_equal_rollouts_in_any_company(maze: Maze, order: list
     assert [estimate(value, state) for state in asked] == [[each] for each in together]
     again = replace(asked[0], snapshot="another place", key=None)
     assert estimate(value, again, asked[0]) == [together[0]] * 2
-
-
-def test_other_states_and_seeds_give_other_rollouts() -> None:
-    policy = TablePolicy(WORDS)
-    state = states(1)[0]
-    other_seed = replace(state, task=replace(state.task, seed=1))
-    asked = [state, other_seed, begin(task("task 1"), "task 0"), begin(task("task 0"), "task 1")]
-    estimate(RolloutValue(policy, Treasure(), max_steps=4), *asked)
-    assert len({seed for _, seed in policy.asked}) == 4 * 4
-    estimate(RolloutValue(policy, Treasure(), max_steps=4, seed=1), *asked)
-    assert len({seed for _, seed in policy.asked}) == 2 * 4 * 4
 
 
 @dataclass
@@ -366,6 +275,14 @@ def test_an_estimate_that_wants_a_failed_request_has_failed() -> None:
     assert ended == Estimate(0.75, (1,), 9, 3)  # it needs no V(s)
 
 
+class RootAlone(Silent):
+    """A value whose requests fail below the root."""
+
+    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
+        failed = await super().estimate(states)
+        return [each if calls(state) else Estimate(0.5) for state, each in zip(states, failed, strict=True)]
+
+
 def test_a_node_without_a_value_is_a_dead_end_unless_its_return_is_known() -> None:
     """Each step of ``Toll`` pays 0.25, and the third ends the episode. ``Withheld`` pays it in secret."""
     config = SearchConfig(Limits(simulations=4), candidates=1)
@@ -378,31 +295,6 @@ def test_a_node_without_a_value_is_a_dead_end_unless_its_return_is_known() -> No
     assert (edge.visits, secret.budget.simulations, secret.error) == (0, 1, "")
     [empty] = asyncio.run(Search(AllPolicy("go"), Toll(), config, Silent()).run([task()], [0]))
     assert (empty.error, empty.root.edges, empty.root.unknown) == ("down", [], True)
-
-
-class RootAlone(Silent):
-    """A value whose requests fail below the root."""
-
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        failed = await super().estimate(states)
-        return [each if calls(state) else Estimate(0.5) for state, each in zip(states, failed, strict=True)]
-
-
-def test_a_failed_request_for_further_candidates_keeps_those_that_there_are() -> None:
-    """The root's second request fails, which ends the search. Its first edge goes on to the end of the episode."""
-    [tree] = asyncio.run(BestOfN(Stumbling(9), Toll(2), SearchConfig(Limits(simulations=3))).run([task()], [0]))
-    assert (tree.error, tree.root.ended, tree.budget.simulations) == ("down", False, 1)
-    [path] = finished_paths(tree)
-    assert path_return(path) == 0.5
-
-
-def test_a_dead_end_of_a_failed_request_gets_no_edges_from_another_one() -> None:
-    """Simulations in parallel may ask for candidates of the same node."""
-    growth, node = Growth(Tree(task(), 0, Node(CELL))), Node(CELL)
-    add_candidates(growth, node, Proposal((3,), error="down", failed=True), 1)
-    add_candidates(growth, node, Proposal((3,), (act("go"),)), 1)
-    assert node.unknown and not node.edges
-    assert growth.tree.budget.generated_tokens == 1
 
 
 def test_a_mixed_value_by_hand() -> None:
@@ -440,16 +332,6 @@ def test_a_tree_pays_for_its_rollouts() -> None:
     assert tree.budget.generated_tokens == drawn + sum(each.generated_tokens for each in ledger.told)
 
 
-def test_a_tree_of_rollouts_depends_on_its_seed_alone() -> None:
-    value = RolloutValue(TablePolicy(WORDS), Maze(), max_steps=6)
-    config = SearchConfig(limits=Limits(simulations=10))
-    tasks = [task(f"task {number}") for number in range(4)]
-    batch = grow(TablePolicy(WORDS), Maze(), config, value, tasks)
-    for tree, each in zip(batch, tasks, strict=True):
-        [alone] = grow(TablePolicy(WORDS), Maze(), config, value, [each])
-        assert digest(tree) == digest(alone)
-
-
 @pytest.mark.parametrize("value", [None, HashValue()])
 def test_an_ended_state_is_not_played_on(value: Value | None) -> None:
     """Only its context is read, and ``value`` estimates it."""
@@ -457,12 +339,3 @@ def test_an_ended_state_is_not_played_on(value: Value | None) -> None:
     ended = replace(states(1)[0], ended=True)
     judged = 0.0 if value is None else HashValue.of(ended)
     assert estimate(RolloutValue(policy, Maze(), max_steps=9, value=value), ended) == [Estimate(judged, (1, 7))]
-
-
-def test_search_never_plays_on_from_an_end() -> None:
-    ledger = Ledger(RolloutValue(TablePolicy(STEPS), Corridor(), max_steps=9, value=HashValue()))
-    [tree] = grow(TablePolicy(STEPS), Corridor(), SearchConfig(limits=Limits(simulations=20)), ledger)
-    ends = [node for node in tree.nodes() if node.ended]
-    assert len(ends) > 5
-    for node in ends:
-        assert node.value == HashValue.of(node.state)

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, counted, digest, grow, task
+from toy_search import ConstantValue, HashValue, Maze, TablePolicy, act, begin, calls, counted, grow, task
 
 from treeagent.search.config import SearchConfig
 from treeagent.search.growth import (
@@ -142,14 +141,6 @@ def test_a_state_that_can_no_longer_be_read_stays_closed() -> None:
     assert not reopen(growth) and middle.exhausted
 
 
-def test_unlikely_candidates_are_drawn_one_after_another() -> None:
-    policy = CountingPolicy(MANY)
-    [tree] = grow(policy, ENDLESS, limited(40), HashValue())
-    assert policy.drawn[("toy",)] > 4
-    assert len(tree.root.edges) > 4
-    assert tree.budget.generated_tokens == 2 * sum(policy.drawn.values())
-
-
 @given(
     widening=st.integers(1, 3),
     leaves=st.integers(1, 6),
@@ -223,30 +214,6 @@ def test_gumbel_draws_others_where_all_of_the_considered_are_explored() -> None:
     assert 3 < len(tree.root.edges) <= 20
 
 
-def test_without_widening_each_state_is_expanded_once() -> None:
-    policy = CountingPolicy(WORDS)
-    [tree] = grow(policy, ENDLESS, limited(30, candidates=3, widening=0))
-    assert set(policy.drawn.values()) == {3}
-    assert len(policy.drawn) == tree.budget.proposals
-
-
-def test_an_end_does_not_stop_the_draws() -> None:
-    """Every action ends the episode at once, so only drawing others is left."""
-    policy = CountingPolicy(MANY)
-    [tree] = grow(policy, Maze(1.0, 0.0), limited(16))
-    assert tree.budget.simulations == policy.drawn[("toy",)] == 16
-    assert not tree.root.exhausted
-
-
-def test_a_search_ends_where_the_policy_has_nothing_else_to_say() -> None:
-    """Both words end the episode. Their probabilities sum to 1, so the root is exhausted once both are drawn."""
-    policy = CountingPolicy({"a": 0.5, "b": 0.5})
-    [tree] = grow(policy, Maze(1.0, 0.0), SearchConfig(limits=Limits(generated_tokens=10_000)))
-    assert tree.root.exhausted
-    assert len(tree.root.edges) == 2
-    assert policy.drawn[("toy",)] < 20
-
-
 def test_a_policy_that_repeats_itself_ends_the_search() -> None:
     """The policy reports a probability of 0.2 for the only word that it ever says."""
 
@@ -258,14 +225,3 @@ def test_a_policy_that_repeats_itself_ends_the_search() -> None:
     assert tree.root.exhausted
     assert tree.budget.environment_steps == 1
     assert tree.budget.simulations < 200
-
-
-def test_neighbours_do_not_change_the_draws() -> None:
-    """In one batch some states want one more candidate and others their first, whatever the order of the trees."""
-    tasks = [task(f"task {number}") for number in range(6)]
-    random.Random(0).shuffle(tasks)
-    config = limited(40, leaves=4)
-    together = grow(TablePolicy(WORDS), ENDLESS, config, HashValue(), tasks)
-    for place, each in enumerate(tasks):
-        [alone] = grow(TablePolicy(WORDS), ENDLESS, config, HashValue(), [each])
-        assert digest(alone) == digest(together[place])

@@ -6,9 +6,9 @@ import pytest
 from hand_trees import edge, hand_tree, node
 
 from treeagent.pipeline.alarms import alarms, training_alarms, value_alarms
-from treeagent.search.node import Tree, return_spread
+from treeagent.search.node import Tree
 from treeagent.types import Task
-from treeagent.views.figures import repetition, tree_figures
+from treeagent.views.figures import repetition, return_spread, tree_figures
 
 GOOD = {
     "success": 0.5,

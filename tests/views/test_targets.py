@@ -315,8 +315,7 @@ def test_lambda_returns_lie_between_the_next_value_and_the_whole_return(group: l
                     if len(other) > place and other[place] is each
                 ]
                 assert lambda_return(each, 1.0, discount) == pytest.approx(sum(below) / len(below))
-                near = (each.reward or 0.0) + discount * each.child.leaf_value(each.reward)
-                assert lambda_return(each, 0.0, discount) == pytest.approx(near)
+                assert lambda_return(each, 0.0, discount) == pytest.approx(each.leaf_return(discount))
         for here in tree.nodes():
             for each in here.edges:  # with a correct value function, nothing is left to correct
                 each.reward = 0.0 if each.child is not None and not each.child.ended else each.reward

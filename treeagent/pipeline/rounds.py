@@ -23,9 +23,8 @@ from treeagent.pipeline.update import learn
 from treeagent.pipeline.warm_start import warm_start
 from treeagent.pipeline.world import claims_kept, fit, imagined_trees
 from treeagent.pipeline.world_audit import audit_world
-from treeagent.search.node import return_spread
 from treeagent.types import NothingToLearn, UserError, derive_seed
-from treeagent.views.figures import tree_figures
+from treeagent.views.figures import return_spread, tree_figures
 from treeagent.views.signal import ValueSignal, signal_figures
 
 

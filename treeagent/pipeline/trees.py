@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from treeagent.pipeline.folder import COLLECTED
-from treeagent.search.node import Tree, task_groups
+from treeagent.search.node import Tree
 from treeagent.search.record import from_record, storable_trees
 from treeagent.store import read_as, write_shard
 from treeagent.types import UserError
+from treeagent.views.figures import task_groups
 
 
 def write_trees(folder: Path, name: str, index: int, trees: Iterable[Tree]) -> None:

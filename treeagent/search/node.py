@@ -5,11 +5,9 @@ edges.
 """
 
 import math
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 
 from treeagent.types import Action, Origin, State, Task
@@ -190,13 +188,6 @@ class Node:
         was reached."""
         return self.terminated or (self.truncated and not self.bootstrap and not self.unknown)
 
-    def leaf_value(self, reward: float | None) -> float:
-        """What a leaf adds to a return in addition to the ``reward`` that led to it: V(s), or 0 if the episode is over.
-
-        An end with a withheld reward (None) adds V(s), which estimates the outcome.
-        """
-        return 0.0 if self.final and reward is not None else self.value
-
 
 @dataclass(slots=True, eq=False)
 class Tree:
@@ -306,8 +297,9 @@ def path_return(path: Sequence[Edge], discount: float = 1.0) -> float:
 def outcome(path: Sequence[Edge]) -> float:
     """The undiscounted return of a path by the environment's own rewards. V(s) is added at the end, as in
     ``path_return``."""
-    last = path[-1].child
-    return sum(edge.outcome or 0.0 for edge in path) + (last.leaf_value(path[-1].outcome) if last is not None else 0.0)
+    last, reward = path[-1].child, path[-1].outcome
+    known = last is None or (last.final and reward is not None)
+    return sum(edge.outcome or 0.0 for edge in path) + (0.0 if known or last is None else last.value)
 
 
 def path_origin(path: Sequence[Edge]) -> Origin:
@@ -339,26 +331,6 @@ def finished_paths(tree: Tree) -> Iterator[Sequence[Edge]]:
     return (path for path, node in tree.walk() if path and node.final)
 
 
-def same_task(one: Task, other: Task) -> bool:
-    """Whether the ids, seeds and data of two tasks are equal. Different tasks may share an id, such as tasks of one
-    environment under other options, or tasks of two stages of a curriculum."""
-    return (one.id, one.seed, one.data) == (other.id, other.seed, other.data)
-
-
-def task_groups(trees: Sequence[Tree]) -> list[list[int]]:
-    """The indices of the trees of each task (``same_task``), in the order of its first tree."""
-    groups_by_id: dict[str, list[list[int]]] = {}
-    for index, tree in enumerate(trees):
-        groups = groups_by_id.setdefault(tree.task.id, [])
-        for group in groups:
-            if same_task(trees[group[0]].task, tree.task):
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    return sorted(chain.from_iterable(groups_by_id.values()))
-
-
 def sees_rewards(tree: Tree) -> bool:
     """Whether the search saw the rewards of its steps; at evaluation they are withheld. A thought alone counts neither
     way, because its reward is always 0."""
@@ -369,15 +341,3 @@ def sees_rewards(tree: Tree) -> bool:
 def solved(tree: Tree) -> bool:
     """Whether a path to an end of the task succeeds."""
     return any(map(succeeds, finished_paths(tree)))
-
-
-def accuracy(tree: Tree) -> float:
-    """Share of finished paths that succeed; 0 if no path finished."""
-    successes = [succeeds(path) for path in finished_paths(tree)]
-    return sum(successes) / len(successes) if successes else 0.0
-
-
-def return_spread(tree: Tree) -> float:
-    """Standard deviation of the returns of finished paths; 0 if all are equal."""
-    returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
-    return statistics.pstdev(returns) if returns else 0.0

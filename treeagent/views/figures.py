@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from treeagent.search.node import Edge, Tree, finished_paths, path_return, solved
+from treeagent.types import Task
 
 Figures = Mapping[str, float]
 _FIGURES = (
@@ -74,3 +75,29 @@ def repetition(path: Sequence[Edge]) -> float:
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def return_spread(tree: Tree) -> float:
+    """Standard deviation of the returns of finished paths; 0 if all are equal."""
+    returns = [path_return(path, tree.discount) for path in finished_paths(tree)]
+    return statistics.pstdev(returns) if returns else 0.0
+
+
+def same_task(one: Task, other: Task) -> bool:
+    """Whether the ids, seeds and data of two tasks are equal. Different tasks may share an id, such as tasks of one
+    environment under other options, or tasks of two stages of a curriculum."""
+    return (one.id, one.seed, one.data) == (other.id, other.seed, other.data)
+
+
+def task_groups(trees: Sequence[Tree]) -> list[list[int]]:
+    """The indices of the trees of each task (``same_task``), in the order of its first tree."""
+    groups_by_id: dict[str, list[list[int]]] = {}
+    for index, tree in enumerate(trees):
+        groups = groups_by_id.setdefault(tree.task.id, [])
+        for group in groups:
+            if same_task(trees[group[0]].task, tree.task):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return sorted(group for groups in groups_by_id.values() for group in groups)

@@ -121,7 +121,7 @@ def best_return(edge: Edge, discount: float = 1.0) -> float:
     """The highest return of any path from this edge on, in reward units. A leaf that is not an end adds V(s)."""
 
     def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
-        return each.discount(discount) * (max(found) if found else node.leaf_value(each.reward))
+        return each.discount(discount) * max(found) if found else each.leaf_return(discount) - (each.reward or 0.0)
 
     return _return(edge, step)
 
@@ -134,10 +134,10 @@ def lambda_return(edge: Edge, lambda_: float, discount: float = 1.0) -> float:
     """
 
     def step(each: Edge, node: Node, tried: Sequence[Edge], found: Sequence[float]) -> float:
-        after = node.leaf_value(each.reward)
+        after = each.leaf_return(discount) - (each.reward or 0.0)
         if tried:
-            after = (1 - lambda_) * after + lambda_ * _visit_mean(tried, found)
-        return each.discount(discount) * after
+            after = (1 - lambda_) * after + lambda_ * each.discount(discount) * _visit_mean(tried, found)
+        return after
 
     return _return(edge, step)
 

@@ -1,7 +1,6 @@
 """The language model as critic: which questions it gets, how its answers score the candidates, and what that costs."""
 
 import asyncio
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -320,42 +319,3 @@ def test_search_finds_the_treasure_sooner_with_a_critic_that_knows() -> None:
         found.append(tree.order.index(success))
     alone, helped = found
     assert helped < 12 < alone
-
-
-def golden(shuffler: random.Random, number: int) -> tuple[State, list[Action]]:
-    """A few things to take, of which the first is golden."""
-    things = shuffler.sample(THINGS, shuffler.choice([2, 3, 4]))
-    return state(number), takes(f"gold {things[0]}", *things[1:])
-
-
-@pytest.mark.slow
-def test_a_model_that_was_taught_to_ranks_the_marked_candidate_first() -> None:
-    """The model is trained to answer the first question with the letter of the golden thing, and tested on unseen
-    listings."""
-    torch.manual_seed(0)
-    shuffler, pupil = random.Random(0), random_model(chat().tokenizer, CONFIG, 0)
-    optimizer = torch.optim.AdamW(pupil.parameters(), lr=3e-3)
-    for _ in range(60):
-        scorer = FirstLetter(model())
-        asked = [golden(shuffler, shuffler.randrange(1000)) for _ in range(8)]
-        rank(LMCritic(scorer, chat()), *asked)
-        prompts = scorer.asked[:16]  # the first questions, in both orders
-        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
-        ends = torch.tensor([len(prompt) - 1 for prompt in prompts])
-        letters = [letters_of(prompt)[asked[place // 2][1][0].text] for place, prompt in enumerate(prompts)]
-        answers = torch.tensor([chat().encode(letter)[0] for letter in letters])
-        logits = pupil(input_ids=ids).logits[torch.arange(len(ids)), ends]
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(logits, answers)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(pupil.parameters(), 1.0)
-        optimizer.step()
-    unseen = [golden(shuffler, 1000 + number) for number in range(40)]
-    assert found(pupil, unseen) >= 38
-    assert found(model(), unseen) < 30
-
-
-def found(asked: PreTrainedModel, listings: Sequence[tuple[State, list[Action]]]) -> int:
-    """How often the first candidate alone has the best score."""
-    told = rank(LMCritic(LocalGenerator(asked), chat()), *listings)
-    return sum(scores[0] > max(scores[1:]) for scores in told)

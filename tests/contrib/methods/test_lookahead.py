@@ -1,20 +1,19 @@
 """Lookahead searches to its configured depth, takes one action after the other, and takes the most visited actions."""
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_search import HashValue, Maze, TablePolicy, task
-from written_world import InOrder, Written, said, statistics, where
+from written_world import InOrder, Written, said, statistics
 
 from treeagent.contrib.methods.lookahead import Lookahead
 from treeagent.search.config import SearchConfig
 from treeagent.search.decide import most_visited_path
 from treeagent.search.limits import Limits
 from treeagent.search.node import Edge, Node, Tree, path_return
-from treeagent.types import Action, Dynamics, State, Task, Transition
+from treeagent.types import Action, State, Transition
 
 
 def ahead(world: Written, depth: int, simulations: int = 50, *, leaves: int = 1) -> Tree:
@@ -118,17 +117,6 @@ def test_nothing_is_looked_at_after_an_error() -> None:
     assert (tree.budget.environment_steps, tree.budget.simulations) == (1, 0)  # b as well as a, but nothing below
 
 
-def test_equals_go_to_the_likelier_path() -> None:
-    policy = InOrder("ab", {"a": -2.0, "b": -0.1})
-    config = SearchConfig(limits=Limits(simulations=2), candidates=2, options={"depth": 2})
-    assert said(most_visited_path(grown(Lookahead(policy, Written(), config)))) == "bb"
-
-
-def test_looks_side_by_side_lead_to_the_same_actions() -> None:
-    one, two = ahead(TRAP, 2), ahead(TRAP, 2, leaves=2)
-    assert statistics(one) == statistics(two)
-
-
 @given(
     st.integers(1, 3),
     st.integers(1, 4),
@@ -161,39 +149,3 @@ def promise(path: list[Edge], left: int) -> float:
 def child(edge: Edge) -> Node:
     assert edge.child is not None
     return edge.child
-
-
-@dataclass(frozen=True)
-class From:
-    """A model in which an episode begins at a given state of the real one."""
-
-    model: Dynamics
-    state: State
-
-    async def reset(self, task: Task) -> State:
-        return self.state
-
-    async def step(self, state: State, action: Action) -> Transition:
-        return await self.model.step(state, action)
-
-
-def test_replanning_in_a_model_from_what_really_happened() -> None:
-    """The model predicts that ab ends the episode. From there the agent plans again, and the world shows the real
-    end."""
-    model, world = Written(ends={"ab": 0.9, "abb": 1.0}), Written(ends={"abb": 1.0})
-    config = SearchConfig(limits=Limits(simulations=50), candidates=2, options={"depth": 2})
-    plans: list[str] = []
-
-    async def episode() -> tuple[str, float | None]:
-        state = await world.reset(task())
-        while True:
-            [tree] = await Lookahead(InOrder("ab"), From(model, state), config, model).run([task()], [0])
-            path = most_visited_path(tree)
-            plans.append(said(path))
-            transition = await world.step(state, path[0].action)
-            if transition.terminated:
-                return where(transition.state), transition.reward
-            state = transition.state
-
-    assert asyncio.run(episode()) == ("abb", 1.0)
-    assert plans == ["ab", "b", "b"]

@@ -28,7 +28,7 @@ def gae_advantages(trees: Sequence[Tree], lambda_: float = 0.95) -> dict[int, fl
             for edge, node in zip(reversed(path), reversed(tree.states(path[:-1])), strict=True):
                 assert edge.child is not None
                 discount = edge.discount(tree.discount)
-                delta = (edge.reward or 0.0) + discount * edge.child.leaf_value(edge.reward) - node.value
+                delta = edge.leaf_return(tree.discount) - node.value
                 advantage = delta + discount * lambda_ * advantage
                 along.append(advantage)
             paths.append(path)
