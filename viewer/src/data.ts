@@ -37,25 +37,8 @@ export interface Summary {
   best?: number;
   regret?: number;
   ending?: string;
-  /** How often reviewers said something of it. */
-  marks?: number;
   piece: number;
   place: number;
-}
-
-/** What a reviewer said of a step. */
-export interface Mark {
-  id: string;
-  said: string;
-  who: string;
-  when: string;
-  note?: string;
-  /** The turn that the reviewer wrote in place of the step. */
-  text?: string;
-  /** The call with which the step was compared. */
-  other?: string;
-  /** Given where a model said it. */
-  judge?: string;
 }
 
 /** One action: the row of pack.py. Keys without a value are absent. */
@@ -70,18 +53,13 @@ export interface Row {
   prior?: number;
   visits?: number;
   sum?: number;
-  process?: number;
-  critic?: number;
   reward?: number;
   withheld?: boolean;
   advantage?: number;
   drop?: number;
-  /** By how much the policy would have chosen the step otherwise, told the outcome; in nats. */
-  divergence?: number;
   margin?: number;
   value?: number;
   said?: string;
-  marks?: Mark[];
   flags?: number;
 }
 

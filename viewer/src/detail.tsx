@@ -3,8 +3,7 @@
 import { Glyph } from "./outline";
 import { Tokens } from "./tokens";
 import { Block, Foreign } from "./text";
-import type { Mark } from "./data";
-import { cut, type Tree } from "./tree";
+import type { Tree } from "./tree";
 
 export function Detail({ tree, at }: { tree: Tree; at: number }) {
   const step = tree.steps[at];
@@ -15,7 +14,6 @@ export function Detail({ tree, at }: { tree: Tree; at: number }) {
       </h2>
       <p class="marks">{tree.marks(at).map((mark) => <span key={mark} class={`mark ${mark.replaceAll(" ", "-")}`}>{mark}</span>)}</p>
       <Figures tree={tree} at={at} />
-      <Marks marks={step.marks ?? []} />
       {at === 0 ? <Start tree={tree} /> : (
         <>
           <Block label="Thought" text={step.thought} />
@@ -26,38 +24,6 @@ export function Detail({ tree, at }: { tree: Tree; at: number }) {
         </>
       )}
     </div>
-  );
-}
-
-const SAID: Record<string, string> = {
-  better: "better than",
-  worse: "worse than",
-  tie: "equally good as",
-  skip: "skipped",
-  veto: "must not be learned",
-  edit: "should have been another turn",
-  unsafe: "unsafe",
-  solved: "the episode succeeded",
-  failed: "the episode failed",
-};
-
-function Marks({ marks }: { marks: Mark[] }) {
-  if (!marks.length) return null;
-  return (
-    <section class="block reviewed">
-      <h3>What reviewers said</h3>
-      <ul>
-        {marks.map((each) => (
-          <li key={each.id}>
-            ⚑ <b>{SAID[each.said] ?? each.said}</b>
-            {each.other && <> <code><Foreign text={cut(each.other, 80)} /></code></>}
-            <span class="few"> <Foreign text={each.who} />{each.judge ? " (a model)" : ""}, {each.when}</span>
-            {each.note && <p><Foreign text={each.note} /></p>}
-            <Block label="The turn as the reviewer wrote it" text={each.text} />
-          </li>
-        ))}
-      </ul>
-    </section>
   );
 }
 

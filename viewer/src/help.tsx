@@ -12,7 +12,6 @@ const KEYS: [string, string][] = [
   ["x", "open all; again: the first view"],
   ["/", "search"],
   ["n p", "next and previous step that was found"],
-  ["m", "next step that a reviewer marked"],
   ["c", "compare with a sibling; again: the next one"],
   ["d", "details"],
   ["r", "replay the simulations"],
@@ -34,7 +33,6 @@ export function Help({ close }: { close: () => void }) {
       <ul class="legend">
         {MEANINGS.map(([shape, meaning]) => <li key={shape}><b aria-hidden="true">{GLYPHS[shape]}</b> {meaning}</li>)}
         <li><b aria-hidden="true">▲ ▼</b> preferred and rejected in a pair of siblings</li>
-        <li><b aria-hidden="true">⚑</b> marked by a reviewer</li>
         <li><b aria-hidden="true">━</b> thick line: the chosen path; dashed line and ring: imagined</li>
         <li>
           <b aria-hidden="true">{TONES.map((tone) => <i key={tone} style={{ color: tone }}>■</i>)}</b> Q, or V before a visit, from the lowest of the tree to the highest

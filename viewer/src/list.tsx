@@ -27,7 +27,6 @@ const FILTERS: [string, string, (each: Summary) => boolean][] = [
   ["imagined and wrong", "a success of the world model failed when it was replayed", (each) => !!each.wrong],
   ["high regret", "the best path returned at least 0.5 more than the chosen one", (each) => (each.regret ?? 0) >= 0.5],
   ["critical step", "a step of the chosen path is worth at least 0.5 more than its siblings", (each) => (each.drop ?? 0) >= 0.5],
-  ["marked", "a reviewer said something of it", (each) => !!each.marks],
   ["broke off", "an error ended the search or the episode", (each) => !!each.error],
 ];
 
@@ -37,7 +36,6 @@ const ORDERS: [string, (each: Summary) => number][] = [
   ["steps", (each) => each.steps ?? 0],
   ["depth", (each) => each.depth ?? 0],
   ["simulations", (each) => each.simulations ?? 0],
-  ["marks", (each) => each.marks ?? 0],
   ["tokens", (each) => each.tokens ?? 0],
 ];
 
@@ -199,7 +197,6 @@ export function verdict(each: Summary): [glyph: string, name: string, words: str
 
 function facts(each: Summary): string {
   const parts: string[] = []; // what matters most first, since a phone has room for two lines
-  if (each.marks) parts.push(`⚑ ${each.marks}`);
   if (each.return !== undefined) parts.push(`return ${short(each.return)}`);
   if ((each.regret ?? 0) >= 0.001) parts.push(`regret ${short(each.regret!)}`);
   if ((each.drop ?? 0) >= 0.001) parts.push(`drop ${short(each.drop!)}`);

@@ -15,7 +15,7 @@ import { Outline } from "./outline";
 import { momentAt, Replay } from "./replay";
 import { address, readRoute, type Route } from "./route";
 import { Foreign } from "./text";
-import { CHOSEN, IMAGINED, MARKED, PREFERRED, REFUSED, REJECTED, SUCCESS, Tree, TRUNCATED } from "./tree";
+import { CHOSEN, IMAGINED, PREFERRED, REFUSED, REJECTED, SUCCESS, Tree, TRUNCATED } from "./tree";
 
 /** About as many steps are in the first view of a tree: what a person can look over. */
 const FIRST = 150;
@@ -26,11 +26,9 @@ const HIGHLIGHTS: [string, (tree: Tree, at: number) => boolean][] = [
   ["preferred or rejected", (tree, at) => tree.is(at, PREFERRED | REJECTED)],
   ["critical (drop ≥ 0.5)", (tree, at) => (tree.steps[at].drop ?? 0) >= 0.5],
   ["high regret (drop ≤ −0.5, chosen)", (tree, at) => tree.is(at, CHOSEN) && (tree.steps[at].drop ?? 0) <= -0.5],
-  ["changed by hindsight (≥ 1 nat)", (tree, at) => (tree.steps[at].divergence ?? 0) >= 1],
   ["imagined", (tree, at) => tree.is(at, IMAGINED)],
   ["refused", (tree, at) => tree.is(at, REFUSED)],
   ["truncated", (tree, at) => tree.is(at, TRUNCATED)],
-  ["marked by a reviewer", (tree, at) => tree.is(at, MARKED)],
 ];
 
 function App({ index }: { index: Index }) {
@@ -254,10 +252,6 @@ function Workbench({ tree, at, go, listed }: { tree: Tree; at: number; go: Opene
       x: openAll,
       n: () => next(1),
       p: () => next(-1),
-      m: () => {
-        const marked = tree.steps.flatMap((_, each) => (tree.is(each, MARKED) ? [each] : []));
-        to(marked.find((each) => each > at) ?? marked[0]);
-      },
       c: compare,
       d: () => setTab("step"),
       i: turn,

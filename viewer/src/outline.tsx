@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { GLYPHS, shapeOf, TONES, tone } from "./shape";
-import { CHOSEN, MARKED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
+import { CHOSEN, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
 import { Foreign } from "./text";
 import { Virtual } from "./virtual";
 
@@ -85,7 +85,6 @@ export function Glyph({ tree, at }: { tree: Tree; at: number }) {
     <span class="glyph" aria-hidden="true">
       <i style={plain ? {} : { color: TONES[tone(tree, at)] }}>{GLYPHS[shape]}</i>
       {tree.is(at, PREFERRED) ? "▲" : tree.is(at, REJECTED) ? "▼" : ""}
-      {tree.is(at, MARKED) ? "⚑" : ""}
     </span>
   );
 }

@@ -2,7 +2,7 @@
 
 import { COLUMN, firstAtLeast, lay, type Layout } from "./layout";
 import { shapeOf, tone, TONES, trace } from "./shape";
-import { CHOSEN, IMAGINED, MARKED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
+import { CHOSEN, IMAGINED, PREFERRED, REJECTED, short, TRIED, type Tree } from "./tree";
 
 const RADIUS = 7;
 const LABELS_FROM = 0.62; // of the zoom
@@ -297,16 +297,6 @@ export class Scene {
         context.moveTo(x - 5, y + far);
         context.lineTo(x + 5, y + far);
         context.lineTo(x, y + far + turn * 7);
-        context.fill();
-      }
-      if (tree.is(at, MARKED)) {
-        context.fillStyle = colours.warn;
-        context.beginPath();
-        // To the left, since the label stands on the right.
-        context.rect(x - RADIUS, y - RADIUS - 10, 1.5, 12);
-        context.moveTo(x - RADIUS, y - RADIUS - 10);
-        context.lineTo(x - RADIUS - 9, y - RADIUS - 6.5);
-        context.lineTo(x - RADIUS, y - RADIUS - 3);
         context.fill();
       }
       const hidden = tree.children[at].length && !this.open.has(at) ? tree.below[at] : 0;

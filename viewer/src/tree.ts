@@ -3,7 +3,7 @@
 import type { Row, Rows, Summary } from "./data";
 
 export const TRIED = 1, IMAGINED = 2, REFUSED = 4, TERMINATED = 8, TRUNCATED = 16, UNKNOWN = 32, EXHAUSTED = 64;
-export const CHOSEN = 128, PREFERRED = 256, REJECTED = 512, THOUGHT = 1024, SUCCESS = 2048, RESTART = 4096, MARKED = 8192;
+export const CHOSEN = 128, PREFERRED = 256, REJECTED = 512, THOUGHT = 1024, SUCCESS = 2048, RESTART = 4096;
 
 const NAMES: [number, string][] = [
   [CHOSEN, "chosen"],
@@ -17,7 +17,6 @@ const NAMES: [number, string][] = [
   [REJECTED, "rejected"],
   [EXHAUSTED, "exhausted"],
   [RESTART, "prompt begins anew"],
-  [MARKED, "marked"],
 ];
 
 /** The colours span at least twice this, in reward units. */
@@ -119,10 +118,7 @@ export class Tree {
     }
     add("A", step.advantage, "advantage");
     add("drop", step.drop, "what Q drops by where the step is replaced by its tried siblings");
-    add("hindsight", step.divergence, "by how many nats the policy would have chosen the step otherwise, told the outcome");
     if (step.margin !== undefined) add("margin", step.margin, "margin of its preference pair");
-    add("process", step.process, "process reward");
-    add("critic", step.critic, "Q of the critic");
     return found;
   }
 
@@ -170,8 +166,7 @@ export class Tree {
     const wanted = words.toLowerCase();
     const found: number[] = [];
     this.steps.forEach((step, at) => {
-      const notes = step.marks?.flatMap((each) => [each.who, each.note, each.text]) ?? [];
-      const texts = at ? [step.call, step.text, step.thought, step.said, step.error, ...notes] : this.rows.opening.map((each) => each.text);
+      const texts = at ? [step.call, step.text, step.thought, step.said, step.error] : this.rows.opening.map((each) => each.text);
       if (texts.some((each) => each?.toLowerCase().includes(wanted))) found.push(at);
     });
     return found;

@@ -13,8 +13,8 @@ from report_sample import TASK, sample_tree
 from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
 
 from treeagent.config import RunConfig
-from treeagent.contrib.hindsight.criticality import criticality
 from treeagent.contrib.viewer.collect import Collector
+from treeagent.contrib.viewer.criticality import criticality
 from treeagent.contrib.viewer.pack import FLAGS, pack
 from treeagent.contrib.viewer.page import write_page
 from treeagent.pipeline.folder import Run, is_being_written
@@ -170,16 +170,6 @@ def test_a_shard_that_has_not_changed_is_not_packed_again(tmp_path: Path) -> Non
     assert [(each["name"], each["piece"]) for each in second.index["trees"]] == [("collect", 0), ("collect-1", 1)]
     write_shard(run / "trees", "collect", 0, [to_record(large_tree(6, seed=1))])
     assert collector.collect([run]).index["trees"][0]["steps"] == 6
-
-
-def test_figures_that_are_measured_for_the_page_stand_at_their_steps(tmp_path: Path) -> None:
-    def measure(tree: Tree) -> None:
-        tree.root.edges[0].divergence = 1.25
-
-    run = write_run(tmp_path / "run", [large_tree(5)])
-    [piece] = Collector(measure).collect([run]).pieces
-    [tree] = json.loads(gzip.decompress(base64.b64decode(piece)))
-    assert [step.get("divergence") for step in tree["steps"]].count(1.25) == 1
 
 
 def test_names_that_no_run_has_are_told(tmp_path: Path) -> None:

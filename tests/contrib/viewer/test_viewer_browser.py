@@ -15,7 +15,6 @@ from command import treeagent
 from viewer_sample import BREAKS, hostile_tree, large_tree, write_run
 
 from treeagent.config import RunConfig
-from treeagent.contrib.people.marks import FILE, append_mark, new_mark, state_hash
 from treeagent.pipeline.folder import Run
 from treeagent.search.record import to_record
 from treeagent.store import write_shard
@@ -224,43 +223,6 @@ def _origin(element: Any) -> Any:
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 
     return ScrollOrigin.from_element(element)
-
-
-def test_marks_of_reviewers_are_filtered_shown_and_found(tmp_path: Path, opened: Open) -> None:
-    tree, other = large_tree(12), large_tree(12, seed=1)
-    run = write_run(tmp_path / "run", [tree, other])
-    node = next(node for node in tree.nodes() if len(node.edges) > 1)
-    first, second = (edge.action.text for edge in node.edges[:2])
-    state = state_hash(tree.task.id, node.state.messages)
-    fields = {"task_id": tree.task.id, "state": state, "shown": (first, second), "calls": (first, second)}
-    append_mark(run / FILE, new_mark("ada", "better", choice=1, note=f"goes further {BREAKS}", **fields))
-    edited = new_mark("ben", "edit", choice=0, text=f"look first {BREAKS}", **fields)
-    append_mark(run / FILE, edited)
-    assert treeagent("view", run).returncode == 0
-    page = opened(run / "view.html", 1280)
-    page.until("document.querySelectorAll('.entry').length === 2")
-    page.click(".chips button", "marked")
-    page.until("document.querySelectorAll('.entry').length === 1")
-    assert "⚑\xa02" in page.text(".entry .facts")
-    page.keep("marks-list")
-    page.click(".entry")
-    page.until("!!document.querySelector('.canvas .drawing')?.scene")
-    page.press("m")
-    page.until("document.querySelectorAll('.reviewed li').length === 2")
-    said = page.text(".reviewed")
-    assert "worse than" in said and "ada" in said and "should have been another turn" in said
-    assert BREAKS in said and f"look first {BREAKS}" in page.text(".reviewed pre")
-    assert "⚑" in page.text(f"#row-{page.step()} .glyph")
-    page.keep("marks-tree")
-    before = page.step()
-    page.press("m")
-    page.until("document.querySelectorAll('.reviewed li').length === 1")
-    assert page.step() != before and "better than" in page.text(".reviewed")
-    page.js("document.querySelector('select[aria-label=\"Highlight steps\"]').focus()")
-    page.driver.find_element("css selector", "select[aria-label='Highlight steps']").send_keys("marked")
-    page.until("document.querySelector('.bar [role=status]')?.innerText.startsWith('2 found')")
-    assert page.count(".row.hit") == 2
-    assert page.js("return window.ran") is None
 
 
 def test_hostile_text_is_shown_and_runs_nothing(tmp_path: Path, opened: Open) -> None:

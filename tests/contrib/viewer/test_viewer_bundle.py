@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BUNDLE = Path("treeagent") / "report" / "viewer"
+BUNDLE = Path("treeagent") / "contrib" / "viewer"
 
 
 def test_the_bundle_was_made_of_the_sources_as_they_are() -> None:

@@ -2,16 +2,14 @@
 
 import base64
 import gzip
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from treeagent.contrib.people.marks import FILE, Mark, effective_marks, read_marks
 from treeagent.contrib.viewer.pack import FLAGS, Packed, pack
-from treeagent.contrib.viewer.reviews import by_task
 from treeagent.contrib.viewer.tokens import vocabulary
 from treeagent.pipeline.folder import Run
 from treeagent.search.node import Tree
@@ -39,22 +37,12 @@ class _Shard:
     summaries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     pieces: list[str] = field(default_factory=list[str])
     tokens: set[int] = field(default_factory=set[int])
-    tasks: set[str] = field(default_factory=set[str])
-    marks: list[Mark] = field(default_factory=list[Mark])
-    """The reviewers' marks on its tasks."""
 
 
 class Collector:
-    """Packs runs for the viewer. Between calls it caches each packed shard, until the shard or the marks on its tasks
-    change."""
+    """Packs runs for the viewer. Between calls it caches each packed shard until the shard changes."""
 
-    def __init__(self, measure: Callable[[Tree], None] | None = None) -> None:
-        """
-        Args:
-            measure: called with each searched tree before it is packed, to set further figures of its actions, such as
-                ``Edge.divergence``.
-        """
-        self._measure = measure
+    def __init__(self) -> None:
         self._known: dict[tuple[object, ...], _Shard] = {}
 
     def collect(self, paths: Sequence[Path], names: Sequence[str] = ()) -> Content:
@@ -67,7 +55,6 @@ class Collector:
         Raises:
             RunError: a folder holds no run.
             CorruptShard: a shard cannot be read.
-            StoreError: a file of marks is damaged.
         """
         runs: list[dict[str, Any]] = []
         trees: list[dict[str, Any]] = []
@@ -76,7 +63,6 @@ class Collector:
         for number, path in enumerate(paths):
             run = Run.open(path)
             used: set[int] = set()
-            marks = effective_marks(read_marks(run.path / FILE))
             for kind, folder in (("trees", run.trees), ("episodes", run.episodes)):
                 for file in shards(folder):
                     name, index = shard_place(file)
@@ -84,10 +70,7 @@ class Collector:
                         continue
                     beside = run.episodes / file.name if kind == "trees" and name.startswith(_PLANS) else file
                     key = (file, _stamp(file), _stamp(beside))
-                    shard = self._known.get(key)
-                    if shard is None or shard.marks != [mark for mark in marks if mark.task_id in shard.tasks]:
-                        shard = _pack(run, file, kind, beside, marks, self._measure)
-                    known[key] = shard
+                    shard = known[key] = self._known.get(key) or _pack(run, file, kind, beside)
                     used |= shard.tokens
                     for line, summary in enumerate(shard.summaries):
                         where = {"run": number, "kind": kind, "name": visible(name), "shard": index, "line": line}
@@ -120,51 +103,32 @@ def _run(run: Run, used: set[int]) -> dict[str, Any]:
     }
 
 
-def _pack(
-    run: Run, file: Path, kind: str, beside: Path, marks: Sequence[Mark], measure: Callable[[Tree], None] | None
-) -> _Shard:
-    name, index = shard_place(file)
-    shard, piece, size, marks_by_task = _Shard(), list[bytes](), 0, by_task(marks)
-    for tree, packed in _packed(run, name, index, kind, beside, marks_by_task, measure):
+def _pack(run: Run, file: Path, kind: str, beside: Path) -> _Shard:
+    shard, piece, size = _Shard(), list[bytes](), 0
+    for tree, packed in _packed(run, *shard_place(file), kind, beside):
         written = orjson.dumps(packed.rows)
         if size + len(written) > _PIECE and piece:
             shard.pieces.append(squeeze(_array(piece)))
             piece, size = [], 0
         shard.summaries.append(packed.summary | {"piece": len(shard.pieces), "place": len(piece)})
         shard.tokens |= _tokens(tree)
-        shard.tasks.add(tree.task.id)
         piece.append(written)
         size += len(written)
     if piece:
         shard.pieces.append(squeeze(_array(piece)))
-    shard.marks = [mark for mark in marks if mark.task_id in shard.tasks]
     return shard
 
 
-def _packed(
-    run: Run,
-    name: str,
-    index: int,
-    kind: str,
-    beside: Path,
-    marks_by_task: Mapping[str, Sequence[Mark]],
-    measure: Callable[[Tree], None] | None,
-) -> Iterator[tuple[Tree, Packed]]:
+def _packed(run: Run, name: str, index: int, kind: str, beside: Path) -> Iterator[tuple[Tree, Packed]]:
     if kind == "episodes":
         for episode in read_as(from_record, run.episodes, name, index):
-            yield episode, pack(episode, run.config, "episode", marks=marks_by_task.get(episode.task.id, ()))
+            yield episode, pack(episode, run.config, "episode")
         return
-    plans = name.startswith(_PLANS)
-    episodes_by_task: Mapping[str, Tree] = (
-        {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, index)}
-        if plans and beside.is_file()
-        else {}
-    )
+    plans, episodes = name.startswith(_PLANS), dict[str, Tree]()
+    if plans and beside.is_file():
+        episodes = {episode.task.id: episode for episode in read_as(from_record, run.episodes, name, index)}
     for tree in read_as(from_record, run.trees, name, index):
-        if measure is not None:
-            measure(tree)
-        kind_of, marks = "plan" if plans else "training", marks_by_task.get(tree.task.id, ())
-        yield tree, pack(tree, run.config, kind_of, episodes_by_task.get(tree.task.id), marks)
+        yield tree, pack(tree, run.config, "plan" if plans else "training", episodes.get(tree.task.id))
 
 
 def _tokens(tree: Tree) -> set[int]:

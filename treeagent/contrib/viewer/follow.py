@@ -7,7 +7,6 @@ from pathlib import Path
 from treeagent.contrib.viewer.collect import Collector
 from treeagent.contrib.viewer.page import write_page
 from treeagent.pipeline.folder import RunError, is_being_written
-from treeagent.search.node import Tree
 from treeagent.store import shard_names
 
 _EVERY = 2.0
@@ -21,7 +20,6 @@ def write_and_follow(
     *,
     names: Sequence[str] = (),
     follow: bool = False,
-    measure: Callable[[Tree], None] | None = None,
 ) -> None:
     """Write the page of runs. With ``follow``, write it again after every change until no process writes the runs.
 
@@ -29,14 +27,13 @@ def write_and_follow(
         written: called after each write with the page's path, the number of trees and episodes on it, and whether this
             is the first write.
         names: include only trees and episodes of these names; empty for all.
-        measure: as for ``Collector``.
 
     Raises:
         RunError: a folder holds no run, or no run has trees or episodes of these names.
         CorruptShard: a shard cannot be read.
         StoreError: the page cannot be written.
     """
-    collector, before, going, first = Collector(measure), None, True, True
+    collector, before, going, first = Collector(), None, True, True
     while going:
         going = follow and any(map(is_being_written, runs))  # checked before the read, so that the end is shown too
         content = collector.collect(runs, names)

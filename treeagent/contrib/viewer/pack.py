@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeagent.config import RunConfig
-from treeagent.contrib.hindsight.criticality import criticality
-from treeagent.contrib.people.marks import Mark
-from treeagent.contrib.viewer.reviews import step_marks
+from treeagent.contrib.viewer.criticality import criticality
 from treeagent.pipeline.report.describe import call_text, observation
 from treeagent.pipeline.report.episodes import ending, is_solved, steps
 from treeagent.search.decide import best_path, most_visited_path
@@ -21,11 +19,11 @@ from treeagent.visible import visible
 
 FLAGS = (
     *("tried", "imagined", "refused", "terminated", "truncated", "unknown", "exhausted", "chosen", "preferred"),
-    *("rejected", "thought", "success", "restart", "marked"),
+    *("rejected", "thought", "success", "restart"),
 )
 """Flags of a step, in the order of the bits of ``flags``. "chosen": on the path that was or would be executed.
 "preferred", "rejected": a side of a preference pair. "success": the task ends here, and the rewards of the path sum to
-at least 1. "restart": the prompt starts anew here. "marked": a reviewer marked the step."""
+at least 1. "restart": the prompt starts anew here."""
 _BIT = {name: 1 << place for place, name in enumerate(FLAGS)}
 _PROMPT = 160
 """How many characters of a task's prompt the list shows."""
@@ -41,19 +39,18 @@ class Packed:
     """The data that is loaded when the tree is opened."""
 
 
-def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, marks: Sequence[Mark] = ()) -> Packed:
+def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None) -> Packed:
     """Pack a tree for the page.
 
     Args:
         kind: "training" for a searched training task, which has advantages and preference pairs; "plan" for a plan made
             at evaluation; "episode" for a path that was played.
         episode: the episode that was played after this plan.
-        marks: the reviewers' marks on the tree's task.
     """
     chosen = _chosen(tree, config, kind, episode)
     scored = advantages([tree], config.update.advantages) if kind == "training" else {}
     margins = _sides(tree, config) if kind == "training" else {}
-    drops, marked = criticality(tree), step_marks(tree, marks)
+    drops = criticality(tree)
     numbers: dict[int, int] = {}
     rows: list[dict[str, Any]] = []
     root = tree.root
@@ -70,16 +67,11 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
         if (margin := margins.get(id(edge))) is not None:
             flags |= _BIT["preferred" if margin > 0 else "rejected"]
             row["margin"] = _short(abs(margin))
-        if edge_marks := marked.get(id(edge)):
-            flags |= _BIT["marked"]
-            row["marks"] = edge_marks
         row["flags"] = flags
         if (advantage := scored.get(id(edge))) is not None:
             row["advantage"] = _short(advantage)
         if (drop := drops.get(id(edge))) is not None:
             row["drop"] = _short(drop)
-        if edge.divergence is not None:
-            row["divergence"] = _short(edge.divergence)
         rows.append({name: value for name, value in row.items() if value not in ("", [], 0, None) or name == "parent"})
         if child is not None:
             numbers[id(child)] = number
@@ -95,10 +87,7 @@ def pack(tree: Tree, config: RunConfig, kind: str, episode: Tree | None = None, 
         "budget": {name: round(getattr(tree.budget, name), 2) for name in tree.budget.__slots__},
         "error": visible(tree.error, lines=True),
     }
-    summary = _summary(tree, kind, episode, chosen, drops, len(rows))
-    if marked:
-        summary["marks"] = len({each["id"] for edge_marks in marked.values() for each in edge_marks})
-    return Packed(summary, packed)
+    return Packed(_summary(tree, kind, episode, chosen, drops, len(rows)), packed)
 
 
 def _short(value: float) -> float:
