@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -720,15 +720,13 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
 
 def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
     """All settings, those of optional tables too, in the order of the sections. Each is its dotted key, pydantic's
-    description of its type and default, and the class of its table. The settings of an entry of a list of tables have
-    keys such as "adapt.stages[].name"."""
+    description of its type and default, and the class of its table."""
     for name, field in section.__pydantic_fields__.items():
         table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
-        listed = get_origin(field.annotation) is tuple
-        if table is None or listed:
+        if table is None:
             yield f"{prefix}{name}", field, section
-        if table is not None:
-            yield from known_settings(table, f"{prefix}{name}[]." if listed else f"{prefix}{name}.")
+        else:
+            yield from known_settings(table, f"{prefix}{name}.")
 
 
 def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
