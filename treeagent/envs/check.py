@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-import treeagent
 from treeagent.envs.answers import (
     checked_legal,
     checked_reset,
@@ -152,7 +151,7 @@ def check_env(
 def cause_of(error: BaseException) -> str:
     """An exception of an environment as one sentence: what it says, the line outside this package that raised it, and
     the remedy if it is a known one."""
-    own = str(Path(treeagent.__file__).parent)
+    own = str(Path(__file__).parents[1])
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     users = [frame for frame in frames if "site-packages" not in frame.filename and "lib/python" not in frame.filename]
     last = next(reversed(users or frames), None)
