@@ -59,7 +59,7 @@ def test_an_extra_leaves_the_learning_stack_as_it_is(extra: str) -> None:
 
 def test_extras_go_together() -> None:
     """Except those that pyproject.toml declares incompatible."""
-    together = tuple(extra for extra in EXTRAS if extra not in ("openenv", "vllm"))
+    together = tuple(extra for extra in EXTRAS if extra != "vllm")
     assert learning(versions(together)) == learning(versions(()))
 
 
@@ -69,9 +69,3 @@ def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
     assert (Version(found["vllm"]).release[:2], Version(found["transformers"]).release[:2]) == ((0, 31), (5, 17))
     assert learning(found) == learning(plain) | {"transformers": found["transformers"]}
     assert versions(("vllm",), f"transformers=={plain['transformers']}")["vllm"].startswith("0.30.")
-
-
-def test_openenv_wants_another_mcp() -> None:
-    assert versions(("openenv",))["mcp"].startswith("1.") and versions(("mcp",))["mcp"].startswith("2.")
-    assert resolve(of_extras(("openenv", "mcp"))).returncode == 1
-    assert set(of_extras(("mcp",))) < set(of_extras(("dev",)))  # so neither dev nor mcp can be combined with openenv

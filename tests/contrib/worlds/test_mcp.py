@@ -182,3 +182,19 @@ def test_a_function_that_makes_one_is_named_like_a_class() -> None:
     assert env.snapshot_kind == "replay"
     env.close()
     assert os.getpid() not in children()
+
+
+def test_results_that_are_no_text_become_text_and_a_server_has_its_own_variables_and_folder(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("parts_server.py"))]
+    env = from_mcp(command, tasks=TASKS, seconds=120, env={"TOWN": "Oslo"}, cwd=str(tmp_path))
+    env.reset(options={"task": QUESTION})
+    said = {tool.name: env.step(ToolCall(tool.name, {})) for tool in env.tools() if tool.name != "answer"}
+    env.close()
+    assert {name: result[0] for name, result in said.items()} == {
+        "file": "Oslo",
+        "link": "[link notes: file:///notes.txt]",
+        "figures": '{"people": 700000}',
+        "broken": "the call failed without a reason",
+        "place": f"Oslo in {tmp_path.resolve()}",
+    }
+    assert {name for name, result in said.items() if result[4].get("tool_error")} == {"broken"}

@@ -43,6 +43,8 @@ class McpEnv(Env):
         verify: (task, answer) → reward, 1 for a success.
         seconds: time limit for starting the server and for each call.
         characters: most characters of a result that the agent reads.
+        env: environment variables of the server, besides the few that every server gets, such as a key.
+        cwd: folder in which the server runs; by default this process's.
 
     Raises:
         UserError: the extra is not installed, the server does not start, or ``tools`` names tools that it does not
@@ -61,8 +63,11 @@ class McpEnv(Env):
         verify: Callable[[Task, str], float] = exact_answer,
         seconds: float = 30.0,
         characters: int = 4000,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
     ) -> None:
         required("mcp")
+        self._start = partial(_Server, list(command), seconds, env, cwd)
         self._command, self._tasks, self._seconds, self._characters = list(command), tasks, seconds, characters
         self._judge = verify
         self._server: _Server | None = None
@@ -135,7 +140,7 @@ class McpEnv(Env):
 
     def _running_server(self) -> "_Server":
         if self._server is None:
-            self._server, self._changed = _Server(self._command, self._seconds), False
+            self._server, self._changed = self._start(), False
         return self._server
 
     def _call_tool(self, call: ToolCall) -> tuple[str, bool]:
@@ -150,7 +155,7 @@ class McpEnv(Env):
             answer = server.call(call, self._seconds)
         except Exception as error:  # depending on the server's behaviour, the package may raise anything
             if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                return error.message, True
+                return error.message or "the server refused the call without a reason", True
             self.close()
             where = f"{call!r:.200} of the MCP server {self._command}"
             if server.fault:
@@ -160,7 +165,11 @@ class McpEnv(Env):
             if error.code == CONNECTION_CLOSED:
                 raise EnvCrashed(f"the MCP server {self._command} ended in {call!r:.200}") from None
             raise EnvTimeout(f"{where} took longer than {self._seconds:g} seconds") from None
-        return "\n".join(getattr(each, "text", f"[{each.type}]") for each in answer.content), bool(answer.is_error)
+        text = "\n".join(map(_shown, answer.content))
+        if not text and answer.structured_content is not None:
+            text = json.dumps(answer.structured_content, ensure_ascii=False)
+        failed = bool(answer.is_error)
+        return text or ("the call failed without a reason" if failed else "the result is empty"), failed
 
 
 from_mcp = McpEnv
@@ -170,7 +179,7 @@ from_mcp = McpEnv
 class _Server:
     """A running server and the session with it, in an event loop that has its own thread."""
 
-    def __init__(self, command: Sequence[str], seconds: float) -> None:
+    def __init__(self, command: Sequence[str], seconds: float, env: Mapping[str, str] | None, cwd: str | None) -> None:
         from anyio.from_thread import start_blocking_portal
         from mcp import Client
 
@@ -180,7 +189,7 @@ class _Server:
         try:
             with contextlib.ExitStack() as stack:
                 self._portal = stack.enter_context(start_blocking_portal())
-                client = Client(self._pipes.opened(command), mode="legacy", read_timeout_seconds=seconds)
+                client = Client(self._pipes.opened(command, env, cwd), mode="legacy", read_timeout_seconds=seconds)
                 self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
                 self.tools = self._listed_tools()
                 self._running = stack.pop_all()
@@ -220,6 +229,18 @@ class _Server:
         """End the session, which ends the server."""
         with contextlib.suppress(Exception):  # a server that has failed may raise again
             self._running.close()
+
+
+def _shown(part: Any) -> str:
+    """Return a part of a result as text: its own, that of an embedded resource, or what it is and where."""
+    match part.type:
+        case "text":
+            return str(part.text)
+        case "resource":
+            return str(getattr(part.resource, "text", f"[resource {part.resource.uri}]"))
+        case "resource_link":
+            return f"[link {part.name}: {part.uri}]"
+    return f"[{part.type}]"
 
 
 def _spec(offered: Any) -> ToolSpec:

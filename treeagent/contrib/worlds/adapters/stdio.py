@@ -4,7 +4,7 @@ import codecs
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from encodings import utf_8
 from typing import Any
@@ -52,7 +52,9 @@ class Pipes:
         return lines[-1].strip() if lines else ""
 
     @contextlib.asynccontextmanager
-    async def opened(self, command: Sequence[str]) -> AsyncIterator[tuple[ObjectReceiveStream[Any], Any]]:
+    async def opened(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> AsyncIterator[tuple[ObjectReceiveStream[Any], Any]]:
         """Start the server. Yields a transport for ``mcp.Client``: a stream of the server's messages, and a stream of
         messages to it.
 
@@ -63,7 +65,12 @@ class Pipes:
         # terminal, which can take longer than the time limit of a call. Relevant errors are raised in any case.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
         parameters = StdioServerParameters(
-            command=command[0], args=list(command[1:]), encoding=_ENCODING, encoding_error_handler="replace"
+            command=command[0],
+            args=list(command[1:]),
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            encoding=_ENCODING,
+            encoding_error_handler="replace",
         )
         _OPENED.set(self)
         ours, theirs = os.pipe()
