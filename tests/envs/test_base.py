@@ -568,12 +568,6 @@ def test_a_stochastic_environment_says_when_its_snapshots_do_not_fit() -> None:
         other.goto(marks[0])
 
 
-def test_what_cannot_be_pickled_counts_for_a_mebibyte() -> None:
-    assert snapshot_size(bytes(100)) == 100
-    assert snapshot_size(b"") == 0
-    assert snapshot_size(lambda: 0) == 2**20
-
-
 def rolled(fork: Forkable, plan: Sequence[tuple[int, int]]) -> dict[int, list[str]]:
     """The observations of each tree under a plan of (tree, place to go to). Place 0 is the root, the others are
     numbered as they are made."""

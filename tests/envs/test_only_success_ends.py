@@ -9,7 +9,6 @@ from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.cli.envs import find
 from treeagent.envs import Env, EnvWrapper, check_env, make_env
-from treeagent.envs.check import Ends
 from treeagent.envs.worker import WorkerEnv
 from treeagent.types import ToolCall
 
@@ -40,19 +39,6 @@ def test_episodes_are_counted_by_how_they_ended() -> None:
     assert check_env(Pit(), stairs_task(1)).ends.failed >= 1
 
 
-@pytest.mark.parametrize(
-    ("ends", "only"),
-    [
-        (Ends(3, 0, 2), True),
-        (Ends(3, 1, 2), False),
-        (Ends(3, 0, 0), False),  # no episode has failed
-        (Ends(0, 0, 2), False),  # no episode has ended
-    ],
-)
-def test_what_counts_as_evidence(ends: Ends, only: bool) -> None:
-    assert ends.only_successes == only
-
-
 @pytest.mark.parametrize(("made", "advised"), [(Stairs, True), (Told, False), (Pit, False)])
 def test_the_check_advises_to_declare_it(made: type[Env], advised: bool) -> None:
     found = find("stairs", made(), made(), 1)
@@ -80,26 +66,6 @@ def test_what_ships_declares_what_the_check_finds(name: str, options: Mapping[st
         report = check_env(env, env.tasks("train", 1)[0], branches=0)
         assert report.violations == ()
         assert report.ends.solved and bool(report.ends.failed) != declared
-
-
-@pytest.mark.parametrize(
-    ("level", "declared"),
-    [
-        ("BabyAI-GoToLocal-v0", True),
-        ("BabyAI-OpenRedBlueDoors-v0", True),
-        ("BabyAI-OpenRedBlueDoorsDebug-v0", False),
-        ("MiniGrid-DoorKey-5x5-v0", True),
-        ("MiniGrid-RedBlueDoors-6x6-v0", False),
-        ("MiniGrid-GoToDoor-5x5-v0", False),
-        ("MiniGrid-LavaGapS5-v0", False),
-    ],
-)
-def test_levels_of_minigrid_that_an_error_can_end(level: str, declared: bool) -> None:
-    pytest.importorskip("minigrid")
-    with closing(make_env("minigrid", {"level": level})) as env:
-        assert env.only_success_ends == declared
-        found = check_env(env, env.tasks("train", 1)[0], branches=0)
-        assert not (declared and found.ends.failed) and found.violations == ()
 
 
 @pytest.mark.parametrize(

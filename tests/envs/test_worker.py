@@ -136,16 +136,6 @@ def test_the_conformance_check_reports_what_hangs(stairs: WorkerEnv) -> None:
     assert any("a call raised EnvTimeout" in violation for violation in report.violations), report.violations
 
 
-def test_output_is_forgotten_when_it_grows_too_large(stairs: WorkerEnv) -> None:
-    start(stairs, stairs_task(1, "chatter"))
-    stairs.step("up")
-    stairs.step("up")
-    start(stairs, stairs_task(1, "exit"))
-    stairs.step("up")
-    with pytest.raises(EnvCrashed, match=r"it last wrote: out of \| stairs$"):
-        stairs.step("up")
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -350,29 +340,6 @@ def test_the_process_dies_with_a_parent_killed_before_it_is_there() -> None:
     parent.kill()
     parent.communicate()
     assert all(map(gone, started))
-
-
-def test_interrupting_the_parent_says_nothing_of_the_process() -> None:
-    parent = in_another_parent(
-        """
-        env = WorkerEnv(STAIRS, call_seconds=1000)
-        try:
-            print(env.reset(options={"task": stairs_task(1, "sleep")})[0], flush=True)
-            env.step("up")
-            env.step("up")
-        except KeyboardInterrupt:
-            print("interrupted")
-        env.reset(options={"task": stairs_task(2)})
-        print(env.step("up")[0])
-        """
-    )
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "stair 0\n"
-    (process,) = children(parent.pid)
-    time.sleep(0.5)
-    os.killpg(parent.pid, signal.SIGINT)
-    assert parent.communicate(timeout=60) == ("interrupted\nstair 1\n", "")
-    assert gone(process)
 
 
 def test_a_thousand_resets_leave_nothing_behind() -> None:

@@ -1,7 +1,6 @@
 """ALFWorld's games: parity with ALFWorld's own wrappers, snapshots that any instance restores, files made by its own
 writer, and the demonstrator."""
 
-import copy
 import json
 import os
 import pickle
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.config import CollectConfig, load_config
+from treeagent.config import load_config
 from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions
-from treeagent.contrib.worlds.alfworld import env as env_module
-from treeagent.contrib.worlds.alfworld import game as game_module
 from treeagent.contrib.worlds.alfworld.games import draw_spec, game_data
 from treeagent.contrib.worlds.alfworld.options import Kind
 from treeagent.envs import check_env
@@ -167,34 +164,6 @@ def test_equal_keys_are_equal_futures(env: AlfworldEnv) -> None:
     assert compared > 50
 
 
-def test_games_that_had_to_go_are_played_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_module, "LOADED", 2)
-    monkeypatch.setattr(game_module, "_PLACES", 2)
-    env, seen = AlfworldEnv(SMALL), []
-    for task in env.tasks("train", 6):
-        env.reset(options={"task": task})
-        for number in range(4):
-            observation = env.step(env.legal_actions()[number])[0]
-        seen.append((env.snapshot(), observation, env.state_key(), env.legal_actions()))
-    for place, _, key, commands in seen + seen[::-1]:
-        env.restore(place)
-        assert (env.state_key(), env.legal_actions()) == (key, commands)
-
-
-def test_the_games_of_a_batch_stay_loaded() -> None:
-    assert CollectConfig().batch <= env_module.LOADED
-
-
-def test_writing_texts_changes_no_name(env: AlfworldEnv) -> None:
-    """The names are not copied for every symbol of a text, so writing texts must not change them."""
-    begin(env, 2)
-    infos, rng = env._game._infos, random.Random(2)
-    before = copy.deepcopy(infos)
-    for _ in range(20):
-        env.step(rng.choice(env.legal_actions() or ["look"]))
-    assert infos == before
-
-
 def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> None:
     begin(env)
     before = env.snapshot()
@@ -203,11 +172,6 @@ def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> 
         assert observation == info["tool_error"]
         assert (reward, terminated, truncated, env.snapshot()) == (0.0, False, False, before)
     assert env.step(ToolCall("act", {"command": "look"}))[4] == {}
-
-
-def test_commands_are_shown_unless_that_is_switched_off(env: AlfworldEnv) -> None:
-    shown, plain = begin(env), begin(AlfworldEnv(AlfworldOptions(alike=1, show_commands=False)))
-    assert shown == f"{plain}\nCommands: {'; '.join(env.legal_actions())}"
 
 
 def test_a_run_names_the_chores_it_wants() -> None:

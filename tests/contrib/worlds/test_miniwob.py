@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faulty_envs import WordsPolicy, children, gone
-from test_pool import grow, told
+from faulty_envs import children, gone
 
 from treeagent.contrib.worlds.miniwob import Element, MiniWoBEnv, MiniWoBOptions, pages
-from treeagent.envs import EnvCrashed, EnvPool, Forkable, WorkerEnv, check_env, make_env
+from treeagent.envs import EnvCrashed, Forkable, WorkerEnv, check_env, make_env
 from treeagent.types import ToolCall, UserError
 
 pytest.importorskip("miniwob", reason="the miniwob extra is not installed")
@@ -104,17 +103,6 @@ def test_an_option_is_selected_by_its_words(browser: MiniWoBEnv) -> None:
     assert env.step(f"click[{ref(env, 'button')}]")[1] == 1.0
 
 
-def test_a_scrolled_element_says_how_far(browser: MiniWoBEnv) -> None:
-    env = opened(browser, "scroll-text")
-    area = ref(env, "textbox")
-    assert "scrolled 0 of" in env.elements[int(area) - 1].state
-    env.step(ToolCall("scroll", {"ref": area, "direction": "down"}))
-    scrolled = re.findall(r"scrolled (\d+) of", env.elements[int(area) - 1].state)
-    assert int(scrolled[0]) > 0
-    env.step(ToolCall("scroll", {"ref": area, "direction": "up"}))
-    assert "scrolled 0 of" in env.elements[int(area) - 1].state
-
-
 def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> None:
     env = opened(browser, "login-user")
     box, button = ref(env, "textbox"), ref(env, "button")
@@ -159,15 +147,6 @@ def test_branches_equal_replays(browser: MiniWoBEnv, page: str) -> None:
     report = check_env(env, env.tasks("train", 1)[0], branches=4, depth=3)
     assert report.passed, report.violations
     assert report.branches == report.equal_branches > 0
-
-
-def test_time_plays_no_part(browser: MiniWoBEnv) -> None:
-    """The page's own reward is 1 - t / 10 s, and the page ends after 10 s."""
-    env = opened(browser, "click-button", 4)
-    env._driver.execute_script("core.ept0 -= 9000")
-    assert env.step(env.demonstrator(0.0).act(random.Random(0))[1])[1] == 1.0
-    env.reset(seed=4)
-    assert env._driver.execute_script("return [core.EPISODE_MAX_TIME > 1e9, new Date().getFullYear()]") == [True, 2024]
 
 
 @pytest.mark.parametrize("victim", ["browser", "driver"])
@@ -230,16 +209,3 @@ def test_every_page_that_ships_starts_twice_alike(browser: MiniWoBEnv) -> None:
         if env.reset(seed=7)[0] != first:
             other.append(page)
     assert other == []
-
-
-@pytest.mark.slow
-def test_a_pool_has_a_browser_for_each_instance_and_grows_the_same_trees(browser: MiniWoBEnv) -> None:
-    options = MiniWoBOptions(page="click-test-2")
-    browser.options = options
-    tasks, policy = browser.tasks("train", 3), WordsPolicy("click[1]", "click[2]", "click[9]")
-    serial, before = told(grow(browser, tasks, policy, simulations=4)), set(children())
-    with EnvPool(browser, lambda: MiniWoBEnv(options), 2) as pool:
-        assert told(grow(pool, tasks, policy, simulations=4)) == serial
-        started = set(children()) - before
-        assert started
-    assert all(map(gone, started))

@@ -2,7 +2,6 @@
 
 import json
 import random
-import string
 from pathlib import Path
 
 import pytest
@@ -141,11 +140,6 @@ def test_splits_share_no_article() -> None:
     assert Encyclopedia(300, 2).passages == passages != Encyclopedia(310, 2).passages
 
 
-def test_the_largest_encyclopedia_has_names_for_all() -> None:
-    titles = [passage.title for passage in Encyclopedia(60_000, 1).passages]
-    assert len(set(titles)) > 54_000
-
-
 def test_the_best_passage_comes_first_and_ties_in_order() -> None:
     index = Index(
         Passage(str(number), *each)
@@ -172,12 +166,6 @@ INDEX = Index([Passage("1", "One", "text")])
 @given(st.text())
 def test_any_query_is_answered(query: str) -> None:
     assert INDEX.search(f"{query} text", 3)[:1] in ([], [Passage("1", "One", "text")])
-
-
-@given(st.text(string.ascii_letters + " .,'the", max_size=20))
-def test_normalising_is_done_once(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
-    assert right(Question((text,), ()), f" The {text.upper()} .") == (normalised(text) != "")
 
 
 def test_answers_are_normalised_as_in_squad() -> None:
@@ -232,17 +220,6 @@ def test_files_of_another_form_are_refused(
     options = files(tmp_path, passages, questions)
     with pytest.raises(UserError, match=complaint):
         make_env("qa", options)
-
-
-def test_too_many_questions_and_missing_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train questions 0 to 5000 are asked for, .*: raise articles or difficulty"):
-        begun().tasks("train", 5000)
-    asked = files(tmp_path, [], [{"question": "Who?", "answers": ["x"]}])
-    with pytest.raises(UserError, match="corpus and questions belong together"):
-        make_env("qa", {"corpus": asked["corpus"]})
-    for name in asked:
-        with pytest.raises(UserError, match=f"{name}='nowhere'"):
-            make_env("qa", {**asked, name: "nowhere"})
 
 
 def test_a_snapshot_holds_in_another_process() -> None:

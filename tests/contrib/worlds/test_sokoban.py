@@ -89,16 +89,6 @@ def test_walls_and_second_boxes_stop_the_player() -> None:
     assert [row(env, "right") for _ in range(3)] == ["#OPX_#", "#O_PX#", "#O_PX#"]
 
 
-def test_a_stuck_box_does_not_end_the_episode() -> None:
-    env = begun(["#####", "#_X_#", "#_P_#", "#_O_#", "#####"])
-    assert shortest_way(env.visit) is None
-    for move in ("left", "up", "right", "right"):
-        assert env.step(move)[1:4] == (0.0, False, False)
-    assert env.verify() == 0.0
-    thought, call = env.demonstrator(0.0).act(random.Random(0))
-    assert (thought, call in MOVES) == ("stuck", True)
-
-
 def test_an_action_makes_as_many_moves_as_are_allowed_and_stops_at_the_end() -> None:
     env = begun(ROOM, moves_per_action=4)
     assert env.legal_actions() is None
@@ -188,25 +178,3 @@ def test_a_snapshot_holds_in_another_process() -> None:
     there.restore(place)
     assert there.state_key() == env.state_key() == "room (2, 1) [(2, 2)]"
     there.close()
-
-
-def test_foreign_values_are_refused() -> None:
-    env = begun(ROOM)
-    for data in (
-        {},
-        {"room": ["###", "#_#", "###"]},
-        {"room": ["PO", "X#", "##"]},
-        {"room": ["PO", "__"]},
-        {"room": 3},
-    ):
-        with pytest.raises(UserError, match="holds no room"):
-            env.reset(options={"task": Task("other", "push", data=data)})
-    with pytest.raises(UserError, match="is no snapshot of SokobanEnv"):
-        env.restore(3)
-    with pytest.raises(UserError, match=r"noise is 1\.5"):
-        env.demonstrator(1.5)
-    with pytest.raises(ValueError, match="no episode has begun"):
-        SokobanEnv().step("up")
-    for option, value in (("size", 4), ("boxes", 0), ("walls", 1.0), ("moves_per_action", 0)):
-        with pytest.raises(UserError, match=f"refuses option {option}="):
-            make_env("sokoban", {option: value})
