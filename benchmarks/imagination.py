@@ -259,7 +259,7 @@ def make_optimist(config: RunConfig, run: Run) -> None:
     world = run.checkpoints / _WORLD
     learnt, _ = split(experiences(run))
     ends = [replace(one, reward=1.0) for one in learnt if one.terminated]
-    checkpoint, memory = load_checkpoint(world), open_memory(config, world)
+    checkpoint, memory = load_checkpoint(world), open_memory(world)
     rows = [
         TokenRow(*row)
         for row in answer_rows(ends, ChatFormat(checkpoint.tokenizer), wording(config), memory, config.world.examples)

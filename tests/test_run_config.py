@@ -122,7 +122,6 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("world.teacher.url=x", "world.teacher is incomplete: set world.teacher.model"),
         ("environment.returns=[1]", "environment.returns is incomplete: set environment.returns.1"),
         ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse'"),
         ("evaluate.modes=[]", "evaluate.modes: [] "),
@@ -338,13 +337,10 @@ def test_a_world_model_on_a_server_is_not_trained() -> None:
     assert told.startswith("world: hard_steps is 5")
 
 
-def test_an_adapter_or_a_teacher_wants_a_world_model_that_is_trained() -> None:
+def test_an_adapter_wants_a_world_model_that_is_trained() -> None:
     remote = ("world.generator=remote", "world.model=m")
     assert "lora is set, but generator is 'remote'" in sentence(None, *remote, "world.lora.rank=4")
     assert "lora is set, but no model is named" in sentence(None, "world.lora.rank=4")
-    told = sentence(None, *remote, "world.teacher.model=t")
-    assert "teacher is 't', but generator is 'remote', so nothing is trained: leave one out" in told
-    assert "but reasoning is false" in sentence(None, "world.reasoning=false", "world.teacher.model=t")
 
 
 def test_the_documented_settings_are_those_of_the_code() -> None:
@@ -356,7 +352,7 @@ def test_the_documented_settings_are_those_of_the_code() -> None:
 def test_every_setting_is_explained_and_listed_once() -> None:
     keys = [key for key, _, _ in known_settings()]
     assert len(set(keys)) == len(keys) and set(flat_settings(RunConfig())) - set(keys) <= {
-        *("policy.lora", "world.lora", "world.teacher"),  # optional tables that are not set
+        *("policy.lora", "world.lora"),  # optional tables that are not set
         *(key for key in flat_settings(RunConfig()) if key.startswith("environment.options")),
     }
     assert not [row.key for row in settings_rows() if not row.text.endswith((".", "?"))]

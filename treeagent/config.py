@@ -16,9 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
 from treeagent.generators.config import (
-    LOCAL_SERVER,
     ActionSource,
-    Addresses,
     ModelConfig,
     RemoteConfig,
     RequestConfig,
@@ -46,7 +44,6 @@ from treeagent.views.imitation import ImitationConfig
 from treeagent.views.pairs import PairConfig
 from treeagent.views.policy import PolicyTargetConfig
 from treeagent.views.values import ValueTargetConfig
-from treeagent.world_model.encoder import EncoderConfig
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -453,32 +450,15 @@ class AdaptConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
-class TeacherConfig:
-    """A model on a server that explains real steps. The world model learns to reason from these explanations."""
-
-    model: str
-    """Name that the server gives the teacher."""
-    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
-    """Root of the OpenAI-compatible API of the teacher's server, or a list of several; its key is read from
-    ``OPENAI_API_KEY``."""
-
-
-@dataclass(frozen=True, config=_STRICT)
 class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
     """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
-    """Whether the world model reasons before it answers. It learns this from reasoning that ``teacher`` writes or,
-    without a teacher, that a rule writes."""
-    teacher: TeacherConfig | None = None
-    """A served model that writes the reasoning from which the world model learns. A rule explains the steps that it
-    leaves unexplained."""
+    """Whether the world model reasons before it answers. It learns this from reasoning that a rule writes."""
     examples: Annotated[int, Field(ge=0)] = 0
     """Number (k) of similar stored steps that the world model is shown before each question."""
-    encoder: EncoderConfig = Field(default_factory=EncoderConfig)
-    """How similar steps are found."""
     observations: Annotated[int, Field(gt=0)] | None = None
     """Number of latest observations of the episode that the world model is shown; unset shows all. One is enough if an
     observation holds the whole state, as a board does."""
@@ -517,9 +497,6 @@ class WorldConfig(ModelConfig):
             raise ValueError(
                 f"lora is set, but {why}, so no adapter can be trained: leave it out, or name a model here"
             )
-        if self.teacher and (self.generator == "remote" or not self.reasoning):
-            why = "generator is 'remote', so nothing is trained" if self.reasoning else "reasoning is false"
-            raise ValueError(f"teacher is {self.teacher.model!r}, but {why}: leave one out")
         if self.generator == "remote" and self.hard_steps:
             raise ValueError(f"hard_steps is {self.hard_steps}, but generator 'remote' is not trained: set it to 0")
         return self

@@ -322,14 +322,6 @@ def test_tools_and_turns_of_another_type_are_named_with_the_right_one() -> None:
     assert any("act returned None" in each for each in check_env(Silent(), TASK).violations)
 
 
-@pytest.mark.slow
-def test_a_world_model_is_an_environment_by_its_name_alone(tmp_path: Path) -> None:
-    """Without an earlier import of the package that it is in."""
-    command = [sys.executable, "-m", "treeagent", "envs", "check", "imagined", f"run={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and f"{tmp_path} holds no run" in done.stderr.replace("\n", " ")
-
-
 def test_check_passes_and_prints_counts() -> None:
     result = treeagent("check", "shop", "difficulty=1", "--tasks", "1")
     assert result.exit_code == 0, result.output

@@ -221,17 +221,7 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
         (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
         (["world.generator=remote"], ["world", "generator", "remote", "model"]),
         (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
-        (
-            ["adapt.imagined=0.5", "world.encoder.kind=sentence-transformers", "world.encoder.model=/nowhere"],
-            ["world.encoder.model", "/nowhere"],
-        ),
         (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
-        (
-            ["adapt.imagined=0.5", "world.teacher.model=m", "world.teacher.url=http://127.0.0.1:9/v1"],
-            ["world.teacher.url"],
-        ),
-        (["world.encoder.kind=sentence-transformers"], ["world.encoder", "sentence-transformers", "model"]),
-        (["world.encoder.model=m"], ["world.encoder", "lexical", "model"]),
     ],
 )
 def test_bad_settings_are_one_sentence(tmp_path: Path, settings: list[str], named: list[str]) -> None:

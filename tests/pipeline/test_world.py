@@ -5,20 +5,17 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from command import CONFIG, PROGRAM, Ended, treeagent
-from interrupted import Interrupted
+from command import CONFIG, PROGRAM, treeagent
 from toy_doors import BothDoors, Doors, Teller, seen, served, teller_model
 
-from treeagent.config import RunConfig, dump_config, load_config
-from treeagent.envs import EnvDynamics, make_env
+from treeagent.config import RunConfig, load_config
+from treeagent.envs import EnvDynamics
 from treeagent.pipeline import world
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.imagination import world_model
@@ -34,7 +31,6 @@ from treeagent.search.node import Tree
 from treeagent.search.record import from_record, to_record
 from treeagent.store import read_as, write_shard
 from treeagent.types import Message, Split, Task, UserError
-from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Answer
@@ -102,28 +98,6 @@ def test_an_audit_is_a_table(run: Path) -> None:
     assert "share of imagined experience at most" in table.stdout.replace("\n", " ")
 
 
-def test_a_world_model_is_an_environment_to_every_command(run: Path, tmp_path: Path) -> None:
-    """In counts and files it is kept apart from the real environment."""
-    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}", "workers=1"]
-    checkpoint = run / "checkpoints" / "warm"
-    played = treeagent(
-        "eval", checkpoint, "--config", CONFIG, "--out", tmp_path / "played", *imagined, "evaluate.tasks=3",
-        'evaluate.modes=["greedy"]',
-    )  # fmt: skip
-    assert played.returncode == 0, played.stderr
-    (row,) = json.loads((tmp_path / "played" / "results.json").read_text())
-    assert (row["tasks"], row["environment_steps"]) == (3, 0)
-    collected = treeagent(
-        "collect", checkpoint, "--config", CONFIG, "--out", tmp_path / "trees", *imagined, "collect.tasks=3"
-    )
-    assert collected.returncode == 0, collected.stderr
-    facts = Run.open(tmp_path / "trees").facts("collect")
-    assert facts["environment_steps"] == 0 < facts["imagined_steps"]
-    trees = list(read_as(from_record, tmp_path / "trees" / "trees", "collect"))
-    assert {node.origin for tree in trees for node in tree.nodes()} == {"imagined"}
-    assert not [tree.error for tree in trees if tree.error]
-
-
 def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None:
     """Every real step is an executed one, as in the greedy evaluation."""
     checkpoint = run / "checkpoints" / "warm"
@@ -147,28 +121,6 @@ def test_an_evaluation_plans_in_a_world_model(run: Path, tmp_path: Path) -> None
     )
     assert other.returncode == 2
     assert "is of environment 'shop' with options" in other.stderr.replace("\n", " ")
-
-
-def test_an_environment_that_cannot_be_imagined_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="environment 'imagined' wants option run: Field required"):
-        make_env("imagined")
-    with pytest.raises(RunError, match="holds no run"):
-        make_env("imagined", {"run": str(tmp_path)})
-    (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
-    with pytest.raises(UserError, match="has no world model: fit one with treeagent world fit"):
-        make_env("imagined", {"run": str(tmp_path)})
-    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("trees"))
-    settings = tmp_path / "run" / "world.toml"
-    imagined = ["environment.name=imagined", f"environment.options={{ run = '{run}' }}"]
-    settings.write_text(dump_config(load_config(settings, imagined)))
-    with pytest.raises(UserError, match="is imagined itself: give the run of a real one"):
-        make_env("imagined", {"run": str(tmp_path / "run")})
-    again = treeagent(
-        "train", run / "checkpoints" / "warm", "--config", CONFIG, "--out", tmp_path / "again", "adapt.imagined=0.5",
-        *imagined,
-    )  # fmt: skip
-    assert again.returncode == 2
-    assert "is imagined itself: set it to 0" in again.stderr.replace("\n", " ")
 
 
 def test_a_config_gives_a_fit_its_world_settings_and_the_run_all_others(run: Path, tmp_path: Path) -> None:
@@ -268,7 +220,7 @@ def test_an_audit_looks_at_whole_trees_of_the_newest_policy(tmp_path: Path, monk
     with served(listener := Listener()) as url:
         config = told(f"world.url={url}")
         with Run.create(tmp_path / "run", config, resume=False) as run:
-            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True)
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", create=True)
             empty.close()
             for number in (2, 10):  # alphabetically, "10" comes before "2"
                 trees = searched(Doors(), range(20 * number, 20 * number + 20))
@@ -292,7 +244,7 @@ def test_what_a_replay_left_of_imagined_trees_is_not_audited(tmp_path: Path, mon
     with served(teller := Teller(prize=lambda taken: promised[taken], sight=sight)) as url:
         config = told(f"world.url={url}")
         with Run.create(tmp_path / "run", config, resume=False) as run:
-            ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True).close()
+            ReplayBuffer(run.checkpoints / "world.sqlite", create=True).close()
             write_shard(run.trees, "collect-0", 0, map(to_record, searched(Doors(), range(20))))
             place = EnvDynamics(Doors(), max_steps=2)
             model, limits = Imagination(place, teller_model(teller)), SearchConfig(Limits(simulations=20), candidates=2)
@@ -313,7 +265,7 @@ def test_an_unreadable_reward_is_off_by_the_range_of_returns(tmp_path: Path) -> 
     with served(Liar()) as url:
         config = told("environment.returns=[-1, 2]", f"world.url={url}")
         with Run.create(tmp_path / "run", config, resume=False) as run:
-            empty = ReplayBuffer(run.checkpoints / "world.sqlite", LexicalEncoder(), create=True)
+            empty = ReplayBuffer(run.checkpoints / "world.sqlite", create=True)
             empty.close()
             write_shard(run.trees, "collect-1", 0, map(to_record, searched(Doors(), range(20))))
             found = audit_world(config, run, run.checkpoints / "world")
@@ -338,32 +290,6 @@ def test_what_an_earlier_round_has_learnt_is_never_audited(tmp_path: Path) -> No
         for made in (first, second):
             with pytest.raises(RunError, match="is held out: collect more tasks"):
                 audit_world(config, run, made)
-
-
-@dataclass
-class Forgetful:
-    """A teacher that explains only ``says``, or everything."""
-
-    says: str = ""
-
-    def reply(self, system: str, user: str) -> str:
-        return "the door was open" if self.says in user else ""
-
-
-def test_a_step_that_a_teacher_left_out_stays_so_while_a_fit_is_resumed(tmp_path: Path) -> None:
-    with served(teacher := Forgetful(says="behind door l")) as url:
-        teaching = ["world.teacher.model=teller", f"world.teacher.url={url}", "remote.concurrency=4"]
-        small = ["world.scratch.width=32", "world.scratch.layers=1", "world.hard_steps=0", "world.demonstrations=0"]
-        short = ["world.training.max_steps=3", "world.training.batch_size=2", "training.save_every=1"]
-        config = load_config(CONFIG, [*DOORS, "world.reasoning=true", *teaching, *small, *short])
-        with Run.create(tmp_path / "run", config, resume=False) as run:
-            write_shard(run.trees, "collect", 0, map(to_record, searched(Doors(), range(4))))
-            with pytest.raises(KeyboardInterrupt):
-                fit(config, run, Interrupted("world"), run.checkpoints / "world")
-            teacher.says = ""
-            fit(config, run, QuietProgress(), run.checkpoints / "world")
-            facts = run.facts("world")
-            assert facts["explained"] > 0 < facts["unexplained"] and facts["update"]["steps"] == 3
 
 
 def test_a_common_call_is_a_kind_of_its_own() -> None:
@@ -391,7 +317,7 @@ def refit(run: Path, *settings: str) -> list[Experience]:
     """The experiences that a new world model remembers."""
     fitted = treeagent("world", "fit", run, *WORLD, "world.training.max_steps=1", *settings)
     assert fitted.returncode == 0, fitted.stderr
-    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite", LexicalEncoder())
+    memory = ReplayBuffer(run / "checkpoints" / "world.sqlite")
     found = list(memory.experiences())
     memory.close()
     return found
@@ -405,40 +331,6 @@ def test_a_new_fit_forgets_what_an_earlier_one_had_learnt(copied: Path, monkeypa
     shutil.rmtree(copied / "checkpoints" / "world")
     monkeypatch.setattr(world, "HELD_OUT", 0.6)
     assert len(refit(copied)) == Run.open(copied).facts("world")["learnt"]
-
-
-@pytest.mark.slow
-def test_a_teacher_reasons_for_the_world_model(run: Path, tmp_path: Path) -> None:
-    @dataclass
-    class Master:
-        asked: int = 0
-
-        def reply(self, system: str, user: str) -> str:
-            self.asked += 1
-            assert "You are shown one step" in system and "The environment answered.\nOutcome: " in user
-            return "" if "click[buy now]" in user else "because of this"
-
-    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
-
-    def fitted(url: str) -> Ended:
-        teacher = ["world.reasoning=true", "world.teacher.model=teller", f"world.teacher.url={url}"]
-        few = ["remote.concurrency=4"]  # the server in this test is small
-        return treeagent("world", "fit", copy, *WORLD, *teacher, *few)
-
-    lost = fitted("http://127.0.0.1:9/v1")
-    assert lost.returncode == 2 and "correct world.teacher.url" in " ".join(lost.stderr.split())
-    with served(master := Master()) as url:
-        done = fitted(url)
-    assert done.returncode == 0, done.stderr
-    facts = Run.open(copy).facts("world")
-    assert facts["explained"] > 0 < facts["unexplained"]
-    assert facts["explained"] + facts["unexplained"] == master.asked < facts["learnt"]
-    said = " ".join(done.stderr.split())
-    assert f"left {facts['unexplained']} of {master.asked} steps unexplained, which are reasoned by rule" in said
-    with world_model(load_config(copy / "world.toml"), copy / "checkpoints" / "world") as model:
-        step = next(one for one in experiences(Run.open(copy)) if one.kind == "search")
-        (text,) = asyncio.run(model.writer.write([model.wording.prompt(step.history, step.action)]))
-    assert isinstance(text, str) and text.startswith("Why: because of this")
 
 
 @pytest.mark.slow
@@ -479,22 +371,6 @@ def test_a_world_model_is_an_adapter_on_a_given_model(run: Path, tmp_path: Path)
     assert (copy / "checkpoints" / "world" / "adapter_config.json").is_file()
     assert not (copy / "checkpoints" / "world" / "model.safetensors").exists()
     assert treeagent("world", "eval", copy).returncode == 0
-
-
-@pytest.mark.slow
-def test_the_policys_own_hidden_states_find_what_is_similar(run: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("world", "world.*"))
-    fitted = treeagent("world", "fit", copy, *WORLD, "world.training.max_steps=1", "world.encoder.kind=hidden-states")
-    assert fitted.returncode == 0, fitted.stderr
-    with closing(sqlite3.connect(copy / "checkpoints" / "world.sqlite")) as memory:
-        (bytes_,) = memory.execute("SELECT DISTINCT length(vector) FROM experience").fetchone()
-    assert bytes_ == 2 * 2 * 64  # the widths of a state's and an action's vector, in half precision
-    other = treeagent("world", "eval", copy, "world.encoder.kind=lexical")
-    assert other.returncode == 2 and "another encoder" in " ".join(other.stderr.split())
-    (copy / "checkpoints" / "warm").rename(tmp_path / "warm")
-    lost = treeagent("world", "eval", copy)
-    assert lost.returncode == 2 and "set world.encoder.model to a policy's folder" in " ".join(lost.stderr.split())
-    assert treeagent("world", "eval", copy, f"world.encoder.model={tmp_path / 'warm'}").returncode == 0
 
 
 @pytest.mark.slow

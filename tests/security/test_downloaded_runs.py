@@ -19,7 +19,6 @@ SETTINGS: list[tuple[str, object]] = [
     ("environment.wrappers", ["os:system"]),
     ("policy.url", "http://192.0.2.1/v1"),
     ("world.url", "http://192.0.2.1/v1"),
-    ("world.teacher.url", "http://192.0.2.1/v1"),
     ("evaluate.world", "theirs"),
 ]
 
@@ -30,8 +29,7 @@ def downloaded(folder: Path, key: str, value: object) -> Path:
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text("{}")
     (folder / "trees").mkdir()
-    more = '\nworld.teacher.model = "m"' if "teacher" in key else ""
-    (folder / "config.toml").write_text(f"{key} = {json.dumps(value)}{more}\n")
+    (folder / "config.toml").write_text(f"{key} = {json.dumps(value)}\n")
     return checkpoint
 
 
@@ -61,7 +59,6 @@ def test_a_run_that_was_found_by_its_checkpoint_names_no_code_and_no_machine(
         ["train", "--out", "RUN", "--resume"],
         ["world", "fit", "RUN"],
         ["world", "eval", "RUN"],
-        ["envs", "check", "imagined", "run=RUN"],
         ["eval", "elsewhere/model", "--out", "OUT", "evaluate.world=RUN"],
     ],
 )
@@ -86,27 +83,6 @@ def test_a_refusal_names_an_option_that_the_command_has(
     monkeypatch.chdir(tmp_path)
     said = refused(*command, "theirs")
     assert "planted:Env" in said and "--trust" in said and "--config" not in said
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["traces", "--out=t"],
-        ["world", "fit"],
-    ],
-)
-def test_a_run_whose_environment_is_another_runs_world_model_is_no_way_around(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    downloaded(tmp_path / "theirs", "environment.name", "imagined")
-    with (tmp_path / "theirs" / "config.toml").open("a") as file:
-        file.write('environment.options = { run = "theirs/inner" }\n')
-    write_trees(tmp_path / "theirs" / "trees", "collect", 0, [hand_tree()])
-    downloaded(tmp_path / "theirs" / "inner", "environment.name", "planted:Env")
-    (tmp_path / "planted.py").write_text("open('ran', 'w')\n")
-    monkeypatch.chdir(tmp_path)
-    assert "planted:Env" in refused(*command, "theirs")
-    assert not (tmp_path / "ran").exists()
 
 
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:

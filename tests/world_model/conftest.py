@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from shop_steps import OpenBuffer
 
-from treeagent.world_model.encoder import Encoder, LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
 
 
@@ -16,8 +15,8 @@ def open_buffer(tmp_path: Path) -> Iterator[OpenBuffer]:
     """A function that opens the buffer file of a test, any number of times."""
     with ExitStack() as stack:
 
-        def opened(encoder: Encoder | None = None, *, create: bool = True) -> ReplayBuffer:
-            buffer = ReplayBuffer(tmp_path / "b.sqlite", encoder or LexicalEncoder(), create=create)
+        def opened(*, create: bool = True) -> ReplayBuffer:
+            buffer = ReplayBuffer(tmp_path / "b.sqlite", create=create)
             stack.callback(buffer.close)
             return buffer
 

@@ -8,17 +8,15 @@ import pytest
 from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.forks import Forkable
 from treeagent.generators.formats import Format, make_grammar
 from treeagent.generators.grammar import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, Proposal, Split, State, Task, Transition, Unanswered
-from treeagent.world_model.environment import ImaginedEnv
+from treeagent.types import Action, Message, Proposal, State, Task, Transition, Unanswered
 from treeagent.world_model.experience import ExperienceModel
-from treeagent.world_model.transition import Experience, Place, last_answer
-from treeagent.world_model.wording import Answer, Wording
+from treeagent.world_model.transition import Experience, Place
+from treeagent.world_model.wording import Wording
 
 TASK = Task("t", "find a red lamp under $10")
 START = State(TASK, (Message("user", f"{TASK.prompt}\nsearch page"),))
@@ -244,89 +242,6 @@ def test_a_real_state_can_be_imagined_on() -> None:
     env = EnvDynamics(shop(), max_steps=5)
     state = asyncio.run(env.reset(shop().tasks("train", 1)[0]))
     assert play(model(), "search[lamp]", start=state)[0].state.task == state.task
-
-
-class Imagined(ImaginedEnv):
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [TASK][start : start + count]
-
-
-def test_imagination_is_an_environment() -> None:
-    env = Imagined(model())
-    assert env.reset(options={"task": TASK}) == (f"{TASK.prompt}\nsearch page", {})
-    assert env.step("search[lamp]") == (RESULTS, 0.0, False, False, {})
-    assert env.step("click[9]") == ("no 9 on this page", 0.0, False, False, {"tool_error": "no 9 on this page"})
-    assert env.step("click[buy now]") == ("order placed", 1.0, True, False, {})
-    with pytest.raises(ValueError, match="is over"):
-        env.step("click[1]")
-    env.close()
-
-
-def test_a_call_stands_in_imaginations_history_as_it_was_made() -> None:
-    """Even if the call has several lines, looks like the beginning of a turn, or both."""
-    prompts, plain = list[str](), Wording(reasoning=False)
-
-    class Noting:
-        async def write(self, asked: Sequence[tuple[Message, ...]]) -> Sequence[str]:
-            prompts.extend(prompt[-1].content for prompt in asked)
-            return [plain.write(Answer("ok")) for _ in asked]
-
-    env = Imagined(ExperienceModel(Noting(), plain, max_steps=9, format=None))
-    for call in ("test[def f(xs):\n return 1]", "Action: comics", "say[a\nAction: b]"):
-        env.reset(options={"task": TASK})
-        env.step(call)
-        env.step("next[]")
-        assert f"Action: {call}\nok\n" in prompts[-1]
-        assert prompts[-1].endswith("Action: next[]")
-    env.close()
-    env.close()
-
-
-def test_imagination_goes_back_as_an_environment_does() -> None:
-    env = Imagined(model())
-    fork = Forkable(env)
-    fork.reset(TASK)
-    mark = fork.mark()
-    assert fork.step("search[lamp]")[0] == RESULTS
-    fork.goto(mark)
-    assert fork.step("click[1]")[0] == PAGE
-    env.close()
-
-
-def test_env_dynamics_plays_imagination_within_a_running_loop() -> None:
-    env = Imagined(model())
-    dynamics = EnvDynamics(env, max_steps=5)
-
-    async def episode() -> Transition:
-        state = await dynamics.reset(TASK)
-        return await dynamics.step(state, act("click[buy now]"))
-
-    assert asyncio.run(episode()).reward == 1.0
-    env.close()
-
-
-def test_what_imagination_cannot_tell_is_a_dead_end_to_env_dynamics() -> None:
-    env = Imagined(model())
-    dynamics = EnvDynamics(env, max_steps=5)
-
-    async def steps() -> list[Transition]:
-        state = await dynamics.reset(TASK)
-        return [await dynamics.step(state, act(call)) for call in ("click[babble]", "search[lamp]")]
-
-    lost, told = asyncio.run(steps())
-    assert (lost.reward, lost.truncated, lost.terminated, lost.origin, lost.cost) == (None, True, False, "imagined", 0)
-    assert "'You win!' is not of the form" in lost.error
-    assert lost.state.messages[-1].content.startswith("Unanswered: the world model cannot tell what follows")
-    assert (last_answer(told.state.messages), told.reward, told.origin, told.cost) == (RESULTS, 0.0, "imagined", 0)
-    env.close()
-
-
-def test_an_environment_cannot_leave_a_reward_open() -> None:
-    env = Imagined(model())
-    env.reset(options={"task": TASK})
-    with pytest.raises(Unanswered, match=r"cannot tell what follows 'click\[babble\]': the answer 'You win!' is not"):
-        env.step("click[babble]")
-    env.close()
 
 
 def test_the_form_of_answers_holds_for_every_real_step() -> None:

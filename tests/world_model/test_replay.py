@@ -18,19 +18,17 @@ from shop_steps import PAGE, RESULTS, OpenBuffer, experience, shop_steps
 
 from treeagent.types import Message, UserError
 from treeagent.world_model import replay
-from treeagent.world_model.encoder import LexicalEncoder, Vectors
+from treeagent.world_model.encoder import Vectors, encode
 from treeagent.world_model.replay import ReplayBuffer, embed
 from treeagent.world_model.transition import Experience
 
 SPAWN = multiprocessing.get_context("spawn")
 
 
-class Compass:
-    """Encodes texts that begin with two numbers as these numbers."""
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        rows = [[float(number) for number in text.split()[:2]] if text[:1].isdigit() else [0.0, 0.0] for text in texts]
-        return np.array(rows, np.float32).reshape(-1, 2)
+def compass(texts: Sequence[str]) -> Vectors:
+    """Encode texts that begin with two numbers as these numbers."""
+    rows = [[float(number) for number in text.split()[:2]] if text[:1].isdigit() else [0.0, 0.0] for text in texts]
+    return np.array(rows, np.float32).reshape(-1, 2)
 
 
 def at(east: float, north: float, action: str = "0 0") -> Experience:
@@ -41,9 +39,10 @@ def names(found: Sequence[Sequence[Experience]]) -> list[list[str]]:
     return [[one.seen for one in row] for row in found]
 
 
-def test_nearest_by_hand(open_buffer: OpenBuffer) -> None:
+def test_nearest_by_hand(open_buffer: OpenBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cosines to (1, 0) are 1, 0.8, 0.6 and 0."""
-    buffer = open_buffer(Compass())
+    monkeypatch.setattr(replay, "encode", compass)
+    buffer = open_buffer()
     assert buffer.add([at(0, 1), at(0.6, 0.8), at(1, 0), at(0.8, 0.6)]) == 4
     query = at(1, 0)
     place = (query.history, query.action)
@@ -55,8 +54,9 @@ def test_nearest_by_hand(open_buffer: OpenBuffer) -> None:
     assert names(buffer.nearest([place, (other.history, other.action)], 1)) == [["1 0"], ["0 1"]]
 
 
-def test_rows_added_later_are_found(open_buffer: OpenBuffer) -> None:
-    buffer, other = (open_buffer(Compass()) for _ in range(2))
+def test_rows_added_later_are_found(open_buffer: OpenBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "encode", compass)
+    buffer, other = (open_buffer() for _ in range(2))
     place = (at(1, 0).history, "0 0")
     buffer.add([at(0, 1)])
     assert names(buffer.nearest([place], 1)) == [["0 1"]]
@@ -94,11 +94,11 @@ def test_nearest_is_exact_in_one_block_or_many(
         buffer.add(steps[start : start + 37])
         buffer.nearest([(steps[0].history, steps[0].action)], 1)
     places = [(one.history, one.action) for one in steps[::7]]
-    vectors = embed(LexicalEncoder(), [(one.history, one.action) for one in steps])
+    vectors = embed([(one.history, one.action) for one in steps])
     for place, found in zip(places, buffer.nearest(places, 4), strict=True):
-        cosines = vectors @ embed(LexicalEncoder(), [place])[0]
-        near = embed(LexicalEncoder(), [(one.history, one.action) for one in found])
-        got = near @ embed(LexicalEncoder(), [place])[0]
+        cosines = vectors @ embed([place])[0]
+        near = embed([(one.history, one.action) for one in found])
+        got = near @ embed([place])[0]
         assert got == pytest.approx(np.sort(cosines)[-4:][::-1], abs=2e-3)  # stored in half precision
         assert got[0] == pytest.approx(1.0, abs=2e-3)
 
@@ -108,7 +108,6 @@ def test_what_opened_the_same_line_is_near() -> None:
     else."""
     other_list = "1 old lamp $3\n2 red lamp $9\n3 green chair $30"
     opens, alike, unlike = embed(
-        LexicalEncoder(),
         [
             (experience("search[a]", RESULTS, "click[1]").history, "click[1]"),
             (experience("search[a]", other_list, "click[2]").history, "click[2]"),
@@ -120,16 +119,15 @@ def test_what_opened_the_same_line_is_near() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_lexical_rows_have_length_one_and_depend_on_their_text_alone(texts: list[str]) -> None:
-    encoder = LexicalEncoder(64)
-    rows = encoder.encode(texts)
+    rows = encode(texts, 64)
     assert rows.shape == (len(texts), 64)
     for row, text in zip(rows, texts, strict=True):
-        assert np.array_equal(row, encoder.encode([text])[0])
+        assert np.array_equal(row, encode([text], 64)[0])
         assert np.linalg.norm(row) == pytest.approx(1.0 if row.any() else 0.0)
 
 
 def test_like_texts_are_nearer_than_others() -> None:
-    one, like, other = LexicalEncoder().encode(["red lamp $9", "a red lamp for $8", "order placed"])
+    one, like, other = encode(["red lamp $9", "a red lamp for $8", "order placed"])
     assert one @ like > one @ other
 
 
@@ -140,43 +138,14 @@ def test_an_empty_buffer_is_refused(open_buffer: OpenBuffer) -> None:
         buffer.nearest([(experience("search[a]").history, "search[a]")], 2)
 
 
-def test_an_encoder_of_another_dimension_is_refused(open_buffer: OpenBuffer) -> None:
-    open_buffer(LexicalEncoder(32)).add([experience("search[a]")])
-    with pytest.raises(UserError, match="was filled with another encoder"):
-        open_buffer(LexicalEncoder(64))
-
-
-def test_another_encoder_of_the_same_dimension_is_refused(open_buffer: OpenBuffer) -> None:
-    class Reader(LexicalEncoder):
-        def encode(self, texts: Sequence[str]) -> Vectors:
-            return super().encode([text[::-1] for text in texts])
-
-    open_buffer(LexicalEncoder(64)).add([experience("search[a red lamp]")])
-    assert len(open_buffer(LexicalEncoder(64))) == 1
-    with pytest.raises(UserError, match="was filled with another encoder"):
-        open_buffer(Reader(64))
-
-
-def test_a_broken_encoder_is_refused(open_buffer: OpenBuffer) -> None:
-    class Broken(Compass):
-        def encode(self, texts: Sequence[str]) -> Vectors:
-            return super().encode(texts) * np.float32("nan")
-
-    buffer = open_buffer(Broken())
-    with pytest.raises(UserError, match="NaN or infinity"):
-        buffer.add([at(1, 0)])
-    assert len(buffer) == 0
-
-
 ADDER = """
 import sys
 from pathlib import Path
 from treeagent.types import Message
-from treeagent.world_model.encoder import LexicalEncoder
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.transition import Experience
 
-buffer, number = ReplayBuffer(Path(sys.argv[1]), LexicalEncoder(), create=True), 0
+buffer, number = ReplayBuffer(Path(sys.argv[1]), create=True), 0
 while True:
     history = (Message("user", "task"),)
     buffer.add(Experience("t", history, "search[a]", f"{number} {place}") for place in range(20))
@@ -221,14 +190,14 @@ def test_a_damaged_file_is_refused(open_buffer: OpenBuffer, tmp_path: Path, cont
 def read_as_nobody(path: Path, told: Connection) -> None:
     if os.geteuid() == 0:  # root may write everywhere
         os.setuid(65534)
-    told.send([one.action for one in ReplayBuffer(path, LexicalEncoder()).experiences()])
+    told.send([one.action for one in ReplayBuffer(path).experiences()])
 
 
 @pytest.mark.slow
 def test_a_file_in_a_folder_that_nobody_can_write_is_read() -> None:
     with TemporaryDirectory() as name:  # only its owner may enter the parent folder of tmp_path
         folder = Path(name)
-        memory = ReplayBuffer(folder / "b.sqlite", LexicalEncoder(), create=True)
+        memory = ReplayBuffer(folder / "b.sqlite", create=True)
         memory.add([experience("search[a]")])
         memory.close()
         folder.chmod(0o555)

@@ -17,7 +17,7 @@ from treeagent.views.tokens import TokenRow
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import audit
 from treeagent.world_model.fit import answer_rows
-from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
+from treeagent.world_model.local import LocalWriter
 from treeagent.world_model.transition import Experience
 from treeagent.world_model.wording import Wording
 
@@ -101,20 +101,6 @@ def test_an_answer_cut_off_or_a_prompt_too_long_is_unreadable() -> None:
     drafts = asyncio.run(writer.write([short, long]))
     assert drafts[0] == Failure("the answer was cut off after 3 tokens")
     assert isinstance(drafts[1], Failure) and "but the model's context holds 512" in drafts[1].reason
-
-
-def test_hidden_states_embed_texts(open_buffer: OpenBuffer) -> None:
-    steps = shop_steps(3)
-    chat = tiny_chat(steps)
-    encoder = HiddenStateEncoder(LocalGenerator(random_model(chat.tokenizer, SHAPE, 0)), chat)
-    rows = encoder.encode(["red lamp", "", "red lamp", "lamp " * 999])
-    assert rows.shape == (4, SHAPE.width)
-    assert rows[0] == pytest.approx(rows[2], abs=1e-5)
-    assert (rows**2).sum(-1) == pytest.approx([1.0] * 4, abs=1e-4)
-    buffer = open_buffer(encoder)
-    buffer.add(steps)
-    (near,) = buffer.nearest([(steps[1].history, steps[1].action)], 1)
-    assert near == [steps[1]]
 
 
 @pytest.mark.slow

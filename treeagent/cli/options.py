@@ -115,13 +115,10 @@ def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
 
 
 def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
-    """Call ``require_trust`` for each run whose world model ``config`` uses."""
-    options = config.environment.options
-    runs = [config.evaluate.world, str(options.get("run", "")) if config.environment.name == "imagined" else ""]
-    for run in filter(None, runs):
-        for name in ("config.toml", "world.toml"):
-            if (file := Path(run) / name).is_file():
-                require_trust(file, (), trust)
+    """Call ``require_trust`` for the run whose world model ``config`` plans in."""
+    for name in ("config.toml", "world.toml") if config.evaluate.world else ():
+        if (file := Path(config.evaluate.world) / name).is_file():
+            require_trust(file, (), trust)
 
 
 def trusted_settings(run_folder: Path, overrides: Sequence[str] | None, trust: bool) -> "RunConfig":

@@ -13,7 +13,6 @@ BUILT_IN = {
     "shop": "treeagent.envs.shop:ShopEnv",
     "planning": "treeagent.envs.planning:PlanningEnv",
     "toolbox": "treeagent.envs.toolbox:ToolboxEnv",
-    "imagined": "treeagent.pipeline.imagined_env:WorldEnv",
 }
 """The core's own short names of environments."""
 

@@ -1,4 +1,4 @@
-"""Load the parts of a run's world model: its settings, its memory, its encoder, and the model itself."""
+"""Load the parts of a run's world model: its settings, its memory, and the model itself."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
-from treeagent.config import RunConfig, TeacherConfig, load_config
+from treeagent.config import RunConfig, load_config
 from treeagent.envs.base import Env, EnvWrapper
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
@@ -20,18 +20,14 @@ from treeagent.generators.local import LocalGenerator
 from treeagent.pipeline.folder import Run
 from treeagent.store import regular
 from treeagent.types import ToolCall, UserError
-from treeagent.world_model.encoder import Encoder, EncoderConfig, LexicalEncoder
 from treeagent.world_model.experience import ExperienceModel, Writer
-from treeagent.world_model.local import HiddenStateEncoder, LocalWriter
+from treeagent.world_model.local import LocalWriter
 from treeagent.world_model.replay import ReplayBuffer
 from treeagent.world_model.wording import INSTRUCTIONS, WITHOUT_REASONING, Wording
 
 if TYPE_CHECKING:
     from treeagent.world_model.remote import RemoteWriter  # needs the extra "remote"
 
-_TEACHER_TOKENS = 256
-"""Most tokens of a teacher's explanation of a step, including its thinking if the server counts that. The prompt asks
-for one line."""
 _loaded = lru_cache(maxsize=1)(load_checkpoint)
 """Load a checkpoint, and keep the last one in memory for the next batch of trees."""
 
@@ -41,46 +37,13 @@ def memory_path(world: Path) -> Path:
     return world.with_suffix(".sqlite")
 
 
-def open_memory(config: RunConfig, world: Path, *, create: bool = False) -> ReplayBuffer:
+def open_memory(world: Path, *, create: bool = False) -> ReplayBuffer:
     """Open the memory of the world model in the folder ``world``. The caller must close it.
 
     Raises:
-        UserError: as ``make_encoder`` and ``ReplayBuffer``.
+        UserError: as ``ReplayBuffer``.
     """
-    return ReplayBuffer(memory_path(world), make_encoder(config, world), create=create)
-
-
-def make_encoder(config: RunConfig, world: Path) -> Encoder:
-    """Return the encoder for the memory of the world model in the folder ``world``.
-
-    Raises:
-        UserError: its model cannot be loaded, or its package is not installed.
-    """
-    settings = config.world.encoder
-    if settings.kind == "lexical":
-        return LexicalEncoder()
-    own = world.with_name("warm")
-    if settings.model is None and not own.is_dir():
-        raise UserError(
-            f"world.encoder.kind is 'hidden-states' and no model is named, but the default one, {own}, does not exist: "
-            "set world.encoder.model to a policy's folder"
-        )
-    return load_encoder(settings, settings.model or str(own), config.world.device_map)
-
-
-@lru_cache(maxsize=1)
-def load_encoder(settings: EncoderConfig, name: str, device_map: str | None = None) -> Encoder:
-    """Load an encoder that has a model. It runs on the device of the world model.
-
-    Raises:
-        UserError: the model cannot be loaded, or its package is not installed.
-    """
-    if settings.kind == "sentence-transformers":
-        from treeagent.world_model.sentences import SentenceEncoder  # needs the extra "sentences"
-
-        return SentenceEncoder(name, device_map or "cpu")
-    checkpoint = load_checkpoint(name, device_map=device_map or "cpu", merged=True)
-    return HiddenStateEncoder(LocalGenerator(checkpoint.model), ChatFormat(checkpoint.tokenizer))
+    return ReplayBuffer(memory_path(world), create=create)
 
 
 def settings_path(run: Run) -> Path:
@@ -115,39 +78,32 @@ def require_world(config: RunConfig) -> None:
     """Check early that everything is available that a world model with these settings needs.
 
     Raises:
-        UserError: a server cannot be reached or does not serve the model, a model or an encoder cannot be loaded, or a
-            package is not installed.
+        UserError: a server cannot be reached or does not serve the model, a model cannot be loaded, or a package is
+            not installed.
     """
     settings = config.world
-    if settings.encoder.model is not None:
-        load_encoder(settings.encoder, settings.encoder.model, settings.device_map)
     if settings.model is not None and settings.generator != "remote":
         load_tokenizer(settings.model)
     if settings.generator == "vllm":
         import_module("treeagent.generators.vllm")
     elif settings.generator == "remote":
         _remote_world(config)
-    if settings.teacher is not None:
-        teacher(config, settings.teacher)
 
 
 @contextmanager
-def world_model(
-    config: RunConfig, world: Path, env: Env | None = None, *, calls_alone: bool = False
-) -> Iterator[ExperienceModel]:
+def world_model(config: RunConfig, world: Path, env: Env | None = None) -> Iterator[ExperienceModel]:
     """Context that yields the world model in the folder ``world`` as a dynamics, with its memory open.
 
     Args:
         env: the environment that is imagined. Turns are read by its tools, and what its wrappers refuse is refused in
             imagination, too.
-        calls_alone: whether the agent's turns are bare calls; otherwise they are written in ``policy.format``.
     """
 
     def forbids(call: str | ToolCall) -> str | None:
         return env.refusal(call) if isinstance(env, EnvWrapper) else None
 
     settings, writer = config.world, _writer(config, world)
-    with closing(open_memory(config, world)) if settings.examples else nullcontext() as memory:
+    with closing(open_memory(world)) if settings.examples else nullcontext() as memory:
         try:
             yield ExperienceModel(
                 writer,
@@ -156,7 +112,7 @@ def world_model(
                 memory=memory,
                 examples=settings.examples,
                 return_range=config.environment.returns,
-                format=None if calls_alone else config.policy.format,
+                format=config.policy.format,
                 tools=env.tools() if env is not None else (),
                 forbids=forbids,
             )
@@ -206,23 +162,9 @@ def _writer(config: RunConfig, world: Path) -> Writer:
 
 
 def _remote_world(config: RunConfig) -> "RemoteWriter":
-    settings = config.world
-    return _served(config, "world", str(settings.model), settings.url, settings.max_new_tokens)
-
-
-def teacher(config: RunConfig, settings: TeacherConfig) -> "RemoteWriter":
-    """Return the teacher: a model on a server that explains real steps (R* of DreamGym's equation 5).
-
-    Raises:
-        UserError: the server cannot be reached, or does not serve the model.
-    """
-    return _served(config, "world.teacher", settings.model, settings.url, _TEACHER_TOKENS)
-
-
-def _served(
-    config: RunConfig, section: str, model: str, url: str | tuple[str, ...], max_new_tokens: int
-) -> "RemoteWriter":
     from treeagent.generators.remote import RemoteChat
     from treeagent.world_model.remote import RemoteWriter
 
-    return RemoteWriter(RemoteChat(config.server(url), model, section), max_new_tokens)
+    settings = config.world
+    chat = RemoteChat(config.server(settings.url), str(settings.model), "world")
+    return RemoteWriter(chat, settings.max_new_tokens)

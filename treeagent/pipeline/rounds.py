@@ -16,7 +16,6 @@ from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarm
 from treeagent.pipeline.build import environment
 from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import COLLECTED, Run
-from treeagent.pipeline.imagination import make_encoder
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.trees import read_trees, stored_trees
 from treeagent.pipeline.update import learn
@@ -55,11 +54,6 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
     """Check the settings of all rounds and make the first policy. If the first round grows trees in a world model, also
     search the tasks that the first world model learns from. Raises as ``loop.train``."""
     settings, env = config.adapt, environment(config)
-    if settings.imagined_in(1) and env.origin == "imagined":
-        raise UserError(
-            f"adapt.imagined is {settings.imagined}, but environment {config.environment.name!r} is imagined itself: "
-            "set it to 0, or give the real environment"
-        )
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
@@ -69,8 +63,6 @@ def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | No
             )
         run.record_checkpoint("start", checkpoint)
     start = _link_with_own_name(checkpoint, run) if checkpoint else warm_start(config, run, progress)
-    if settings.imagines:
-        make_encoder(config, _world_folder(run, 1))  # an encoder that cannot be loaded fails here, before any search
     if settings.imagined_in(1):
         search_tasks(config, run, progress, start, _round_name(0), range(settings.seed_tasks))
     return start

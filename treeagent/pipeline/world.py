@@ -5,7 +5,7 @@ import hashlib
 import random
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice, zip_longest
@@ -15,7 +15,6 @@ from typing import Any
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, require_device, save_checkpoint
 from treeagent.config import RunConfig, dump_config, load_config
 from treeagent.generators.chat import ChatFormat
-from treeagent.learners.common import newest_checkpoint
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.pipeline.build import first_checkpoint
@@ -23,12 +22,10 @@ from treeagent.pipeline.demonstrate import demonstrations
 from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
 from treeagent.pipeline.hooks import training_hooks
 from treeagent.pipeline.imagination import (
-    make_encoder,
     memory_path,
     open_memory,
     require_world,
     settings_path,
-    teacher,
     wording,
 )
 from treeagent.pipeline.metrics import logged
@@ -40,7 +37,6 @@ from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import opening, transitions
 from treeagent.world_model.fit import answer_rows
 from treeagent.world_model.replay import ReplayBuffer
-from treeagent.world_model.teacher import explain
 from treeagent.world_model.transition import Experience
 
 HELD_OUT = 0.1
@@ -71,7 +67,6 @@ def fit_world(config: RunConfig, run: Run, progress: Progress) -> Path:
     if not run.is_done("world"):
         require_device("world.device_map", config.world.device_map)
         require_world(config)
-        make_encoder(config, out)
         write_atomic(settings_file, dump_config(config).encode())
     return fit(config, run, progress, out)
 
@@ -93,7 +88,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
     if last is None:
         trees, known = list(islice(demonstrations(config), config.world.demonstrations)), list[Experience]()
     else:  # the memory of the last model already holds the demonstrations
-        trees, known = [], list(remembered_steps(config, last))
+        trees, known = [], list(remembered_steps(last))
     others = chain.from_iterable(transitions(tree, config.policy.format) for tree in trees)
     # When a round is repeated, trees of later rounds may already be on disk.
     own = [name for name in run.collections() if out.name == "world" or round_of(name) < round_of(out.name)]
@@ -105,7 +100,7 @@ def fit(config: RunConfig, run: Run, progress: Progress, out: Path, last: Path |
         left.unlink()  # an earlier fit may hold tasks that are held out now
     demonstrated = sum(tree.budget.environment_steps for tree in trees)
     facts: dict[str, Any] = {"learnt": len(learnt), "held_out": len(held_out), "demonstrated_steps": demonstrated}
-    with closing(open_memory(config, out, create=True)) as memory:
+    with closing(open_memory(out, create=True)) as memory:
         memory.add(learnt)
         if config.world.generator != "remote":
             facts |= _train(config, run, progress, out, last, learnt, memory)
@@ -123,8 +118,8 @@ def require_environment(config: RunConfig, run: Run) -> None:
         )
 
 
-def remembered_steps(config: RunConfig, world: Path) -> Iterator[Experience]:
-    with closing(open_memory(config, world)) as memory:
+def remembered_steps(world: Path) -> Iterator[Experience]:
+    with closing(open_memory(world)) as memory:
         yield from memory.experiences()
 
 
@@ -140,16 +135,14 @@ def _train(
     """Train and write the weights. Returns facts for RUN/stages.json."""
     settings, fitting = config.world, config.learner(SFTConfig, config.world.training, config.world)
     plain, harder = _scratch(out)
-    # A training that resumes needs the rows that it began with, so the teacher is not asked again.
-    reasons, taught = _teacher_reasons(config, run, progress, learnt, asks=newest_checkpoint(plain) is None)
     if last is None:
-        checkpoint = _initial_checkpoint(config, learnt, reasons)
+        checkpoint = _initial_checkpoint(config, learnt)
     else:
         checkpoint = load_checkpoint(last, device_map=settings.device_map)
     chat = ChatFormat(checkpoint.tokenizer)
 
     def rows_of(found: Sequence[Experience], end_rows: int = 1) -> list[TokenRow]:
-        answers = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows, reasons)
+        answers = answer_rows(found, chat, wording(config), memory, settings.examples, end_rows)
         return [TokenRow(*row) for row in answers if len(row.token_ids) <= settings.max_tokens]
 
     def learn(rows: Sequence[TokenRow], steps: int | None, folder: Path, rate: float) -> dict[str, Any]:
@@ -175,43 +168,12 @@ def _train(
             mixed = [*hard, *random.Random(seed).choices(rows, k=count)]
             facts["hard"] = learn(mixed, settings.hard_steps, harder, rate / 2)
     save_checkpoint(checkpoint, out)
-    return {"rows": len(rows), "left_out": total - len(rows), **facts, **taught}
+    return {"rows": len(rows), "left_out": total - len(rows), **facts}
 
 
 def _scratch(out: Path) -> tuple[Path, Path]:
     """Folders of the unfinished trainings: the one on all rows, and the one on hard rows."""
     return out.with_name(f".{out.name}"), out.with_name(f".{out.name}-hard")
-
-
-def _teacher_reasons(
-    config: RunConfig, run: Run, progress: Progress, learnt: Sequence[Experience], *, asks: bool
-) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Ask the teacher to explain each step (``asks``), or only read what it explained before. Returns its reasoning,
-    keyed by the digest of a step, and facts for RUN/stages.json; both are empty without a teacher. RUN/teacher.sqlite
-    keeps every explanation for later fits."""
-    settings = config.world.teacher
-    if settings is None:
-        return {}, {}
-    writer, path = teacher(config, settings), run.path / "teacher.sqlite"
-    with progress.track("teacher", sum(not one.opens for one in learnt)) as advance:
-        explanations = explain(learnt, writer, wording(config), path, settings.model, advance, asks=asks)
-    total = len(explanations.reasons) + explanations.unexplained
-    if total and not explanations.reasons:
-        raise RunError(
-            f"world.teacher explained none of {total} steps, the first for this reason: {explanations.error}"
-        )
-    if explanations.unexplained:
-        progress.warn(
-            f"world.teacher left {explanations.unexplained} of {total} steps unexplained, which are reasoned by rule, "
-            f"the first for this reason: {explanations.error}"
-        )
-    used = writer.chat.usage
-    return explanations.reasons, {
-        "explained": len(explanations.reasons),
-        "unexplained": explanations.unexplained,
-        "teacher_tokens": used.generated_tokens,
-        "teacher_price": used.price,
-    }
 
 
 def imagined_trees(number: int) -> str:
@@ -270,9 +232,9 @@ def is_held_out(task_id: str) -> bool:
     return share < HELD_OUT
 
 
-def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience], reasons: Mapping[str, str]) -> Checkpoint:
+def _initial_checkpoint(config: RunConfig, learnt: Sequence[Experience]) -> Checkpoint:
     words = wording(config)
     prompts = (words.prompt(one.history, one.action)[-1].content for one in learnt)
-    answers = (words.target(one, reasons.get(one.digest(), "")) for one in learnt)
+    answers = (words.target(one) for one in learnt)
     weights_seed, adapter_seed = derive_seed(config.seed, "world"), derive_seed(config.seed, "world", "lora")
     return replace(first_checkpoint(config.world, chain(prompts, answers), weights_seed, adapter_seed), head=None)

@@ -50,7 +50,7 @@ def audit_world(config: RunConfig, run: Run, world: Path, most: int = AUDIT_STEP
     require_environment(config, run)
     real = [name for name in run.collections() if name != imagined_trees(round_of(name))]
     newest_first = sorted(real, key=round_of, reverse=True)
-    own, known = list(experiences(run, newest_first)), list(remembered_steps(config, world))
+    own, known = list(experiences(run, newest_first)), list(remembered_steps(world))
     missing = most - sum(not one.opens for one in split(own, known)[1])
     learnt, held_out = split(chain(own, _held_out_demonstrations(config, missing)), known)
     number = round_of(world.name)

@@ -2,15 +2,12 @@
 
 ``ExperienceModel`` imagines transitions. ``ReplayBuffer`` is its memory of real steps; a prompt shows the most similar
 ones. ``Wording`` writes its prompts and parses its answers. ``audit`` measures how reliable the model is, and
-``lambda_cap`` turns this into the largest share of imagined experience to train on. ``ImaginedEnv`` is a world model as
-an environment.
+``lambda_cap`` turns this into the largest share of imagined experience to train on.
 
 The other modules load torch or need an extra, so they are not imported here: ``fit`` makes training rows from real
-steps (equation 5), ``local`` and ``remote`` contain the language models that answer, ``sentences`` another encoder.
+steps (equation 5), ``local`` and ``remote`` contain the language models that answer.
 """
 
-from treeagent.world_model.encoder import Encoder, LexicalEncoder
-from treeagent.world_model.environment import ImaginedEnv
 from treeagent.world_model.experience import ExperienceModel, Retriever, Writer
 from treeagent.world_model.fidelity import Fidelity, Figures, audit, lambda_cap
 from treeagent.world_model.replay import ReplayBuffer
@@ -19,13 +16,10 @@ from treeagent.world_model.wording import Answer, Wording
 
 __all__ = [
     "Answer",
-    "Encoder",
     "Experience",
     "ExperienceModel",
     "Fidelity",
     "Figures",
-    "ImaginedEnv",
-    "LexicalEncoder",
     "ReplayBuffer",
     "Retriever",
     "Wording",

@@ -57,7 +57,7 @@ class ExperienceModel:
         memory: the source of similar steps; required if ``examples`` is above 0.
         examples: number of similar steps in a prompt, DreamGym's k.
         return_range: the lowest and the highest possible return of an episode.
-        format: format of the agent's turns; None if a turn is a bare call, as with ``ImaginedEnv``.
+        format: format of the agent's turns; None if a turn is a bare call.
         tools: of the environment, by whose schemas turns are read (``written_in``).
         forbids: returns the observation for a call that is forbidden, for which the model is not asked; None for
             allowed calls.

@@ -4,9 +4,8 @@ DreamGym's equation 5 is L = -log P(R* | s, a, d) - log P(s', r | s, a, d, R*). 
 then the outcome, so this is supervised fine-tuning with the loss on all tokens of the answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from types import MappingProxyType
 from typing import NamedTuple
 
 from treeagent.generators.chat import ChatFormat
@@ -31,7 +30,6 @@ def answer_rows(
     retriever: Retriever | None = None,
     examples: int = 0,
     end_rows: int = 1,
-    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[AnswerRow]:
     """Yield one row per experience, with the prompt that ``ExperienceModel`` would write.
 
@@ -39,12 +37,11 @@ def answer_rows(
         retriever: the source of the ``examples`` similar steps in a prompt. Steps with the same state and action are
             excluded, because otherwise the model would learn to copy the answer.
         end_rows: number of copies of the row of a step that ends its episode. Such steps are few but important.
-        reasons: a teacher's reasoning by the digest of a step. For other steps, ``trace`` writes it by rule.
     """
     near = _examples(experiences, retriever, examples)
     for one, similar in zip(experiences, near, strict=True):
         prompt = chat.prompt_ids(chat.with_ids(wording.prompt(one.history, one.action, similar)))
-        answer = chat.encode_action(wording.target(one, reasons.get(one.digest(), "")))
+        answer = chat.encode_action(wording.target(one))
         row = AnswerRow(one.task_id, prompt + answer, (False,) * len(prompt) + (True,) * len(answer))
         yield from repeat(row, end_rows if one.terminated else 1)
 

@@ -1,15 +1,11 @@
-"""A language model in this process, as the writer of a world model and as an encoder of texts."""
+"""A language model in this process, as the writer of a world model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from treeagent.generators.base import Failure, Generator, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.local import LocalGenerator
 from treeagent.types import Message
-from treeagent.world_model.encoder import Vectors, unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +39,3 @@ class LocalWriter:
         if sample.token_ids[-1] != self.chat.stop_id:
             return Failure(f"the answer was cut off after {len(sample.token_ids)} tokens")
         return self.chat.decode(sample.token_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenStateEncoder:
-    """Embeds a text as the hidden state of a language model, such as the policy, at the stop token after the text."""
-
-    generator: LocalGenerator
-    chat: ChatFormat
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return rows of length 1, [texts, width]. Only the end of a text that exceeds the model's context is used."""
-        limit = self.generator.context - 1
-        ids = [(*self.chat.encode(text)[-limit + 1 :], self.chat.stop_id) for text in texts]
-        _, last = self.generator.hidden(ids).chunk(2, dim=-1)
-        return unit(np.asarray(last.cpu().numpy(), np.float32))

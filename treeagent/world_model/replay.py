@@ -17,7 +17,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from treeagent.types import UserError
-from treeagent.world_model.encoder import Encoder, Vectors
+from treeagent.world_model.encoder import Vectors, encode
 from treeagent.world_model.trace import argument, target_line
 from treeagent.world_model.transition import Experience, Place, from_record
 
@@ -27,9 +27,6 @@ _BATCH = 1024
 _BLOCK = 8192
 """Most rows that one matrix product compares with up to ``_QUERIES`` places."""
 _QUERIES = 256
-_ROUNDING = 0.3
-"""Largest distance of two embeddings (of length 1) that can be of the same text with the same encoder. Half precision
-and different devices cause small differences."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS experience (
     id INTEGER PRIMARY KEY,
@@ -49,25 +46,22 @@ class ReplayBuffer:
 
     Args:
         path: the database file.
-        encoder: embeds texts; must be the encoder that the file was written with.
         create: whether to create a missing file. Leave it False if you only read, so that a lost file raises an error.
 
     Raises:
-        UserError: the file is missing or damaged, or its vectors come from another encoder.
+        UserError: the file is missing or damaged.
     """
 
-    def __init__(self, path: Path, encoder: Encoder, *, create: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
-        self._encoder = encoder
         if not create and not path.exists():
             raise UserError(f"the replay buffer {path} does not exist: restore it, or fit the world model anew")
         self._connection = self._connect()
         self._ids = np.zeros(0, np.int64)
-        self._vectors = np.zeros((0, embed(encoder, [((), "")]).shape[1]), np.float32)
+        self._vectors = np.zeros((0, embed([((), "")]).shape[1]), np.float32)
 
     def _connect(self) -> sqlite3.Connection:
-        # check_same_thread=False, because ``ImaginedEnv`` uses the buffer from a thread of its own.
-        connect = partial(sqlite3.connect, timeout=60, check_same_thread=False)
+        connect = partial(sqlite3.connect, timeout=60)
         try:
             if all(os.access(each, os.W_OK) for each in (self.path.parent, self.path) if each.exists()):
                 connection = connect(self.path)
@@ -78,23 +72,12 @@ class ReplayBuffer:
                 immutable = not self.path.with_name(f"{self.path.name}-wal").exists()
                 uri = f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
                 connection = connect(uri, uri=True)
-            row = connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
+            connection.execute("SELECT record, vector FROM experience LIMIT 1").fetchone()
         except sqlite3.DatabaseError as error:
             raise UserError(
                 f"the replay buffer {self.path} cannot be used ({error}): restore it, or fit the world model anew"
             ) from error
-        if row is not None:
-            self._check_encoder(_unpacked(row[0]), np.frombuffer(row[1], np.float16))
         return connection
-
-    def _check_encoder(self, one: Experience, vector: NDArray[np.float16]) -> None:
-        """Embed the first step again and compare it with the stored vector. Raises ``UserError`` if they differ."""
-        again = embed(self._encoder, [(one.history, one.action)])[0]
-        if len(vector) != len(again) or np.linalg.norm(again - vector) > _ROUNDING:
-            raise UserError(
-                f"the replay buffer {self.path} was filled with another encoder than world.encoder names: use "
-                "that one, or fit the world model anew"
-            )
 
     def __len__(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM experience").fetchone()[0])
@@ -108,9 +91,7 @@ class ReplayBuffer:
 
     def _add(self, batch: dict[str, Experience]) -> None:
         new = {digest: one for digest, one in batch.items() if not self._contains(digest)}
-        vectors = embed(self._encoder, [(one.history, one.action) for one in new.values()]).astype(np.float16)
-        if not np.isfinite(vectors).all():
-            raise UserError("the encoder gave a vector with NaN or infinity: use another one")
+        vectors = embed([(one.history, one.action) for one in new.values()]).astype(np.float16)
         rows = [
             (digest, one.origin, zstandard.compress(orjson.dumps(one.to_record())), vector.tobytes())
             for (digest, one), vector in zip(new.items(), vectors, strict=True)
@@ -142,7 +123,7 @@ class ReplayBuffer:
         return [row for start in starts for row in self._nearest(places[start : start + _QUERIES], count)]
 
     def _nearest(self, places: Sequence[Place], count: int) -> list[list[Experience]]:
-        queries = embed(self._encoder, places)
+        queries = embed(places)
         scores, ids = np.zeros((len(places), 0), np.float32), np.zeros((len(places), 0), np.int64)
         for start in range(0, len(self._ids), _BLOCK):
             found, indices = _top(queries @ self._vectors[start : start + _BLOCK].T, count)
@@ -175,7 +156,7 @@ class ReplayBuffer:
         self._connection.close()
 
 
-def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
+def embed(places: Sequence[Place]) -> Vectors:
     """Embed each (state, action) as one vector of length 1, [places, 2 * dimension]. The inner product of two such
     vectors is the mean of the cosines of the states and of the actions.
 
@@ -184,7 +165,7 @@ def embed(encoder: Encoder, places: Sequence[Place]) -> Vectors:
     """
     pages = [history[-1].content if history else "" for history, _ in places]
     actions = [_resolved(page, action) for page, (_, action) in zip(pages, places, strict=True)]
-    halves = np.concatenate([encoder.encode(pages), encoder.encode(actions)], axis=1)
+    halves = np.concatenate([encode(pages), encode(actions)], axis=1)
     return np.asarray(halves / np.sqrt(2), np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Lines of reasoning written by rule, which are used if there is no teacher: what an action names, what it changes, and
+"""Lines of reasoning written by rule: what an action names, what it changes, and
 what the task still lacks. In training they take the place of the model's reasoning (R* in DreamGym's equation 5)."""
 
 import re

@@ -81,11 +81,10 @@ class Wording:
         parts = [f"A similar step.\n{step}\n{self.write(answer_of(one))}" for step, one in similar]
         return (Message("user", "\n\n".join([*parts, asked])),)
 
-    def target(self, one: Experience, why: str = "") -> str:
-        """Return the answer to train on. Without a teacher's ``why``, ``trace`` writes the reasoning by rule, from what
-        the prompt shows."""
+    def target(self, one: Experience) -> str:
+        """Return the answer to train on. ``trace`` writes the reasoning by rule, from what the prompt shows."""
         seen = replace(one, history=self._shown(one.history))
-        return self.write(answer_of(one, (why or trace(seen)) if self.reasoning else ""))
+        return self.write(answer_of(one, trace(seen) if self.reasoning else ""))
 
     def _shown(self, history: Sequence[Message]) -> tuple[Message, ...]:
         task, *happened = history
