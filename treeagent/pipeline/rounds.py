@@ -13,7 +13,6 @@ from pathlib import Path
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.alarms import alarms, imagination_alarms, training_alarms, value_alarms
-from treeagent.pipeline.build import environment
 from treeagent.pipeline.collect import search_tasks
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.progress import Progress
@@ -53,7 +52,7 @@ class RoundHistory:
 def begin(config: RunConfig, run: Run, progress: Progress, checkpoint: Path | None) -> Path:
     """Check the settings of all rounds and make the first policy. If the first round grows trees in a world model, also
     search the tasks that the first world model learns from. Raises as ``loop.train``."""
-    settings, env = config.adapt, environment(config)
+    settings = config.adapt
     checkpoint = checkpoint or run.recorded_checkpoint("start")
     if checkpoint:
         if run.recorded_checkpoint("start") is None and run.is_done("warm_start"):
