@@ -156,7 +156,7 @@ def test_a_text_of_a_file_may_hold_unicode_line_separators(tmp_path: Path) -> No
         ("{", "line 1 of .* is no demonstration"),
         ('{"messages": "x"}', "line 1 of .* is no demonstration"),
         ('{"messages": []}', "the messages in line 1"),
-        ('{"messages": [{"role": "tool", "content": "x"}]}', "is no demonstration"),
+        ('{"messages": [{"role": "tool", "content": "x"}]}', "the messages in line 1 .* are by tool"),
         ('{"messages": [{"role": "user", "content": 7}]}', "is no demonstration"),
         (json.dumps(talk("a", "b")) + "\n" + json.dumps(talk("a", "b", first=1)), "line 2 .* by assistant, user"),
         (json.dumps(talk("a")), "the messages in line 1 .* are by user"),

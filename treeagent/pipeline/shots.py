@@ -2,14 +2,11 @@
 from a file."""
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked
 
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
@@ -19,7 +16,7 @@ from treeagent.generators.grammar import Grammar
 from treeagent.pipeline.formats import player_action
 from treeagent.search.node import reaches
 from treeagent.store import regular
-from treeagent.types import Message, Role, Task, UserError, derive_seed
+from treeagent.types import Message, Task, UserError, derive_seed
 
 MOST_TRIES = 10
 """Training tasks that the demonstrator tries at most for each demonstration that is wanted."""
@@ -87,20 +84,6 @@ async def _episode(
             return Shot(tuple(prompts), tuple(turns)), total
 
 
-@checked(frozen=True)
-class _ShotMessage:
-    role: Role
-    content: str
-
-
-@checked(frozen=True)
-class _ShotConversation:
-    messages: tuple[_ShotMessage, ...]
-
-
-_CONVERSATION = TypeAdapter(_ShotConversation)
-
-
 def read_shots(path: Path) -> list[Shot]:
     """The demonstrations of a file: JSON lines ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant",
     "content": ...}, ...]}``. The turns of the assistant are shown as they are written. Messages after its last turn
@@ -123,19 +106,19 @@ def read_shots(path: Path) -> list[Shot]:
 
 def _shot(path: Path, number: int, line: str) -> Shot:
     try:
-        messages = _CONVERSATION.validate_json(line).messages
-    except ValidationError as error:
-        reason = error.errors()[0]
-        where = ".".join(map(str, reason["loc"]))
+        messages = json.loads(line)["messages"]
+        texts, roles = ([message[key] for message in messages] for key in ("content", "role"))
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a content that is no text")
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"policy.shots: line {number} of {path} is no demonstration ({where or 'line'}: {reason['msg']}): write "
+            f"policy.shots: line {number} of {path} is no demonstration ({error!r}): write "
             '{"messages": [{"role": "user", "content": TEXT}, {"role": "assistant", "content": TEXT}]}'
         ) from None
-    pairs = len(messages) // 2 * 2
-    fitting = all(each.role == role for each, role in zip(messages, cycle(("user", "assistant")), strict=False))
-    if not pairs or not fitting:
+    pairs = len(texts) // 2 * 2
+    if not pairs or any(role != ("user", "assistant")[place % 2] for place, role in enumerate(roles)):
         raise UserError(
-            f"policy.shots: the messages in line {number} of {path} are by {', '.join(each.role for each in messages)}"
-            ": write them by user and assistant in turn"
+            f"policy.shots: the messages in line {number} of {path} are by {', '.join(map(str, roles))}: write them by "
+            "user and assistant in turn"
         )
-    return Shot(tuple(each.content for each in messages[:pairs:2]), tuple(each.content for each in messages[1:pairs:2]))
+    return Shot(tuple(texts[:pairs:2]), tuple(texts[1:pairs:2]))

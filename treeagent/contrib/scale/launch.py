@@ -149,7 +149,8 @@ def check_accelerate_config(scale: Scale) -> None:
             f"{setting} is not a configuration of accelerate ({error}): make it by accelerate config"
         ) from error
     if settings.distributed_type in (DistributedType.MEGATRON_LM, DistributedType.DEEPSPEED):
-        raise UserError(f"{setting} has distributed_type: {settings.distributed_type.value}: choose FSDP, version 2")
+        kind = settings.distributed_type.value
+        raise UserError(f"{setting} has distributed_type: {kind}, with which an update cannot train: choose FSDP")
     if settings.distributed_type is not DistributedType.FSDP:
         return
     for name, (required, default) in _FSDP.items():
