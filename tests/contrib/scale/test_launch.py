@@ -68,13 +68,24 @@ def test_two_processes_train_an_adapter_that_merges_to_a_stock_model(
     finished_run: Path, tmp_path: Path, shared: bool
 ) -> None:
     out = tmp_path / "run"
-    out.mkdir()
-    (out / "trees").symlink_to(finished_run / "trees")
     base = finished_run / "checkpoints" / "base"
     scale = ["--processes", "2"]
     if shared:
         scale += ["--accelerate-config", str(accelerate(tmp_path, use_cpu=True))]
-    done = treeagent("scale", *scale, "update", "grpo", base, "--config", CONFIG, "--out", out, "policy.lora.rank=4")
+    done = treeagent(
+        "scale",
+        *scale,
+        "update",
+        "grpo",
+        base,
+        "--config",
+        CONFIG,
+        "--out",
+        out,
+        "--trees",
+        finished_run,
+        "policy.lora.rank=4",
+    )
     assert done.returncode == 0, done.stderr
     facts = Run.open(out).facts("grpo")
     assert facts["update"]["steps"] > 0 and facts["value"]["epochs"] > 0
