@@ -295,7 +295,9 @@ def backup(growth: Growth, path: Sequence[Edge]) -> None:
             edge.value_sum += value
             node.edge_visits += 1
             node.edge_values += value
-            values.include(edge.value_sum / edge.visits)
+            mean = edge.value_sum / edge.visits
+            if not values.low <= mean <= values.high:
+                values.include(mean)
             if node.best <= value:
                 break
             value = node.best

@@ -153,13 +153,16 @@ class Searcher(ABC):
         """Estimate V(s) at the end of each path. Not for states that ``step`` has estimated."""
         if self.value is None or not paths:
             return
-        # After a step that has no answer, an estimate would have no basis. A repeat has its value already.
-        ends = [(path, last_node(growth, path)) for path in paths]
-        ends = [(path, node) for path, node in ends if not (node.unknown or node.repeat)]
-        if not ends:
+        asked, states = list[Path](), list[State]()
+        for path in paths:
+            node = last_node(growth, path)
+            # After a step that has no answer, an estimate would have no basis. A repeat has its value already.
+            if not (node.unknown or node.repeat):
+                asked.append(path)
+                states.append(node.state)
+        if not asked:
             return
-        states = [node.state for _, node in ends]
-        for (path, _), answer in zip(ends, await self.models.ask(self._estimate, growth.number, states), strict=True):
+        for path, answer in zip(asked, await self.models.ask(self._estimate, growth.number, states), strict=True):
             store_estimate(growth, path, answer)
 
     async def _propose(self, asked: Sequence[tuple[State, int, int]]) -> Sequence[Proposal]:

@@ -63,16 +63,16 @@ def puct_scores(node: Node, edges: Sequence[Edge], values: ValueRange, c_init: f
     Simulations in flight count as visits in the exploration term, but do not affect Q̂ (WU-UCT, Liu et al. 2020,
     equation 4).
     """
-    low, span = values.low, values.high - values.low
-    parent = 1 + node.edge_visits + node.in_flight
-    explore = exploration_rate(parent, c_init) * math.sqrt(parent)
+    low, span, visits = values.low, values.high - values.low, node.edge_visits
+    parent = 1 + visits + node.in_flight
+    explore = (c_init + math.log((parent + C_BASE + 1) / C_BASE)) * math.sqrt(parent)  # ``exploration_rate``
     if not span > 0:  # all values of the tree are equal, or there are none
         return [
             (0.5 if edge.visits else 0.5 - FIRST_PLAY_REDUCTION)
             + explore * edge.prior / (1 + edge.visits + edge.in_flight)
             for edge in edges
         ]
-    untried = first_play_value(node, values)
+    untried = ((node.edge_values / visits if visits else node.value) - low) / span - FIRST_PLAY_REDUCTION
     return [
         ((edge.value_sum / edge.visits - low) / span if edge.visits else untried)
         + explore * edge.prior / (1 + edge.visits + edge.in_flight)
