@@ -20,6 +20,8 @@ FEWER = (
 def test_the_quickstart_of_the_debug_recipe_runs_without_contrib(tmp_path: Path) -> None:
     package = Path(treeagent.__file__).parent
     shutil.copytree(package, tmp_path / "treeagent", ignore=shutil.ignore_patterns("contrib", "__pycache__"))
+    # An editable install would find the folder elsewhere.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['treeagent.contrib'] = None\n")
     run = tmp_path / "run"
     done = subprocess.run(
         [sys.executable, "-m", "treeagent", "quickstart", "--config", "debug", "--out", run, *FEWER],
