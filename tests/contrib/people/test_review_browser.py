@@ -1,5 +1,4 @@
-"""The review page in a real browser: two pairs and an episode are reviewed by keyboard, and the next export holds the
-marks."""
+"""The review page in a real browser: two pairs and an episode are reviewed by keyboard, and pairs follow the marks."""
 
 import os
 import shutil
@@ -13,11 +12,12 @@ from typing import Any
 
 import pytest
 from command import treeagent
-from datasets import load_dataset
 from review_sample import sample_run
 
 from treeagent.contrib.people.marks import FILE, read_marks
 from treeagent.pipeline.folder import Run
+from treeagent.pipeline.trees import read_trees
+from treeagent.views.pairs import PairConfig, preference_pairs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: it comes with miniwob")
 pytestmark = [
@@ -38,7 +38,9 @@ def run(tmp_path: Path) -> Run:
 def served(run: Run) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Runs treeagent review as a process. Yields it with the address that it prints."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "treeagent", "review", run.path, "--who", "ada"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "treeagent", "review", "serve", run.path, "--who", "ada"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     yield process, process.stdout.readline().split()[-1]
@@ -78,7 +80,7 @@ def press(browser: Any, keys: str, run: Run, place: str = "body") -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_pairs_and_an_episode_reviewed_by_keys_are_in_the_next_export(
+def test_pairs_follow_what_was_reviewed_by_keys(
     run: Run, served: tuple[subprocess.Popen[str], str], browser: Any, tmp_path: Path
 ) -> None:
     process, address = served
@@ -108,19 +110,8 @@ def test_two_pairs_and_an_episode_reviewed_by_keys_are_in_the_next_export(
     assert [mark.verdict for mark in stored] == ["better", "tie", "solved"]
     assert (stored[0].who, stored[0].note) == ("ada", "it pays <later>")
 
-    out = tmp_path / "out"
-    done = treeagent("export", run.path, "--out", out, "--view", "pairs", "--view", "marks")
-    assert done.returncode == 0, done.stderr
-    pairs = list(load_dataset(str(out), "pairs", split="train"))
-    [human] = [row for row in pairs if row["source"] == "human"]
-    assert "lose" in human["chosen"][0]["content"] and "win" in human["rejected"][0]["content"]
-    assert human["task_id"] == stored[0].task_id
-    of_tied_state = [row for row in pairs if row["task_id"] == stored[1].task_id and len(row["prompt"]) > 1]
-    assert of_tied_state == []  # the tie removed the pair of this state
-    rows = list(load_dataset(str(out), "marks", split="train"))
-    assert [(row["verdict"], row["who"]) for row in rows] == [("better", "ada"), ("tie", "ada")]
-
-    assert treeagent("marks", run.path, "--withdraw", stored[0].id, "--who", "ben").returncode == 0
-    again = tmp_path / "again"
-    assert treeagent("export", run.path, "--out", again, "--view", "pairs").returncode == 0
-    assert {row["source"] for row in load_dataset(str(again), "pairs", split="train")} == {"rule"}
+    assert treeagent("review", "apply", run.path, "--out", tmp_path / "marked").returncode == 0
+    pairs = [
+        pair for tree in read_trees(tmp_path / "marked" / "trees") for pair in preference_pairs(tree, PairConfig())
+    ]
+    assert any("lose" in pair.chosen.text and "win" in pair.rejected.text for pair in pairs)

@@ -2,7 +2,10 @@
 
 import http.client
 import re
+import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,3 +181,19 @@ def test_a_step_of_an_episode_is_marked_at_the_state_before_it(server: ReviewSer
 def test_marks_that_do_not_fit_their_item_are_refused(server: ReviewServer, asked: dict[str, Any]) -> None:
     status, told = mark(server, 1, **({"item": state(server)["item"]["id"]} | asked))
     assert status == 400 and "\n" not in told["error"] and marks(server) == []
+
+
+def test_closed_connections_and_endless_lengths_print_no_traceback(
+    server: ReviewServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A browser closes a connection where its page is left while a request is under way."""
+    place = f"/{server.token}/api/mark"
+    assert ask(server, "POST", place, b"{}", Content_Length="9" * 5000)[0] == 413
+    head = f"POST {place} HTTP/1.1\r\nHost: {server.hosts[0]}\r\nOrigin: http://{server.hosts[0]}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 5000\r\n\r\nx"
+    with socket.create_connection(server.server_address[:2], timeout=10) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+        connection.sendall(head.encode())
+    assert state(server)["judged"] == 0
+    time.sleep(0.2)
+    assert "Traceback" not in capfd.readouterr().err

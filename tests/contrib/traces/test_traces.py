@@ -298,31 +298,6 @@ def test_the_answer_to_a_last_turn_without_a_call_comes_back(tmp_path: Path, row
     assert [(each.role, each.content) for each in back.messages] == messages
 
 
-@pytest.mark.parametrize("rows", [chat_rows, otlp_rows])
-def test_a_path_that_search_left_open_has_no_reward(tmp_path: Path, rows: Any) -> None:
-    tree = forked_tree()
-    [_, right] = tree.root.edges
-    assert right.child is not None
-    right.child.terminated = False
-    won, left_open = read(written(tmp_path / "out.jsonl", *rows(tree, TOLD)))
-    assert (won.reward, left_open.reward) == (1.0, None)
-
-
-def test_spans_form_one_trace_of_turns_and_tools_below_the_agent(tmp_path: Path) -> None:
-    [transcript] = read(written(tmp_path / "in.jsonl", CHAT))
-    [row] = otlp_rows(transcript_tree(transcript, GRAMMAR), TOLD)
-    spans = row["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    names = ["invoke_agent treeagent", "chat qwen", "execute_tool look", "chat qwen", "execute_tool look", "chat qwen"]
-    assert [each["name"] for each in spans] == names
-    agent, *rest = spans
-    assert {each["parentSpanId"] for each in rest} == {agent["spanId"]} and "parentSpanId" not in agent
-    assert len({each["spanId"] for each in spans}) == 6 and {each["traceId"] for each in spans} == {agent["traceId"]}
-    assert (len(agent["traceId"]), len(agent["spanId"])) == (32, 16)
-    begun = [int(each["startTimeUnixNano"]) for each in rest]
-    assert begun == sorted(begun) and int(agent["startTimeUnixNano"]) == 10**18 < begun[0]
-    assert int(agent["endTimeUnixNano"]) >= max(int(each["endTimeUnixNano"]) for each in rest)
-
-
 def forked_tree() -> Tree:
     """Two searched turns at the root, of which one continues. Token ids count up."""
     task = Task("fork", "go")
@@ -383,15 +358,6 @@ def test_a_run_without_episodes_leaves_the_file_of_another_run(tmp_path: Path) -
     assert done.returncode == 2 and not (tmp_path / "new.jsonl").exists()
 
 
-def test_inserted_tokens_of_a_turn_are_masked_for_verifiers() -> None:
-    tree = forked_tree()
-    edge = tree.root.edges[0]
-    edge.action = replace(edge.action, forced=(1,))
-    [row] = verifiers_rows(tree, TOLD)
-    [left] = [each for each in row["nodes"] if each["message"]["content"] == "left" and each["sampled"]]
-    assert left["token_ids"] == [3, 4] and left["mask"] == [True, False]
-
-
 @pytest.mark.parametrize(
     "content, named",
     [
@@ -445,22 +411,6 @@ def test_an_imported_run_is_shown_exported_and_traced_again(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     first, second = read(tmp_path / "again.jsonl")
     assert (first.task_id, second.task_id, second.reward) == ("t1", "t2", 1.0)
-
-
-def test_a_hostile_name_in_a_transcript_reaches_no_path_and_no_terminal(tmp_path: Path) -> None:
-    hostile = CHAT | {"task_id": "../../x\x1b]0;owned\x07"}
-    assert treeagent("import", written(tmp_path / "in.jsonl", hostile), tmp_path / "run").returncode == 0
-    shown = treeagent("show", tmp_path / "run").stdout
-    assert "owned" in shown and "\x1b" not in shown
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "run"]
-
-
-def test_what_cannot_be_imported_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("[1")
-    done = treeagent("import", tmp_path / "in.jsonl", tmp_path / "out")
-    assert done.returncode == 2 and "line 1" in done.stderr and not (tmp_path / "out").exists()
-    done = treeagent("traces", tmp_path, "--out", tmp_path / "out")
-    assert done.returncode == 2 and "holds no run" in done.stderr
 
 
 @pytest.mark.parametrize("context", ["refuse", "drop"])

@@ -183,42 +183,6 @@ def test_load_expand_search_compare_and_replay(viewed: Path, opened: Open) -> No
     page.until("document.querySelector('.home')")
 
 
-def test_a_link_opens_its_step_and_goes_with_history(viewed: Path, opened: Open) -> None:
-    page = opened(viewed)
-    page.go("#tree.collect.0.2/4")
-    page.until("document.querySelector('#row-4.selected')")
-    page.press("]")
-    page.until("location.hash === '#tree.collect.0.3/0'")
-    page.js("history.back()")
-    page.until("document.querySelector('#row-4.selected')")
-    page.go("#tree.nowhere.0.0/1")
-    assert "nowhere" in page.until("document.querySelector('.missing')?.innerText")
-
-
-def test_the_drawing_follows_the_mouse(viewed: Path, opened: Open) -> None:
-    from selenium.webdriver import ActionChains
-
-    page = opened(viewed)
-    page.go("#tree.collect.0.2/0")
-    page.until("document.querySelector('.canvas canvas')?.scene?.layout.count > 1")
-    canvas = page.driver.find_element("css selector", ".canvas .drawing")
-    # The place of a step on the canvas, from the scene that drew it.
-    where = """const canvas = document.querySelector('.canvas .drawing'), scene = canvas.scene, at = arguments[0];
-    const column = scene.layout.columns.findIndex((each) => each.steps.includes(at));
-    return [column * 210 * scene.zoom - scene.x, scene.layout.y.get(at) * scene.zoom - scene.y];"""
-    x, y = page.js(where, 1)
-    left, top = canvas.size["width"] / 2, canvas.size["height"] / 2
-    ActionChains(page.driver).move_to_element_with_offset(canvas, int(x - left), int(y - top)).click().perform()
-    page.until("location.hash.endsWith('/1')")
-    page.js("document.querySelector('.canvas .drawing').scene.begin()")
-    x, y = page.js(where, 1)
-    ActionChains(page.driver).click_and_hold(canvas).move_by_offset(60, 40).release().perform()
-    assert page.js(where, 1) == pytest.approx([x + 60, y + 40])
-    assert page.step() == 1  # panning selects nothing
-    ActionChains(page.driver).scroll_from_origin(_origin(canvas), 0, -300).perform()
-    page.until("document.querySelector('.canvas .drawing').scene.zoom > 1.2")
-
-
 def _origin(element: Any) -> Any:
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 
@@ -250,40 +214,6 @@ def test_hostile_text_is_shown_and_runs_nothing(tmp_path: Path, opened: Open) ->
     # Only the page's own elements exist, and every piece of foreign text is isolated in its writing direction.
     assert page.count("img, svg, iframe, object, embed") == 0 and page.count("script:not([type])") == 1
     assert page.js("return getComputedStyle(document.querySelector('.foreign')).unicodeBidi") == "isolate"
-
-
-def test_nothing_runs_even_where_text_becomes_markup(tmp_path: Path, opened: Open) -> None:
-    """The page's content security policy is the second barrier. It holds if the first one, setting text as text,
-    fails."""
-    run = write_run(tmp_path / "run", [large_tree(3)])
-    assert treeagent("view", run).returncode == 0
-    page = opened(run / "view.html")
-    page.js("document.body.insertAdjacentHTML('beforeend', arguments[0])", BREAKS)
-    page.js("const tag = document.createElement('script'); tag.text = 'window.ran = 1'; document.body.append(tag)")
-    page.js("fetch('data:text/plain,x').then(() => { window.ran = 1 }, () => { window.refused = 1 })")
-    page.until("window.refused")
-    assert page.js("return window.ran") is None
-    assert all("Content Security Policy" in said for said in page.complaints())
-
-
-def test_a_phone_shows_one_pane_at_a_time(viewed: Path, opened: Open) -> None:
-    page = opened(viewed, 390, 844, phone=True)
-    page.until("document.querySelector('.entry')")
-    page.keep("phone-list")
-    cut = "[...document.querySelectorAll('.entry')].every((each) => each.scrollHeight <= each.clientHeight)"
-    assert page.js(f"return {cut}"), "a row of the list is cut off"
-    page.go("#tree.collect.0.2/1")
-    page.until("document.querySelector('.canvas')")
-    visible = "[...document.querySelectorAll('.pane')].filter((each) => each.offsetParent !== null)"
-    assert page.js(f"return {visible}.map((each) => each.className)") == ["pane middle"]
-    page.keep("phone-drawing")
-    page.click(".tabs button", "detail")
-    page.until(f"{visible}[0].classList.contains('side')")
-    page.keep("phone-detail")
-    page.click(".tabs button", "outline")
-    page.until(f"{visible}[0].classList.contains('outline')")
-    page.keep("phone-outline")
-    assert page.js("return document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_ten_thousand_steps_are_shown_at_once_and_pan_smoothly(tmp_path: Path, opened: Open) -> None:
@@ -334,26 +264,6 @@ def _frames(page: Page, zoom: float) -> float:
             zoom,
         )
     )
-
-
-def test_a_thousand_trees_are_listed_and_none_is_unpacked(tmp_path: Path, opened: Open) -> None:
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        for shard in range(10):
-            records = (to_record(large_tree(40, seed=100 * shard + number)) for number in range(100))
-            write_shard(run.trees, "collect", shard, records)
-    assert treeagent("view", run.path).returncode == 0
-    page = opened(run.path / "view.html")
-    page.until("document.querySelector('.entry')")
-    assert "1,000 of 1,000" in page.text(".listed")
-    assert page.count(".entry") < 60
-    assert page.js("return document.querySelectorAll('script[id^=piece-]').length") >= 10
-    assert page.js("return performance.now()") < 5000
-    page.click(".bar [type=checkbox]")
-    page.write("999: ")  # no tree of 40 steps contains it
-    page.until("document.querySelector('.listed').innerText.includes('searched 100 %')")
-    assert page.count(".entry") == 0
-    page.write("act(39)")
-    page.until("document.querySelector('.listed').innerText.includes('1,000 of 1,000, searched 100 %')", seconds=60)
 
 
 def test_the_page_follows_a_run_that_goes_on(tmp_path: Path, opened: Open) -> None:
