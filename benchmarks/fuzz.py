@@ -25,9 +25,7 @@ import zstandard
 from treeagent.config import ConfigError, load_config
 from treeagent.envs import Env, ToolSpec, make_env, text_tool
 from treeagent.envs.calls import arguments_of, read_call
-from treeagent.generators.formats import make_grammar
-from treeagent.generators.tag_calls import TagCalls
-from treeagent.generators.tool_calls import ToolCalls
+from treeagent.generators.turn import make_grammar
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as
 from treeagent.types import ToolCall
@@ -154,9 +152,7 @@ def _storable(value: object) -> None:
 
 
 def _grammar(name: str) -> Place:
-    syntaxes = {"react": "Thought: why\nAction: search[red lamp]", "json": '{"when": "", "which": "", "how": ""}'}
-    native = TagCalls() if name == "tags" else ToolCalls(name)  # type: ignore[arg-type]
-    grammar = make_grammar(name) if name in syntaxes else native  # type: ignore[arg-type]
+    grammar = make_grammar(name)
     call = ToolCall("search", {"query": "red lamp", "page": 2})
 
     def read(text: str) -> None:
@@ -250,10 +246,7 @@ _SQL = (
 )
 
 PLACES: dict[str, Callable[[], Place]] = {
-    **{
-        name: cache(lambda name=name: _grammar(name))
-        for name in ("react", "json", "hermes", "llama", "mistral", "tags")
-    },
+    **{name: cache(lambda name=name: _grammar(name)) for name in ("react", "tools", "llama", "mistral", "tags")},
     "calls": cache(_calls),
     "settings": cache(_settings),
     "settings file": cache(_settings_file),

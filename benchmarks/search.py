@@ -36,7 +36,7 @@ from benchmarks.reference_loops import (
     reasoners_style,
     worth,
 )
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search

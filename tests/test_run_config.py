@@ -71,10 +71,6 @@ def test_an_array_and_an_integer_for_a_float_are_fine() -> None:
     ("override", "said"),
     [
         (
-            "policy.text_only=true",
-            "policy: context is 'drop', which counts tokens, but text_only has none",
-        ),
-        (
             "update.pairs.rule=trajectory",
             "the config: update.pairs.rule 'trajectory' needs one prompt before all actio",
         ),
@@ -87,11 +83,7 @@ def test_what_does_not_go_with_leaving_observations_out_is_refused(override: str
 def test_a_prompts_most_tokens_leave_room_for_a_turn() -> None:
     assert PolicyConfig().most_tokens(10) is None
     assert PolicyConfig(context="drop", max_new_tokens=40).most_tokens(100) == 60
-    assert PolicyConfig(context="drop", max_new_tokens=40, context_tokens=60).most_tokens(100) == 60
-    for tokens in (61, 200):
-        with pytest.raises(UserError, match=r"holds 100 tokens, which leaves 60 beside policy.max_new_tokens \(40\)"):
-            PolicyConfig(context="drop", max_new_tokens=40, context_tokens=tokens).most_tokens(100)
-    with pytest.raises(UserError, match="leaves 0 beside"):
+    with pytest.raises(UserError, match=r"holds 100 tokens, and policy.max_new_tokens takes 100 of them"):
         PolicyConfig(context="drop", max_new_tokens=100).most_tokens(100)
 
 
@@ -123,7 +115,6 @@ def test_a_setting_that_does_not_fit_is_named_with_its_value(override: str, key:
     ("override", "said"),
     [
         ("environment.returns=[1]", "environment.returns is incomplete: set environment.returns.1"),
-        ("policy.context_tokens=100", "policy: context_tokens is set, but context is 'refuse'"),
         ("evaluate.modes=[]", "evaluate.modes: [] "),
         ('evaluate.modes=["mcts", "mcts"]', "evaluate.modes: ['mcts', 'mcts'] "),
         ("update.methods=[]", "update.methods: [] "),
@@ -165,17 +156,6 @@ def test_settings_that_must_fit_each_other_are_named_by_their_section() -> None:
 @pytest.mark.parametrize("model", ["adapt.imagined=0.5", "evaluate.world=runs/world"])
 def test_a_world_model_lists_no_actions_to_score(model: str) -> None:
     assert "policy.actions is 'score'" in sentence(None, "policy.actions=score", model)
-    assert sentence(None, "policy.actions=both", "policy.generator=remote", "policy.text_only=true").startswith(
-        "policy: "
-    )
-
-
-@pytest.mark.parametrize("setting", ["top_p=0.9", "min_p=0.1", "thought_tokens=64"])
-def test_what_a_server_of_text_alone_is_not_told_is_refused(setting: str) -> None:
-    remote = [f"policy.{setting}", "policy.generator=remote"]
-    assert load_config(None, remote).policy.generator == "remote"
-    said = sentence(None, *remote, "policy.text_only=true")
-    assert said.startswith("policy: ") and setting.partition("=")[0] in said
 
 
 def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:

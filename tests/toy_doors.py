@@ -10,7 +10,7 @@ from threading import Thread
 from typing import ClassVar, Literal, Protocol
 
 from treeagent.envs.base import Env, StepResult, task_to_play
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.types import Message, Proposal, Split, State, Task, ToolCall
 from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.wording import Answer, Wording

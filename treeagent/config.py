@@ -22,7 +22,6 @@ from treeagent.generators.config import (
     RequestConfig,
     VllmConfig,
 )
-from treeagent.generators.formats import Format
 from treeagent.learners.config import (
     Count,
     DPOLoss,
@@ -53,6 +52,8 @@ COMPARING: tuple[Method, ...] = ("dpo", "grpo")
 Mode = Literal["greedy"] | SearchMethod
 Name = TypeVar("Name", bound=str)
 LearnerConfig = TypeVar("LearnerConfig", bound=OptimiserConfig)
+_PLUGS_IN = ("environment.name", "search.method", "evaluate.modes", "policy.generator", "policy.format")
+"""Settings whose value is a short name, or else names code as "module:Name"."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Scalar = int | float | str | bool
 Options = dict[str, Scalar | tuple[Scalar, ...] | dict[str, str | tuple[str, ...]]]
@@ -122,9 +123,14 @@ class PolicyConfig(ModelConfig):
     """Sampling temperature of the policy; DPO, GRPO and distillation divide logits by it too."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Maximum number of tokens in one think/action step."""
-    format: Format = "react"
-    """Format of a turn: "react" is ReAct text, "json" is one JSON object, "tools" is the model's native tool
-    calling."""
+    generator: Annotated[str, REACHES_OUT] = "local"
+    """The engine that samples: "local" is transformers in this process, "vllm" is vLLM in this process, "remote" is a
+    server, and any other name or "module:Name" is plugged in. Training always uses transformers."""
+    options: Annotated[Options, REACHES_OUT] = Field(default_factory=dict)
+    """Settings of a generator that is plugged in; its own documentation lists them."""
+    format: Annotated[str, REACHES_OUT] = "react"
+    """Format of a turn: "react" is ReAct text, "tools" is the model's native tool calling in JSON (Qwen, Hermes), and
+    any other name or "module:Name" is plugged in."""
     instructions: str = "auto"
     """System prompt. "auto" explains the task, the format and the tools to a pretrained ``policy.model``, and gives a
     model from scratch no system prompt. Any other text is placed before that explanation; an empty text removes
@@ -136,12 +142,6 @@ class PolicyConfig(ModelConfig):
     """Where candidate actions come from. "sample" samples turns. "score" scores each action that the environment
     lists as legal, and uses the resulting probabilities as priors. With ``search.granularity`` "split" a thought is
     sampled first; otherwise these turns have none. "both" adds sampled turns to the scored ones."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: samples only from the likeliest tokens that together have this probability. Below 1, updates
-    that compare log-probabilities (DPO, GRPO) cannot learn from the samples."""
-    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Samples only tokens with at least this fraction of the likeliest token's probability. Above 0, updates that
-    compare log-probabilities (DPO, GRPO) cannot learn from the samples."""
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
     """Maximum number of sampled tokens in a thought. After it, inserted tokens lead the turn into its call; these carry
     no loss. Unset means half of ``max_new_tokens`` for a pretrained ``policy.model``, and no limit for a model from
@@ -153,43 +153,17 @@ class PolicyConfig(ModelConfig):
     context: Literal["refuse", "drop"] = "refuse"
     """What happens when a prompt becomes too long: "refuse" ends the episode there, "drop" replaces the oldest
     observations by a note."""
-    context_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Maximum number of tokens in a prompt before ``context`` "drop" replaces observations. Unset means the model's
-    context length minus ``max_new_tokens``."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
     """Maximum size in bytes of the cache of keys and values of shared prefixes in each worker, for ``generator``
     "local"."""
-    reload: Annotated[Literal["lora"] | Annotated[tuple[str, ...], Field(min_length=1)] | None, REACHES_OUT] = None
-    """How servers (``generator`` "remote") get the weights of another checkpoint. "lora" makes vLLM load its adapter by
-    ``/v1/load_lora_adapter``. A list is a command and its arguments that loads the checkpoint or restarts the server;
-    {checkpoint} and {url} in it are replaced. Unset stops the run until you have loaded the checkpoint."""
-    text_only: bool = False
-    """Uses the server's chat endpoint, for a server that returns no token ids. Such trees can be evaluated, but not
-    learned from."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if self.context == "refuse" and self.context_tokens is not None:
-            raise ValueError("context_tokens is set, but context is 'refuse': set context='drop' too, or leave it out")
-        if self.context == "drop" and self.text_only:
-            raise ValueError("context is 'drop', which counts tokens, but text_only has none: leave one out")
-        if self.actions != "sample" and self.generator == "remote" and self.text_only:
-            raise ValueError(
-                f"actions is {self.actions!r}, which scores token ids, but text_only has none: leave one out"
-            )
-        if self.reload is not None and (self.generator != "remote" or self.text_only):
-            other = "text_only is true" if self.text_only else f"generator is {self.generator!r}"
-            raise ValueError(f"reload is set, but {other}, so no server gets new weights: leave reload out")
         if self.thought_tokens and self._constrained_elsewhere:
             raise ValueError(
                 f"thought_tokens is {self.thought_tokens}, but with structured the generator {self.generator!r} cannot "
                 "constrain a turn that has begun: leave one of them out, or set generator=local"
             )
-        if self.structured and self.generator == "remote" and self.text_only:
-            raise ValueError("structured constrains token ids, but text_only has none: leave one out")
-        narrowed = [("top_p", self.top_p < 1), ("min_p", self.min_p > 0), ("thought_tokens", bool(self.thought_tokens))]
-        if (unsent := [name for name, is_set in narrowed if is_set]) and self.generator == "remote" and self.text_only:
-            raise ValueError(f"text_only sends no {' and no '.join(unsent)} to the server: leave one or the other out")
         return self
 
     @property
@@ -208,11 +182,6 @@ class PolicyConfig(ModelConfig):
         if self.thought_tokens is not None or self.model is None or self._constrained_elsewhere:
             return self.thought_tokens
         return max(self.max_new_tokens // 2, 1)
-
-    @property
-    def truncates(self) -> bool:
-        """Whether sampling excludes some tokens of the model's distribution."""
-        return self.top_p < 1 or self.min_p > 0
 
     @property
     def is_told(self) -> bool:
@@ -237,12 +206,12 @@ class PolicyConfig(ModelConfig):
         if self.context == "refuse":
             return None
         room = context - self.max_new_tokens
-        if room < (self.context_tokens or 1):
+        if room < 1:
             raise UserError(
-                f"the model's context holds {context} tokens, which leaves {room} beside policy.max_new_tokens "
-                f"({self.max_new_tokens}): lower that or policy.context_tokens ({self.context_tokens or 'unset'})"
+                f"the model's context holds {context} tokens, and policy.max_new_tokens takes {self.max_new_tokens} of "
+                "them: lower it, or use a model with a longer context"
             )
-        return self.context_tokens or room
+        return room
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -453,6 +422,9 @@ class AdaptConfig:
 class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
+    generator: Literal["local", "vllm", "remote"] = "local"
+    """The engine that writes: "local" is transformers in this process, "vllm" is vLLM in this process, "remote" is a
+    server. Training always uses transformers."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
     """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
@@ -599,11 +571,6 @@ class RunConfig:
         return kind(**values, weight_decay=decay, seed=self.seed)
 
     @property
-    def reloads(self) -> bool:
-        """Whether a command loads each checkpoint into the servers, which then serve no other checkpoint."""
-        return isinstance(self.policy.reload, tuple)
-
-    @property
     def value_reads(self) -> Literal["hidden", "logprobs"]:
         """``update.value_reads``, resolved."""
         setting = self.update.value_reads
@@ -611,8 +578,8 @@ class RunConfig:
             return "hidden" if self.policy.generator == "local" else "logprobs"
         return setting
 
-    def server(self, url: str | tuple[str, ...]) -> RemoteConfig:
-        """The request settings for the server at ``url``, or for several servers."""
+    def server(self, url: str) -> RemoteConfig:
+        """The request settings for the server at ``url``."""
         return RemoteConfig(**asdict(self.remote), url=url)
 
 
@@ -668,7 +635,7 @@ def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[st
         value = own.get(key) or {name: each for name, each in own.items() if name.startswith(f"{key}.")}  # a table
         if REACHES_OUT not in field.metadata or not value or isinstance(value, int):
             continue
-        built_in = key in ("environment.name", "search.method", "evaluate.modes") and ":" not in str(value)
+        built_in = key in _PLUGS_IN and ":" not in str(value)
         if value != field.get_default(call_default_factory=True) and not built_in and value != ["tensorboard"]:
             yield key, value
 

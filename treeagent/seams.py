@@ -1,4 +1,4 @@
-"""The six seams where something is plugged into the core, each by a short name or ``"module:Name"``.
+"""The seams where something is plugged into the core, each by a short name or ``"module:Name"``.
 
 The core brings its own names for a seam. ``treeagent.contrib``, if it is installed, adds more: ``NAMES`` there maps
 each seam to short names, ``COMMANDS`` the commands of the command line to the modules that define them.
@@ -16,6 +16,7 @@ Seam = Literal[
     "environment.name",
     "environment.wrappers",
     "policy.generator",
+    "policy.format",
     "search.method",
     "update.advantages.kind",
     "rewards.function",

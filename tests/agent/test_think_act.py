@@ -22,9 +22,9 @@ from treeagent.envs.dynamics import paid
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.grammar import ReAct
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import CHAT_TEMPLATE, PAD, ROLES, STOP, random_model, train_tokenizer
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.build import greedy, with_split_steps
 from treeagent.pipeline.demonstrate import demonstrate, tokenise
 from treeagent.pipeline.play import execute

@@ -186,7 +186,7 @@ def test_what_cannot_be_had_is_told_before_the_folder_is_made(
 
 def test_a_hosted_models_name_is_none_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hosted = ("policy.generator=remote", "policy.text_only=true", "evaluate.tasks=34")
+    hosted = ("policy.generator=chat", "evaluate.tasks=34")
     settings = ("environment.name=treeagent.envs.example:Example", *hosted)
     said = sentence("eval", "openai/model", "--out", tmp_path / "run", *settings)
     assert "evaluate.tasks" in said and "34" in said  # checked last

@@ -131,17 +131,15 @@ class OpenAIServer:
         return self.chat.encode_action(row["content"]) if row["role"] == "assistant" else ()
 
     def _draw(self, prompt: tuple[int, ...], body: Body) -> list[Sample]:
-        count = min(body["n"], self.most_choices)
+        count = min(body.get("n", 1), self.most_choices)
         [drawn] = self._served(body).sample(
             SampleRequest(
                 [prompt],
                 count,
-                [body["seed"]],
+                [body.get("seed", 0)],
                 stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
                 max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
                 temperature=body.get("temperature", 1.0),
-                top_p=body.get("top_p", 1.0),
-                min_p=body.get("min_p", 0.0),
                 form=self._form(body) if self.structured else None,
             )
         )

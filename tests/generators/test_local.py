@@ -11,9 +11,8 @@ from torch import Tensor
 from toy_llama import CONFIG, make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.base import Pause, Sample, SampleRequest
+from treeagent.generators.base import Pause, Sample, SampleRequest, Usage
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
-from treeagent.generators.usage import Usage
 from treeagent.learners.sft import token_logprobs
 from treeagent.types import UserError
 
@@ -197,9 +196,8 @@ def test_rounding_draws_no_token_of_no_probability() -> None:
         torch.tensor([[3.0, 1.0, 2.0, -torch.inf, -torch.inf]]),
         torch.tensor([1 - 2**-53], dtype=torch.float64),
     )
-    request = SampleRequest([()], 1, [0], stop_id=0, max_new_tokens=1)
     for shift in range(50):
-        token, logprob = _draw(logits * (1 + shift / 7), draws, request)
+        token, logprob = _draw(logits * (1 + shift / 7), draws, 1.0)
         assert token.item() <= 2 and torch.isfinite(logprob).all()
 
 

@@ -1,11 +1,16 @@
 """A server's samples against the model that it serves, and the handling of servers that fail."""
 
 import asyncio
+import gzip
 import json
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
 
@@ -15,13 +20,12 @@ import zstandard
 from command import forget
 from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, shared_model, tokenizer
-from typer.testing import CliRunner
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
+from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
-from treeagent.cli.app import app
 from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.generators import remote as serving_client
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
@@ -31,15 +35,11 @@ from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.pipeline.build import load_actors
 from treeagent.pipeline.collect import SearchJob, collect, search_batch
-from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.trees import read_trees
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.methods import make_search
 from treeagent.search.node import Edge, Node, finished_paths
-from treeagent.types import Action, Message, State, Task, Transition, UserError
+from treeagent.types import Message, State, Task, UserError
 from treeagent.world_model.remote import RemoteWriter
 
 CHAT = ChatFormat(tokenizer())
@@ -104,11 +104,6 @@ def test_log_probabilities_are_the_served_models_own(server: OpenAIServer, tempe
     scores = [next_logprobs(each, PROMPTS, letters) for each in (generator, LocalGenerator(shared_model()))]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
     assert generator.score(PROMPTS, [[]] * 4) == [[]] * 4
-
-
-def test_a_truncated_distribution_is_drawn_as_the_local_generator_draws_it(server: OpenAIServer) -> None:
-    request = SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=6, top_p=0.5, min_p=0.01)
-    same(sampled(remote(server).sample(request)), LocalGenerator(shared_model()).sample(request))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
@@ -178,8 +173,8 @@ def test_a_prompt_and_its_samples_fit_the_context(server: OpenAIServer) -> None:
     assert len(sample.token_ids) == 6
 
 
-def test_usage_is_the_servers_word_at_the_given_prices(server: OpenAIServer) -> None:
-    generator = RemoteGenerator(replace(config(server), prompt_price=3.0, generated_price=15.0), "toy", 1.0)
+def test_usage_is_the_servers_word(server: OpenAIServer) -> None:
+    generator = remote(server)
     before = replace(generator.usage)
     drawn = draw(generator)
     generated = sum(len(sample.token_ids) for samples in drawn for sample in samples)
@@ -187,7 +182,6 @@ def test_usage_is_the_servers_word_at_the_given_prices(server: OpenAIServer) -> 
     assert generator.usage.encoded_tokens - before.encoded_tokens == read - cached
     assert generator.usage.cached_tokens - before.cached_tokens == cached
     assert generator.usage.generated_tokens - before.generated_tokens == generated == 72
-    assert generator.usage.price - before.price == pytest.approx((read * 3 + generated * 15) / 1e6)
 
 
 def test_requests_in_flight_are_bounded(server: OpenAIServer) -> None:
@@ -242,8 +236,7 @@ def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int
     """The fault becomes the error of a proposal, which is data."""
     generator = RemoteGenerator(config(server), "toy", 1.0)
     if isinstance(fault, float):
-        [only] = generator.servers
-        only.client = only.client.with_options(timeout=fault / 2, max_retries=0)
+        generator.client = generator.client.with_options(timeout=fault / 2, max_retries=0)
     states = [State(Task(name, name), (Message("user", name),)) for name in ("fine", "broken", "good")]
     broken = list(CHAT.prompt_ids(states[1].messages))
     server.fault = lambda body: fault if body["prompt"] == broken else None
@@ -291,8 +284,7 @@ def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: p
 def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
     """Otherwise a run would go on with the weights of the round before."""
     server.model = "runs/shop/checkpoints/base"
-    [served] = RemoteGenerator(config(server), "other/place/base", 1.0).servers
-    assert served.model == "runs/shop/checkpoints/base"
+    assert RemoteGenerator(config(server), "other/place/base", 1.0).model == "runs/shop/checkpoints/base"
     with pytest.raises(UserError, match=r"serves 'runs/shop/checkpoints/base', not 'round-1-dpo': start it on this"):
         RemoteGenerator(config(server), "round-1-dpo", 1.0)
 
@@ -329,6 +321,99 @@ def untold(body: Body) -> Fault | None:
     return unsupported("temperature", "must be left out", None) if "temperature" in body else None
 
 
+LIES: dict[str, tuple[object, object]] = {
+    "no token": ([], []),
+    "a negative id": ([-5, 6, 2], [-0.1, -0.2, -0.3]),
+    "an id of 2**63": ([2**63, 6, 2], [-0.1, -0.2, -0.3]),
+    "an id beyond the tokenizer": ([NEVER + 1, 6, 2], [-0.1, -0.2, -0.3]),
+    "ids with fractions": ([5.7, 6.2, 2.9], [-0.1, -0.2, -0.3]),
+    "ids true": ([True, True, True], [-0.1, -0.2, -0.3]),
+    "log-probability NaN": ([5, 6, 2], [float("nan"), -0.2, -0.3]),
+    "log-probability -Infinity": ([5, 6, 2], [float("-inf"), -0.2, -0.3]),
+    "log-probability 10**400": ([5, 6, 2], [10**400, -0.2, -0.3]),
+    "log-probability -10**400": ([5, 6, 2], [-(10**400), -0.2, -0.3]),
+    "log-probability +5": ([5, 6, 2], [5.0, 5.0, 5.0]),
+    "log-probability true": ([5, 6, 2], [True, True, True]),
+    "1,000 tokens where 4 were asked for": ([5] * 1000, [-0.1] * 1000),
+    "ids as a text": ("567", [-0.1, -0.2, -0.3]),
+}
+"""What a server may say: token ids and log-probabilities."""
+
+
+@pytest.mark.parametrize(("ids", "logprobs"), LIES.values(), ids=LIES)
+def test_what_cannot_be_true_costs_its_own_prompt(server: OpenAIServer, ids: object, logprobs: object) -> None:
+    generator = RemoteGenerator(config(server), "toy", 1.0, vocabulary=NEVER + 1)
+    told = {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
+    server.fault = lambda body: json.dumps({"choices": [told]}) if body["prompt"] == [3, 4] else None
+    lie, other = generator.sample(SampleRequest([(3, 4), (4, 5)], 1, [0, 1], stop_id=NEVER, max_new_tokens=4))
+    assert isinstance(lie, Failure) and "cannot be read" in lie.reason
+    assert not isinstance(other, Failure)
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": "many"}, {"prompt_tokens": -1}, {"prompt_tokens": 1.5}])
+def test_a_count_of_tokens_that_cannot_be_costs_its_own_prompt(server: OpenAIServer, usage: dict[str, object]) -> None:
+    generator, before = remote(server), remote(server).usage.encoded_tokens
+    choice = {"token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}
+    told = {"choices": [choice], "usage": {"completion_tokens": 1, "total_tokens": 1} | usage}
+    server.fault = lambda body: json.dumps(told)
+    [failed] = generator.sample(SampleRequest([(3, 4)], 1, [0], stop_id=NEVER, max_new_tokens=4))
+    assert isinstance(failed, Failure) and generator.usage.encoded_tokens == before
+
+
+@pytest.mark.parametrize("sends", ["drips", "too much", "packed"])
+def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, sends: str) -> None:
+    """A gateway may send a space now and then for ever, and a small packed answer may unpack to a huge one."""
+    monkeypatch.setattr(serving_client, "_MOST_BYTES", 4096)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.begin(json.dumps({"object": "list", "data": [{"id": "toy", "object": "model"}]}).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if sends != "drips":
+                return self.begin(b" " * 5000 if sends == "too much" else gzip.compress(b" " * 5000))
+            with suppress(OSError):
+                self.begin(b"", 1000)
+                for _ in range(40):
+                    self.wfile.write(b" ")
+                    self.wfile.flush()
+                    time.sleep(0.1)
+
+        def begin(self, content: bytes, more: int = 0) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content) + more))
+            if content[:2] == b"\x1f\x8b":
+                self.send_header("Content-Encoding", "gzip")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        chat = RemoteChat(RemoteConfig(url=f"http://127.0.0.1:{http.server_port}/v1", timeout=0.3), "toy", retries=1)
+        started = time.monotonic()
+        [failed] = chat.reply(ASKED[:1], 1, [0], max_new_tokens=4, temperature=0.0)
+        assert time.monotonic() - started < 3
+        assert isinstance(failed, Failure)
+        assert ("remote.timeout" if sends == "drips" else "cannot be read") in failed.reason
+        http.shutdown()
+
+
+@pytest.mark.parametrize("refused", ["n", "seed"])
+def test_a_server_that_takes_no_n_or_no_seed_is_asked_without(server: OpenAIServer, refused: str) -> None:
+    chat = RemoteChat(replace(config(server), concurrency=1), "toy")
+    server.fault = lambda body: unsupported(refused, "is not supported here") if refused in body else None
+    before = len(server.asked)
+    replies = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
+    assert [len(each.texts) for each in replies if not isinstance(each, Failure)] == [2, 2]
+    assert len([body for body in server.asked[before:] if refused in body]) == 1
+
+
 ASKED = [[Message("user", "a b")], [Message("user", "b")]]
 
 
@@ -357,7 +442,7 @@ def test_a_default_temperature_never_stands_for_another_one(server: OpenAIServer
 
 def test_a_server_that_refuses_token_ids_is_refused_with_its_reason(server: OpenAIServer) -> None:
     server.fault = lambda body: unsupported("return_token_ids", "is unknown here", None)
-    with pytest.raises(UserError, match=r"'return_token_ids' is unknown here.*policy\.text_only"):
+    with pytest.raises(UserError, match=r"'return_token_ids' is unknown here.*plays by text alone"):
         remote(server)
 
 
@@ -375,45 +460,6 @@ def test_what_a_server_does_not_take_of_one_prompt_costs_that_prompt(server: Ope
     first, second = RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.0)
     assert not isinstance(first, Failure)
     assert isinstance(second, Failure) and second.reason.endswith(f"answered 400: {error['message']}")
-
-
-class TwoTurns:
-    """Answers "b" to every action; an episode has two turns."""
-
-    async def reset(self, task: Task) -> State:
-        return State(task, (Message("user", "a"),))
-
-    async def step(self, state: State, action: Action) -> Transition:
-        said = Message("assistant", action.text)
-        told = State(state.task, (*state.messages, said, Message("user", "b")))
-        return Transition(told, truncated=len(told.messages) > 3)
-
-
-def test_a_server_without_token_ids_serves_text_alone(server: OpenAIServer) -> None:
-    server.token_ids = False
-    with pytest.raises(UserError, match=r"cannot be read .* set policy.text_only=true"):
-        remote(server)
-    policy = ChatPolicy(RemoteChat(config(server), "toy"), max_new_tokens=8)
-    states = [
-        State(Task("a", "a"), (Message("user", "a b"),)),
-        State(Task("b", "b"), (Message("user", "a"), Message("assistant", "hm"), Message("user", "b"))),
-    ]
-    proposals = asyncio.run(policy.propose(states, 3, [1, 2]))
-    drawn = LLMPolicy(LocalGenerator(shared_model()), CHAT, max_new_tokens=8)
-    [expected] = asyncio.run(drawn.propose(states[:1], 3, [1]))
-    read = [(action.text, action.call, action.error) for action in proposals[0].actions]
-    assert read == [(action.text, action.call, action.error) for action in expected.actions]
-    for proposal in proposals:
-        assert len(proposal.actions) == 3 and not proposal.error
-        assert all((action.token_ids, action.logprobs) == ((), ()) for action in proposal.actions)
-    counted = [proposal.generated_tokens for proposal in proposals]
-    assert all(0 < count <= 3 * 8 for count in counted)
-    assert policy.generator.usage.generated_tokens == sum(counted)
-    few = SearchConfig(method="best_of_n", limits=Limits(generated_tokens=60), leaves=1)
-    [tree] = asyncio.run(make_search(policy, TwoTurns(), few).run([Task("a", "a")], [1]))
-    assert 60 <= tree.budget.generated_tokens < 60 + 2 * 8
-    server.fault = lambda body: 400
-    assert [each.error[-7:] for each in asyncio.run(policy.greedy().propose(states, 1, [1, 2]))] == ["not now"] * 2
 
 
 def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) -> None:
@@ -541,20 +587,6 @@ def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Pat
         assert path[-1].visits == (failing == "actions")  # the visit that found V(s), before the actions failed
 
 
-@pytest.mark.parametrize(("top_p", "min_p"), [(0.5, 0.0), (1.0, 0.1)])
-def test_log_probabilities_that_leave_out_top_p_or_min_p_are_refused(
-    shop: tuple[OpenAIServer, Path, RunConfig], top_p: float, min_p: float
-) -> None:
-    """At temperature 1, vLLM's default log-probabilities differ from those of the whole model by nothing else."""
-    server, checkpoint, config = shop
-    cutting = replace(config, policy=replace(config.policy, top_p=top_p, min_p=min_p))
-    load_actors(checkpoint, cutting)
-    server.raw_logprobs = True
-    load_actors(checkpoint, config)
-    with pytest.raises(UserError, match=r"leave out policy\.top_p and policy\.min_p.*processed_logprobs"):
-        load_actors(checkpoint, cutting)
-
-
 def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
     _, checkpoint, config = shop
     huge = json.loads((checkpoint / "config.json").read_text()) | {"intermediate_size": 2**32}
@@ -575,62 +607,6 @@ def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
 def spelt(step: tuple[tuple[Edge, ...], Node]) -> tuple[tuple[tuple[int, ...], ...], float]:
     path, node = step
     return tuple(edge.action.token_ids for edge in path), node.value
-
-
-def test_text_alone_is_collected_and_measured_but_not_learned_from(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    server, checkpoint, config = shop
-    server.token_ids = False
-    text = replace(config, policy=replace(config.policy, text_only=True))
-    (checkpoint.parent / "trees").mkdir()
-    job = SearchJob(text, checkpoint, COLLECTED, 0, [0, 1], checkpoint.parent / "trees")
-    cost = search_batch(job, lambda event: None)
-    assert (cost.trees, cost.failed) == (2, 0) and cost.encoded_tokens > 0
-    with pytest.raises(UserError, match=r"the tree of task .*-train-0 in .* holds actions without token ids"):
-        list(read_trees(checkpoint.parent / "trees"))
-    outcomes, _ = evaluate_batch(EvaluationJob(text, checkpoint, "base", 0, [0, 1], None), lambda event: None)
-    assert [outcome.error for outcome in outcomes] == ["", ""]
-    with pytest.raises(UserError, match=r"token ids, which policy.text_only"):
-        load_actors(checkpoint, replace(text, search=replace(text.search, granularity="split")))
-
-
-def test_a_hosted_model_reads_instructions_and_shots_as_messages(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    server, checkpoint, config = shop
-    server.token_ids = False
-    policy = replace(config.policy, text_only=True, model="toy", format="json", shots=1, instructions="Be brief.")
-    config = replace(config, environment=replace(config.environment, max_steps=20))
-    _, told = load_actors(checkpoint, replace(config, policy=policy))
-    assert isinstance(told, ChatPolicy)
-    system, user, agent, *_ = told.opening
-    assert system.role == "system" and system.content.startswith("Be brief.\n\n") and "<action>" in system.content
-    assert (user.role, agent.role) == ("user", "assistant") and "<action>" in agent.content
-    _, untold = load_actors(checkpoint, replace(config, policy=replace(policy, shots=0, instructions="")))
-    assert isinstance(untold, ChatPolicy) and untold.opening == ()
-
-
-def test_a_hosted_chat_model_is_evaluated_by_its_name_alone(server: OpenAIServer, tmp_path: Path) -> None:
-    """As docs/model.md describes it. The model is on no hub, and it refuses parameters that older models accept."""
-    server.model, out = "gpt-5-mini", tmp_path / "hosted"
-    settings = ["policy.generator=remote", "policy.text_only=true", f"policy.url={server.url}"]
-    settings += ["policy.model=openai/gpt-5-mini", 'evaluate.modes=["greedy"]', "workers=1"]
-    settings += ["environment.name=treeagent.envs.example:Example", "evaluate.tasks=2", "policy.max_new_tokens=4"]
-    settings += ["environment.max_steps=2", "policy.instructions="]  # the toy model's context would not hold them
-    command = ["eval", "openai/gpt-5-mini", "--out", str(out), *settings]
-    server.fault = lambda body: {"message": "out of order"}
-    failed = CliRunner().invoke(app, command)
-    assert failed.exit_code == 2 and "out of order" in failed.stderr, failed.output
-    assert Run.open(out).stages() == {}
-    server.fault = thinking
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    [row] = Run.open(out).result_rows()
-    assert (row["tasks"], row["errors"], row["error"], row["steps"]) == (2, 0, "", 2.0)
-
-
-def test_several_workers_cannot_each_have_an_engine() -> None:
-    with pytest.raises(ConfigError, match="workers is 2, and each would start a vLLM engine of its own: set workers=1"):
-        load_config(None, ["policy.generator=vllm", "workers=2"])
-    with pytest.raises(ConfigError, match="workers is 2, and each would start a vLLM engine of its own"):
-        load_config(None, ["world.generator=vllm", "workers=2"])
 
 
 def test_one_process_has_one_engine() -> None:

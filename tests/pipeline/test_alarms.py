@@ -6,7 +6,7 @@ import pytest
 from toy_doors import BothDoors, Doors
 
 from treeagent.envs import EnvDynamics
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.alarms import first_cause, refusal_sentence, row_alarms
 from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search import Limits, Search, SearchConfig

@@ -5,7 +5,7 @@ from toy_llama import tokenizer
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.demonstrate import demonstrate, tokenise
 from treeagent.search.node import Tree
 from treeagent.views.imitation import ImitationConfig, imitation_rows

@@ -15,7 +15,7 @@ from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
 from treeagent.config import EvaluateConfig, Mode, load_config
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.evaluate import searched_without_value
 from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan

@@ -21,8 +21,8 @@ from treeagent.cli.app import app
 from treeagent.config import RunConfig, load_config
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.grammar import ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.export import USUAL, VIEWS, Format, export
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress

@@ -17,7 +17,7 @@ from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, StepResult
 from treeagent.envs.shop import ShopEnv
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
 from treeagent.pipeline.folder import Run, RunError

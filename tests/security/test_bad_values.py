@@ -16,8 +16,8 @@ from treeagent.envs import Env, EnvDynamics, WorkerEnv, check_env
 from treeagent.envs.base import EnvBroken, StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.grammar import JsonAction, ReAct
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.generators.turn import ReAct, ToolCalls
 from treeagent.pipeline.build import tasks_at
 from treeagent.pipeline.collect import SearchJob, search_batch
 from treeagent.pipeline.demonstrate import demonstrate
@@ -200,8 +200,7 @@ def test_a_model_s_call_with_values_that_no_file_can_hold_reaches_no_tool(argume
     state = asyncio.run(dynamics.reset(Task("t", "walk")))
     asyncio.run(dynamics.step(state, ReAct().read(text)))
     assert asked == [f"say {arguments}"]  # as it was written, without parsing
-    turn = f'<action>{{"when": true, "which": "say", "how": {arguments}}}</action>'
-    assert JsonAction().read(turn).error
+    assert ToolCalls().read(f'<tool_call>{{"name": "say", "arguments": {arguments}}}</tool_call>').error
 
 
 def test_tasks_that_exit_are_an_error_and_no_quiet_end() -> None:

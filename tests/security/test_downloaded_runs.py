@@ -87,7 +87,7 @@ def test_a_refusal_names_an_option_that_the_command_has(
 
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:
     checkpoint = downloaded(tmp_path / "mine", "environment.name", "gone:Env")
-    hosted = ("policy.generator=remote", "policy.text_only=true")  # reads no tokenizer
+    hosted = "policy.generator=chat"  # reads no tokenizer
     call = ("eval", checkpoint, "--out", tmp_path / "out", *hosted)
     for accepted in (["--trust"], ["environment.name=gone:Env"], ["--config", tmp_path / "mine" / "config.toml"]):
         said = refused(*call, *accepted)

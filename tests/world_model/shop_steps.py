@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.search.node import Tree
 from treeagent.types import Message, Split
@@ -26,7 +26,7 @@ def shop() -> ShopEnv:
 
 @lru_cache
 def shop_trees(
-    count: int, split: Split = "train", seed: int = 0, format: Format = "react", template: str = ""
+    count: int, split: Split = "train", seed: int = 0, format: str = "react", template: str = ""
 ) -> tuple[Tree, ...]:
     env = shop()
     demonstrator = env.demonstrator(0.5)

@@ -8,8 +8,7 @@ import pytest
 from shop_steps import PAGE, RESULTS, experience, shop, shop_steps
 
 from treeagent.envs import EnvDynamics
-from treeagent.generators.formats import Format, make_grammar
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct, make_grammar
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -194,9 +193,9 @@ def test_a_step_out_of_time_leaves_the_others_their_answers() -> None:
     assert play(made, "click[1]")[0].reward == 0
 
 
-@pytest.mark.parametrize("format", ["react", "json", "tools"])
-def test_a_world_model_reads_calls_and_no_thoughts_in_any_format(format: Format) -> None:
-    grammar = make_grammar(format, "[TOOL_CALLS]")
+@pytest.mark.parametrize("format", ["react", "tools"])
+def test_a_world_model_reads_calls_and_no_thoughts_in_any_format(format: str) -> None:
+    grammar = make_grammar(format)
     writer = Script(ANSWERS | {'click {"place": 1}': ANSWERS["click[1]"]})
     made = ExperienceModel(writer, Wording(), max_steps=5, format=format)
     search = grammar.read(grammar.write("I will surely win", "search[lamp]"))

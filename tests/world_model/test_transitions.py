@@ -1,16 +1,14 @@
 """Trees as transitions: each step once, as the environment received it."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shop_steps import experience, shop_trees
 
-from treeagent.generators.formats import Format, make_grammar
+from treeagent.generators.turn import make_grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, ToolCall
 from treeagent.views.transitions import opening, transitions
@@ -54,18 +52,8 @@ def test_thoughts_do_not_reach_the_world() -> None:
     assert all("Thought" not in message.content for one in transitions(search_tree()) for message in one.history)
 
 
-SPELT: Sequence[tuple[Format, str]] = [
-    ("json", ""),
-    ("tools", ""),
-    ("tools", '"parameters"'),
-    ("tools", "[TOOL_CALLS]"),
-]
-"""Formats, with chat templates that define how a model writes its own calls."""
-
-
-@pytest.mark.parametrize(("format", "template"), SPELT)
-def test_the_world_hears_the_same_calls_however_they_are_spelt(format: Format, template: str) -> None:
-    grammar = make_grammar(format, template)
+def test_the_world_hears_calls_as_texts() -> None:
+    grammar = make_grammar("tools")
     find, open_it = ToolCall("find", {"what": "lamp"}), ToolCall("open", {"place": 1})
     root = Node(State(TASK, (OPENING,)))
     found = step(root.state, grammar.read(grammar.write("look", find)), "1 lamp $9")
@@ -74,22 +62,11 @@ def test_the_world_hears_the_same_calls_however_they_are_spelt(format: Format, t
     assert opened.child is not None
     left = step(opened.child.state, grammar.read(grammar.write("no", "go away")), "gone")
     root.edges, found.child.edges, opened.child.edges = [found], [opened], [left]
-    *_, last = transitions(Tree(TASK, 0, root), format)
+    *_, last = transitions(Tree(TASK, 0, root), "tools")
     assert last.action == "go away"
     assert [message.content for message in last.history] == [
         "find a lamp", "search page", 'find {"what":"lamp"}', "1 lamp $9", 'open {"place":1}', "lamp $9",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("format", "template"), SPELT)
-def test_demonstrations_teach_the_world_the_same_however_they_are_spelt(format: Format, template: str) -> None:
-    def told(tree: Tree, format: Format) -> list[Experience]:
-        return list(transitions(tree, format))
-
-    trees = shop_trees(20, format=format, template=template), shop_trees(20, format="json")
-    for tree, plain in zip(*trees, strict=True):
-        assert told(tree, format) == told(plain, "json")
-        assert any(" {" in one.action for one in told(tree, format))
 
 
 def test_a_withheld_reward_is_no_transition() -> None:

@@ -19,10 +19,16 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from treeagent.agent.value_head import FOLDER, ValueHead
-from treeagent.contrib.gguf.files import stock
 from treeagent.generators.attention import context_of
 from treeagent.generators.config import DType
 from treeagent.generators.quiet import no_old_names, no_progress_bars
@@ -93,15 +99,19 @@ def refusals_named(folder: Path) -> Iterator[None]:
 def load_checkpoint(
     name: str | Path, dtype: DType = "auto", device_map: str | None = None, *, merged: bool = False
 ) -> Checkpoint:
-    """Load a checkpoint from a local folder, a hub name or a GGUF file. The head is None if the checkpoint has none.
+    """Load a checkpoint from a local folder or a hub name. The head is None if the checkpoint has none.
+
+    Of the settings in its ``generation_config.json`` only the special tokens are kept. Sampling ignores the others, and
+    transformers would not save some that it loads.
 
     Args:
         merged: whether to add an adapter to the weights. Such a model samples faster, since an adapter triples the
             number of matrix products, but its adapter can no longer be trained.
 
     Raises:
-        UserError: no model of that name can be loaded; or its weights are larger than this machine's memory; or the
-            checkpoint is an adapter, and its base model is missing or of another architecture.
+        UserError: no model of that name can be loaded; or its weights are larger than this machine's memory; or its
+            tokenizer has tokens for which the model has no embedding; or the checkpoint is an adapter, and its base
+            model is missing or of another architecture.
     """
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
@@ -110,12 +120,21 @@ def load_checkpoint(
         base_model = AutoModelForCausalLM.from_pretrained(
             base, dtype=dtype, device_map=device_map, trust_remote_code=False
         )
+        if (stated := base_model.generation_config) is not None:
+            kept = ("bos_token_id", "eos_token_id", "pad_token_id")
+            base_model.generation_config = GenerationConfig(**{name: getattr(stated, name) for name in kept})
     with _refused(name):
         model = base_model if adapter is None else _with_saved_adapter(base_model, adapter)
         if merged and isinstance(model, PeftModel):
             model = model.merge_and_unload()
         head = ValueHead.load(Path(name)) if has_head(name) else None
-    return Checkpoint(model, load_tokenizer(name), head)
+    tokenizer, rows = load_tokenizer(name), len(cast(Tensor, base_model.get_input_embeddings().weight))
+    if (tokens := max(tokenizer.get_vocab().values()) + 1) > rows:
+        raise UserError(
+            f"the tokenizer of {name} has {tokens:,} tokens, but its model has embeddings of {rows:,}: resize the "
+            "model to its tokenizer (resize_token_embeddings), or take the tokenizer that it was trained with"
+        )
+    return Checkpoint(model, tokenizer, head)
 
 
 def _require_memory(base: str, dtype: DType) -> None:
@@ -165,7 +184,6 @@ def _weights(base: str) -> tuple[int, torch.dtype]:
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint, without the model. Code in the checkpoint never runs; if
     ``trust_remote_code`` were unset, transformers would ask at the terminal whether it may."""
-    name = stock(name)
     with _refused(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     return tokenizer
@@ -196,7 +214,6 @@ def has_head(name: str | Path) -> bool:
 
 def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
     """The base model of a checkpoint (a folder or a hub name), and the folder of its adapter (None if it has none)."""
-    name = stock(name)
     adapted = (Path(name) / _ADAPTER).is_file()
     return (_base(Path(name)), Path(name)) if adapted else (str(name), None)
 

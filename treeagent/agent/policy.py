@@ -1,9 +1,10 @@
 """A language model as policy and value function: for each state, it gives think/action candidates and V(s)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -11,16 +12,14 @@ import torch
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call
-from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
+from treeagent.generators.base import Counting, Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat, Reading
-from treeagent.generators.config import ActionSource
-from treeagent.generators.grammar import Grammar, ReAct
+from treeagent.generators.config import ActionSource, RemoteConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.threads import in_thread
+from treeagent.generators.turn import Grammar, ReAct
 from treeagent.types import Action, Estimate, Message, Proposal, State, derive_seed
 
-if TYPE_CHECKING:  # their packages are extras
-    from treeagent.generators.remote import RemoteChat
+if TYPE_CHECKING:
     from treeagent.generators.structured import Form
 
 _NO_LIST = "the environment lists no action that can be written here: set policy.actions=sample"
@@ -37,15 +36,10 @@ class LLMPolicy:
     temperature: float = 1.0
     """Sampling temperature; 0 always takes the likeliest token."""
     max_new_tokens: int = 64
-    """Most sampled tokens of a turn. If ``form`` is given, a turn that is cut off there is completed; otherwise it has
-    no stop token."""
+    """Most sampled tokens of a turn. A turn that is cut off there makes no call."""
     thought_tokens: int | None = None
     """Most sampled tokens of a thought. If the call has not begun by then, forced tokens lead the turn into it
     (``Grammar.lead``). None sets no limit."""
-    top_p: float = 1.0
-    """As for ``SampleRequest``."""
-    min_p: float = 0.0
-    """As for ``SampleRequest``."""
     form: "Form | None" = None
     """The form that constrains every turn while it is sampled; None samples freely."""
     actions: ActionSource = "sample"
@@ -99,13 +93,7 @@ class LLMPolicy:
         readable = [index for index, error in enumerate(errors) if not error]
         sampling = [index for index in readable if self.actions != "score" or index not in written]
         turns = [
-            _Turn(
-                prompts[index],
-                prefixes[index],
-                seeds[index],
-                None if prefixes[index].partial else pause,
-                states[index].task.id,
-            )
+            _Turn(prompts[index], prefixes[index], seeds[index], None if prefixes[index].partial else pause)
             for index in sampling
         ]
         proposals, failed = [Proposal()] * len(states), set[int]()
@@ -123,8 +111,7 @@ class LLMPolicy:
             [action.token_ids[len(ids) :] for action in written[index]] for index, ids in zip(scoring, led, strict=True)
         ]
         scored_prompts = [prompts[index] + ids for index, ids in zip(scoring, led, strict=True)]
-        trees = [states[index].task.id for index in scoring]
-        score = partial(self.generator.score, scored_prompts, candidates, self.temperature, trees)
+        score = partial(self.generator.score, scored_prompts, candidates, self.temperature)
         scores = await self.generator.in_background(score) if scoring else ()
         for index, scored in zip(scoring, scores, strict=True):
             if isinstance(scored, Failure):
@@ -149,8 +136,7 @@ class LLMPolicy:
 
     async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[list[Sample] | Failure]:
         """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
-        is led into its call by forced tokens, and sampling continues from there. A sample that is cut off is
-        completed with forced tokens if there is a ``form``."""
+        is led into its call by forced tokens, and sampling continues from there."""
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
         # The tokens of a thought beyond its budget were inserted, so they do not count.
         token_limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
@@ -170,11 +156,13 @@ class LLMPolicy:
                 # A shorter sample has ended by itself: at its stop token, its pause or the end of the context.
                 if len(sample.token_ids) < budget or self._has_ended(turn, sample):
                     continue
-                samples[number] = led = sample.followed_by(self._lead_in(sample.token_ids))
+                lead = self._lead_in(sample.token_ids)
+                samples[number] = led = sample.followed_by(lead)
                 if not self._has_ended(turn, led) and len(turn.prompt) + len(led.token_ids) < self.generator.context:
                     seed = derive_seed(turn.seed, "after the thought", number)
                     indices.append((index, number))
-                    rests.append(turn.after(led.token_ids, self.chat.decode(led.token_ids), seed))
+                    begun = turn.after(led.token_ids, self.chat.decode(led.token_ids), seed)
+                    rests.append(begun if lead else replace(begun, pause=turn.pause))
                     limits.append(token_limits[index] - budget)
         request = partial(self.generator.sample, self._request(rests, 1, limits))
         continuations = await self.generator.in_background(request) if rests else ()
@@ -186,10 +174,7 @@ class LLMPolicy:
                 start, [added] = samples[number], rest
                 ids, logprobs = start.token_ids + added.token_ids, start.logprobs + added.logprobs
                 samples[number] = Sample(ids, logprobs, start.forced)
-        return [
-            samples if isinstance(samples, Failure) else [self._completed(turn, sample) for sample in samples]
-            for turn, samples in zip(turns, samples_by_turn, strict=True)
-        ]
+        return samples_by_turn
 
     def _request(self, turns: Sequence["_Turn"], count: int, limits: Sequence[int]) -> SampleRequest:
         return SampleRequest(
@@ -197,21 +182,20 @@ class LLMPolicy:
             count,
             [turn.seed for turn in turns],
             stop_id=self.chat.stop_id,
+            other_stops=self.chat.other_stops,
             max_new_tokens=limits,
             temperature=self.temperature,
-            top_p=self.top_p,
-            min_p=self.min_p,
             pauses=[turn.pause for turn in turns],
             form=self.form,
-            trees=[turn.tree for turn in turns],
             turn_prefixes=[turn.prefix.token_ids for turn in turns],
         )
 
     def _has_ended(self, turn: "_Turn", sample: Sample) -> bool:
         """Whether a sample of the rest of a turn has ended, at its stop token or its pause."""
         ids = sample.token_ids
-        stopped = ids[-1:] == (self.chat.stop_id,)
-        return stopped or (turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *ids)))
+        return self.chat.has_ended(ids) or (
+            turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *ids))
+        )
 
     def _lead_in(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if the call has
@@ -221,15 +205,7 @@ class LLMPolicy:
         if self.grammar.begins_action(text, opened=opened):
             return ()
         lead = self.chat.encode_within(self.grammar.lead(text, opened=opened, calls=bool(self.tools)))
-        return lead if self.form is None or not lead else self.form.lead_in(token_ids, lead)
-
-    def _completed(self, turn: "_Turn", sample: Sample) -> Sample:
-        """The sample. If it was cut off, forced tokens complete it, provided that the context has room for them."""
-        if self.form is None or self._has_ended(turn, sample) or not sample.token_ids:
-            return sample
-        ending = self.form.ending((*turn.prefix.token_ids, *sample.token_ids))
-        room = self.generator.context - len(turn.prompt) - len(sample.token_ids)
-        return sample.followed_by(ending) if len(ending) <= room else sample
+        return lead if self.form is None or self.form.may_follow(token_ids, lead) else ()
 
     def _legal_turns(self, state: State, prefix: Message) -> list[Action]:
         """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Forced
@@ -276,7 +252,9 @@ class LLMPolicy:
     def _whole(self, turn: "_Turn", sample: Sample) -> Action:
         """The action that a sample adds to a turn. A turn that was cut off makes no call."""
         action = self._read(turn.prefix, sample)
-        return action if self._has_ended(turn, sample) else _cut_off(action, len(sample.token_ids))
+        if action.error or self._has_ended(turn, sample):
+            return action
+        return replace(action, call="", error=f"the turn was cut off after {len(sample.token_ids)} tokens")
 
     def _read(self, prefix: Message, sample: Sample) -> Action:
         """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may
@@ -285,6 +263,49 @@ class LLMPolicy:
         turn = self.grammar.read(prefix.content + text, sample.token_ids, sample.logprobs)
         turn = replace(turn, forced=sample.forced)
         return replace(turn, text=text, thought="") if prefix.partial else turn
+
+
+class TextPolicy(Protocol):
+    """A policy that samples turns as text, without token ids, which ``policy.generator`` may plug in. Such turns can be
+    played and evaluated, but not learnt from."""
+
+    @property
+    def generator(self) -> Counting: ...
+    @property
+    def grammar(self) -> Grammar: ...
+    @property
+    def concurrent(self) -> bool: ...
+    def greedy(self) -> "TextPolicy": ...
+    def forget(self) -> None: ...
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a generator that is plugged in is made for. ``policy.generator`` names a dataclass of its settings
+    (``policy.options``) with the method ``make(wanted) -> Generator | TextPolicy``."""
+
+    checkpoint: Path
+    """A folder, or a name on the model hub."""
+    requests: RemoteConfig
+    """The server at ``policy.url``, and the settings of requests."""
+    temperature: float
+    max_new_tokens: int
+    """Most tokens of a turn."""
+    structured: bool
+    """Whether requests may have a ``form``."""
+    scores: str
+    """If ``score`` will be called, the setting with which it would not be, for error messages; else empty."""
+    format: str
+    """``policy.format``."""
+    preface: str
+    """The user's own system message; empty if there is none."""
+    told: bool
+    """Whether prompts explain the format and the tools."""
+    tools: Sequence[ToolSpec]
+    """The tools of the environment."""
+    shots: Callable[[Grammar], Sequence[Message]]
+    """The demonstrations that every prompt shows, written in a format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,19 +318,11 @@ class _Turn:
     """The existing part of the turn; if the turn has not begun, an empty message that is not partial."""
     seed: int
     pause: Pause | None
-    tree: str
-    """As for ``SampleRequest.trees``."""
 
     def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Turn":
         """The turn after ``token_ids`` were added to it, with the text ``text``."""
         prefix = Message("assistant", self.prefix.content + text, (*self.prefix.token_ids, *token_ids), partial=True)
-        return _Turn((*self.prompt, *token_ids), prefix, seed, None, self.tree)
-
-
-def _cut_off(action: Action, tokens: int) -> Action:
-    """The action of a turn that was cut off after so many tokens. It makes no call, although its beginning may read
-    like one."""
-    return action if action.error else replace(action, call="", error=f"the turn was cut off after {tokens} tokens")
+        return _Turn((*self.prompt, *token_ids), prefix, seed, None)
 
 
 def _read_all(
@@ -320,57 +333,6 @@ def _read_all(
     prompts = [chat.prompt_ids(reading.messages) for reading in readings]
     pairs = zip(readings, prompts, strict=True)
     return readings, prompts, [reading.error or generator.refusal(prompt) for reading, prompt in pairs]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPolicy:
-    """Samples whole think/action steps as text, from a server that gives no token ids. Such steps can be played and
-    evaluated, but not learnt from."""
-
-    generator: "RemoteChat"
-    grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
-    opening: tuple[Message, ...] = ()
-    """Messages before every conversation: instructions and demonstrations."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 always takes the likeliest token."""
-    max_new_tokens: int = 64
-    """Most tokens of a turn."""
-    concurrent: ClassVar[bool] = True
-    """As for ``types.Concurrent``."""
-
-    def greedy(self) -> "ChatPolicy":
-        return replace(self, temperature=0.0)
-
-    def forget(self) -> None:
-        """As for ``LLMPolicy``."""
-        self.generator.forget()
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        """Propose ``count`` steps at each state, without token ids and log-probabilities."""
-        reply = partial(
-            self.generator.reply,
-            [(*self.opening, *state.messages) for state in states],
-            count,
-            seeds,
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            trees=[state.task.id for state in states],
-        )
-        return [
-            Proposal((), (), replies.reason, failed=True)
-            if isinstance(replies, Failure)
-            else Proposal(
-                (),
-                tuple(map(self._read, replies.texts, replies.cut_off or [False] * len(replies.texts))),
-                unlisted_tokens=replies.generated_tokens,
-            )
-            for replies in await in_thread(reply)
-        ]
-
-    def _read(self, text: str, cut_off: bool) -> Action:
-        """The action in a reply. A reply that was cut off makes no call."""
-        action = self.grammar.read(text)
-        return _cut_off(action, self.max_new_tokens) if cut_off else action
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,10 +359,8 @@ class HeadValue:
         lowest return, but at most 0. If a request failed, V(s) is unknown (``Estimate.failed``)."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [index for index, error in enumerate(errors) if not error]
-        readable_prompts, trees = [prompts[index] for index in readable], [states[index].task.id for index in readable]
-        inputs = (
-            await self.generator.in_background(partial(self._read, readable_prompts, trees)) if readable_prompts else []
-        )
+        read_prompts = partial(self._read, [prompts[index] for index in readable])
+        inputs = await self.generator.in_background(read_prompts) if readable else []
         read, failed = list[torch.Tensor](), set[int]()
         for index, each in zip(readable, inputs, strict=True):
             if isinstance(each, Failure):
@@ -422,7 +382,7 @@ class HeadValue:
             for index, (state, reading, error) in enumerate(zip(states, readings, errors, strict=True))
         ]
 
-    def _read(self, prompts: Sequence[tuple[int, ...]], trees: Sequence[str]) -> list[torch.Tensor | Failure]:
+    def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[torch.Tensor | Failure]:
         """The input of the head for each prompt, [features]."""
         if not isinstance(self.head, LogprobHead):
             assert isinstance(self.generator, LocalGenerator)
@@ -430,5 +390,5 @@ class HeadValue:
         candidates = [[(token,) for token in self.head.token_ids]] * len(prompts)
         return [
             scored if isinstance(scored, Failure) else torch.tensor([sample.logprobs[0] for sample in scored])
-            for scored in self.generator.score(prompts, candidates, 1.0, trees)
+            for scored in self.generator.score(prompts, candidates)
         ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from treeagent.agent.policy import LLMPolicy
 from treeagent.envs.dynamics import paid
 from treeagent.generators.base import Pause
-from treeagent.generators.grammar import Grammar, ReAct
+from treeagent.generators.turn import Grammar, ReAct
 from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Transition
 
 

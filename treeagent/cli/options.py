@@ -157,13 +157,8 @@ def find_checkpoint(name: str) -> Path:
             )
         if path.name in ("", ".."):  # results call a policy by the name of its folder
             path = Path(os.path.abspath(path))
-    elif path.suffix == ".gguf":
-        if not path.is_file():
-            raise RunError(f"{name} does not exist: give the path of a GGUF file")
     elif path.exists() or not _may_be_hub_name(name):
-        raise RunError(
-            f"{name} is no checkpoint: give a folder with a config.json, a GGUF file, or a hub name such as org/model"
-        )
+        raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
     return path
 
 

@@ -23,7 +23,15 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "rubric": "treeagent.contrib.judging.rubric:RubricEnv",
         "shield": "treeagent.contrib.guards.shield:ShieldedEnv",
     },
-    "policy.generator": {},
+    "policy.generator": {
+        "pool": "treeagent.contrib.servers.pool:Servers",
+        "chat": "treeagent.contrib.servers.chat:Chat",
+    },
+    "policy.format": {
+        "tags": "treeagent.contrib.formats.tags:TagCalls",
+        "llama": "treeagent.contrib.formats.json_calls:LlamaCalls",
+        "mistral": "treeagent.contrib.formats.json_calls:MistralCalls",
+    },
     "search.method": {
         "ab_mcts": "treeagent.contrib.methods.ab_mcts:ABMCTS",
         "rebase": "treeagent.contrib.methods.rebase:Rebase",
@@ -46,6 +54,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "curriculum": ("treeagent.contrib.curriculum.cli", "Search and learn in rounds, on tasks that grow harder."),
     "lag": ("treeagent.contrib.scale.lag_cli", "Search and learn in rounds, with updates beside the next search."),
+    "gguf": ("treeagent.contrib.gguf.cli", "Import a GGUF file as a standard checkpoint."),
     "plan": ("treeagent.contrib.plan.cli", "Estimate what a run costs, from a few items of each stage."),
     "scale": ("treeagent.contrib.scale.cli", "Run a command on a Ray cluster, or with updates in several processes."),
     "reward": ("treeagent.contrib.judging.cli", "Fit a reward model to a run's trees, and tell what judged its ends."),

@@ -10,12 +10,15 @@ A text calls a tool in one of these ways:
 * ``name {"key": value}`` calls any tool, with its arguments as a JSON object.
 * Any other text calls the only tool, if that takes one text: ``go north`` calls ``act[go north]``.
 
-Between brackets, an argument of type ``string`` is used as written. An argument of another type, such as ``integer``,
-is parsed as JSON: ``add[1, 2]`` passes two integers.
+Between brackets, an argument is JSON if its schema allows no text: ``add[1, 2]`` passes two integers. It is a text if
+the schema allows nothing else. Otherwise it is JSON of one of the other types, if it can be read as such, and else a
+text (``read_value``).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import orjson
 
@@ -23,7 +26,10 @@ from treeagent.envs.base import ToolSpec
 from treeagent.types import ToolCall, only_text
 
 _TEXT_CALL = re.compile(r"\s*+([\w.-]++)\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
-"""Possessive quantifiers (``*+``): without them, a long run of blanks takes time quadratic in its length."""
+"""A call of a tool that is not known. Possessive quantifiers (``*+``): without them, a long run of blanks takes time
+quadratic in its length."""
+_ARGUMENTS = re.compile(r"\s*+(?:\[(.*)\]|(\{.*\}))?\s*+", re.DOTALL)
+"""What follows the name of a known tool."""
 TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -33,6 +39,9 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_ALL = frozenset(TYPES)
+_MOST_REFERENCES = 20
+"""Most references and combinations within each other that are followed in a schema."""
 
 
 def text_tool(name: str, description: str, *arguments: str, read_only: bool = False, answers: bool = False) -> ToolSpec:
@@ -60,8 +69,7 @@ def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall
     """
     if isinstance(action, ToolCall):
         return action
-    match = _TEXT_CALL.fullmatch(action)
-    if match is not None and any(tool.name == match[1] for tool in tools):
+    if (parts := _parts(action, tools)) is not None and any(tool.name == parts[0] for tool in tools):
         call = _read_text(action, tools)
         return call if isinstance(call, ToolCall) else action
     argument = only_text([tool.parameters for tool in tools])
@@ -84,10 +92,10 @@ def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | s
 
 
 def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
-    match = _TEXT_CALL.fullmatch(text)
-    if match is None:
+    parts = _parts(text, tools)
+    if parts is None:
         return "write tool[argument]"
-    name, argument, written = match.groups()
+    name, argument, written = parts
     if written is not None:
         try:
             arguments = orjson.loads(written)
@@ -106,18 +114,71 @@ def _read_text(text: str, tools: Sequence[ToolSpec]) -> ToolCall | str:
     values = [argument] if len(keys) == 1 else [each.strip() for each in argument.split(",")]
     if not keys or len(values) != len(keys):
         return f'{name} takes its arguments as JSON: {name} {{"argument": value}}'
-    return ToolCall(name, {key: _value(value, schemas.get(key)) for key, value in zip(keys, values, strict=True)})
+    pairs = zip(keys, values, strict=True)
+    return ToolCall(name, {key: read_value(value, schemas.get(key), known.parameters) for key, value in pairs})
 
 
-def _value(written: str, schema: object) -> object:
-    """Parse an argument as JSON. Return the text itself if the schema's type is string or missing, or if the text is
-    not valid JSON."""
-    if type_of(schema) in ("", "string"):
-        return written
-    try:
-        return orjson.loads(written)
-    except ValueError:
-        return written
+def _parts(text: str, tools: Sequence[ToolSpec]) -> tuple[str, str | None, str | None] | None:
+    """The tool's name in a call, what is between its brackets, and its JSON object. None if the text is no call. The
+    name of a tool may hold any character."""
+    begun = text.lstrip()
+    for name in sorted((tool.name for tool in tools if begun.startswith(tool.name)), key=len, reverse=True):
+        if match := _ARGUMENTS.fullmatch(begun, len(name)):
+            return name, match[1], match[2]
+    found = _TEXT_CALL.fullmatch(text)
+    return None if found is None else (found[1], found[2], found[3])
+
+
+def read_value(text: str, schema: object, root: Mapping[str, object]) -> object:
+    """The value of an argument that is written as a text: JSON or the text itself, as the schema allows. A text stands
+    for itself if it is no value that the schema allows.
+
+    Args:
+        root: the schema of all arguments, to which references refer.
+    """
+    types = json_types(schema, root)
+    with suppress(ValueError):
+        value = orjson.loads(text)  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
+        if "string" not in types or any(has_type(value, kind) for kind in types - {"string"}):
+            return value
+    return text
+
+
+def has_type(value: object, kind: str) -> bool:
+    """Whether a value has a JSON type. A boolean is no number in JSON, although Python says so."""
+    return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema allows, as far as it names them; all if it names none.
+
+    Args:
+        root: the schema of all arguments, to which references refer.
+    """
+    if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
+        return _ALL
+    found, named = _ALL, schema.get("type")
+    if isinstance(named, str | list | tuple):
+        found &= frozenset([named] if isinstance(named, str) else map(str, named))
+    if "const" in schema or isinstance(schema.get("enum"), list | tuple):
+        values: Iterable[Any] = [schema["const"]] if "const" in schema else schema["enum"]
+        found &= frozenset(kind for kind in _ALL if any(has_type(value, kind) for value in values))
+    if isinstance(reference := schema.get("$ref"), str):
+        found &= json_types(_referred(reference, root), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(key), list | tuple) and branches:
+            found &= frozenset[str]().union(*(json_types(branch, root, depth + 1) for branch in branches))
+    for branch in schema.get("allOf") or ():
+        found &= json_types(branch, root, depth + 1)
+    return found or _ALL
+
+
+def _referred(reference: str, root: Mapping[str, object]) -> object:
+    """The schema at a pointer such as ``#/$defs/Point``; one that allows everything if there is none."""
+    found: Any = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~"), True) if isinstance(found, Mapping) else True
+    return found
 
 
 def _mismatch(arguments: Mapping[str, object], tool: ToolSpec) -> str:
@@ -131,17 +192,15 @@ def _mismatch(arguments: Mapping[str, object], tool: ToolSpec) -> str:
             if tool.parameters.get("additionalProperties") is False:
                 return f"{tool.name} takes no {key}"
             continue
-        if not fits(value, schemas[key]):
-            return f"{key} of {tool.name} must be of type {type_of(schemas[key])}"
+        if not fits(value, schemas[key], tool.parameters):
+            types = json_types(schemas[key], tool.parameters)
+            return f"{key} of {tool.name} must be of type {' or '.join(sorted(types))}"
     return ""
 
 
-def fits(value: object, schema: object) -> bool:
-    """Whether an argument has the JSON type that its schema requires."""
-    type_name = type_of(schema)
-    types = TYPES.get(type_name, ())
-    # In Python True is an int, but in JSON it is not a number.
-    return not types or (isinstance(value, types) and (not isinstance(value, bool) or type_name == "boolean"))
+def fits(value: object, schema: object, root: Mapping[str, object] | None = None) -> bool:
+    """Whether an argument has a JSON type that its schema allows. ``root`` is as for ``read_value``."""
+    return any(has_type(value, kind) for kind in json_types(schema, root or {}))
 
 
 def type_of(schema: object) -> str:

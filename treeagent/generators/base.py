@@ -5,19 +5,34 @@ Three implementations: ``local`` runs a transformers model in this process, ``vl
 and ``remote`` sends requests to a server. This module does not import torch.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from treeagent.generators.usage import Usage
 from treeagent.threads import in_thread
 
 if TYPE_CHECKING:
-    from treeagent.generators.structured import Form  # needs the extra "structured"
+    from treeagent.generators.structured import Form  # imports transformers
 
 Answer = TypeVar("Answer")
+_ROUNDING = 1e-3
+"""By how much a log-probability may exceed 0, in nats."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens that went through a model, which every generator counts."""
+
+    encoded_tokens: int = 0
+    """Prompt tokens fed to the model."""
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache."""
+    generated_tokens: int = 0
+    failed_requests: int = 0
+    """Requests to a server that still failed after the last retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +41,8 @@ class Sample:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each token in nats, under the distribution that it was drawn from (temperature, top-p and
-    min-p applied)."""
+    """Log-probability of each token in nats, under the distribution that it was drawn from (with the temperature
+    applied)."""
     forced: tuple[int, ...] = ()
     """As for ``Action``."""
 
@@ -36,6 +51,36 @@ class Sample:
         indices = range(len(self.token_ids), len(self.token_ids) + len(token_ids))
         zeros = (0.0,) * len(token_ids)
         return Sample((*self.token_ids, *token_ids), self.logprobs + zeros, (*self.forced, *indices))
+
+
+def checked_sample(token_ids: Sequence[object], logprobs: Sequence[object], most: int, vocabulary: int) -> Sample:
+    """A sample as an engine or a server reports it.
+
+    Args:
+        most: most tokens that were asked for.
+        vocabulary: number of tokens of the tokenizer.
+
+    Raises:
+        ValueError: there is no token or more than ``most``, an id is none of the tokenizer, or a log-probability is
+            missing, not finite or positive.
+    """
+    if not 0 < len(token_ids) <= most or len(token_ids) != len(logprobs):
+        raise ValueError(f"{len(token_ids)} token ids, {len(logprobs)} log-probabilities, at most {most} asked for")
+    ids = tuple(each for each in token_ids if type(each) is int and 0 <= each < vocabulary)
+    if len(ids) < len(token_ids):
+        raise ValueError(f"a token id that is none of 0 to {vocabulary - 1}")
+    return Sample(ids, tuple(map(checked_logprob, logprobs)))
+
+
+def checked_logprob(value: object) -> float:
+    """A log-probability as an engine or a server reports it.
+
+    Raises:
+        ValueError: it is no number, not finite or positive.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -math.inf < value <= _ROUNDING:
+        raise ValueError(f"the log-probability {value!r:.40}")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +124,20 @@ class SampleRequest:
     """Most tokens of a sample: one number for all prompts, or one per prompt."""
     temperature: float = 1.0
     """Sampling temperature. 0 takes the likeliest token and reports its log-probability at temperature 1."""
-    top_p: float = 1.0
-    """Only the likeliest tokens that together have this probability are drawn (Holtzman et al. 2020)."""
-    min_p: float = 0.0
-    """Only tokens with at least this fraction of the likeliest token's probability are drawn (Nguyen et al. 2024)."""
     pauses: Sequence[Pause | None] = ()
     """One per prompt; empty means no pauses."""
     form: "Form | None" = None
     """A grammar for the whole turn. Only tokens are drawn after which the turn can still satisfy it. ``local`` reports
-    log-probabilities among all tokens, as the learners compute them, unless ``top_p`` or ``min_p`` leaves some out.
-    Engines and servers report log-probabilities among the allowed tokens."""
-    trees: Sequence[str] = ()
-    """For each prompt a name of its tree; may be empty. Prompts of a tree share a prefix, so one server of a pool
-    answers all of them. Nothing else depends on these names."""
+    log-probabilities among all tokens, as the learners compute them. Engines and servers report log-probabilities among
+    the allowed tokens."""
     turn_prefixes: Sequence[tuple[int, ...]] = ()
     """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``; empty means none."""
+    other_stops: Sequence[int] = ()
+    """Further tokens that end a sample, as ``stop_id`` does."""
+
+    @property
+    def stop_ids(self) -> list[int]:
+        return [self.stop_id, *self.other_stops]
 
     def limits(self, context: int) -> list[int]:
         """The most new tokens of each prompt, for a model with a context of ``context`` tokens."""
@@ -136,6 +180,13 @@ def samples_from_trie(
     return [Sample(ids, tuple(logprobs[ids[:index]][token] for index, token in enumerate(ids))) for ids in candidates]
 
 
+class Counting(Protocol):
+    """Whatever counts the tokens that go through a model."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
 class Generator(ABC):
     """A language model that samples. Callers must pass only prompts for which ``refusal`` returns no reason."""
 
@@ -144,6 +195,8 @@ class Generator(ABC):
     usage: Usage
     context: int
     """Most tokens of a prompt and its sample together."""
+    end_ids: Sequence[int] = ()
+    """Tokens that end a text by the model's own configuration, where that is known."""
 
     @abstractmethod
     def sample(self, request: SampleRequest) -> Sequence[Sequence[Sample] | Failure]:
@@ -156,12 +209,10 @@ class Generator(ABC):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
-        trees: Sequence[str] = (),
     ) -> Sequence[Sequence[Sample] | Failure]:
         """Score given continuations of each prompt. Returns them as samples, with the log-probabilities that they would
         have if they had been sampled at ``temperature``; 0 means 1. The common prefix of the candidates of a prompt is
-        computed once. A prompt without candidates is only read, so that later calls find it in the cache. ``trees`` are
-        as for ``SampleRequest``."""
+        computed once. A prompt without candidates is only read, so that later calls find it in the cache."""
 
     @abstractmethod
     def forget(self) -> None:
@@ -177,6 +228,6 @@ class Generator(ABC):
         if len(prompt) >= self.context:
             return (
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {self.context}: lower "
-                "environment.max_steps or environment.observation_bytes, or use a model with a longer context"
+                "environment.max_steps or the length of observations, or use a model with a longer context"
             )
         return ""

@@ -93,10 +93,12 @@ class ChatFormat:
         context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
         shots: demonstrations that every prompt shows as earlier turns; they are never left out. Each begins with a
             message that the agent reads and ends with a turn of the agent. Only the text of a turn counts.
+        end_ids: further tokens that end a turn of the agent (``Generator.end_ids``).
 
     Attributes:
-        stop_id: the special token with which the template ends a turn of the agent; if it writes none, the tokenizer's
-            end of sequence.
+        stop_id: the token with which the template ends a turn of the agent; if it writes none, the tokenizer's end of
+            sequence.
+        other_stops: further tokens with which the model may end a turn.
 
     Raises:
         UserError: the tokenizer has no chat template; or the template rewrites earlier turns, or opens a turn
@@ -112,6 +114,7 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] = (),
         context_tokens: int | None = None,
         shots: Sequence[Sequence[Message]] = (),
+        end_ids: Sequence[int] = (),
     ) -> None:
         if not tokenizer.chat_template:
             raise UserError(f"the tokenizer {tokenizer.name_or_path!r} has no chat template: give it one")
@@ -136,7 +139,9 @@ class ChatFormat:
         self._cached_savings = lru_cache(maxsize=1 << 16)(self._tokens_saved)
         self._render = lru_cache(maxsize=1 << 12)(self._rendered)
         self._choose_form()
-        self.stop_text, self.stop_id = self._stop()
+        self.stop_text, self.stop_id = self._stop([token.content for token in added])
+        ends = {*end_ids, self.stop_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id}
+        self.other_stops = tuple(sorted(ends - {self.stop_id}))
         if shots:
             self._set_shots(shots)
 
@@ -180,9 +185,13 @@ class ChatFormat:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids, without the stop token."""
         ids = list(token_ids)
-        if ids and ids[-1] == self.stop_id:
+        if self.has_ended(ids):
             ids.pop()
         return str(self.tokenizer.decode(ids))
+
+    def has_ended(self, token_ids: Sequence[int]) -> bool:
+        """Whether a turn ends with one of its stop tokens."""
+        return bool(token_ids) and (token_ids[-1] == self.stop_id or token_ids[-1] in self.other_stops)
 
     def encode_marks(self, text: str) -> tuple[int, ...]:
         """Ids of text that a grammar writes into a turn. The text of a special token becomes that token."""
@@ -258,8 +267,7 @@ class ChatFormat:
                 return Reading(
                     messages,
                     error=f"the prompt has {length} tokens with its old observations left out, but may have {limit}: "
-                    "lower environment.observation_bytes or environment.max_steps, raise policy.context_tokens, or use "
-                    "a model with a longer context",
+                    "lower environment.max_steps or the length of observations, or use a model with a longer context",
                 )
             if end < len(messages):
                 length += len(messages[end].token_ids)
@@ -382,10 +390,11 @@ class ChatFormat:
         self._text_after_turn(self._render(_TEST_CONVERSATION[:4], len(shots)), _TEST_CONVERSATION[:2], len(shots))
         self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
 
-    def _stop(self) -> tuple[str, int]:
-        """Text and id of the token that ends a turn of the agent."""
+    def _stop(self, added: Sequence[str]) -> tuple[str, int]:
+        """Text and id of the token that ends a turn of the agent: one of the ``added`` tokens, longest first, which the
+        tokenizer need not call special."""
         after = self._render(_TEST_CONVERSATION).partition(_placeholder(0))[2].lstrip()
-        text = next((token for token in self._special if after.startswith(token)), self.tokenizer.eos_token)
+        text = next((token for token in added if after.startswith(token)), self.tokenizer.eos_token)
         if text is None:
             raise UserError(f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-sequence token: give it one")
         return str(text), self.tokenizer.get_vocab()[str(text)]

@@ -18,24 +18,18 @@ LOCAL_SERVER = "http://localhost:8000/v1"
 """The default address of a vLLM server."""
 
 
-def _distinct_servers(url: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    urls = (url,) if isinstance(url, str) else url
-    if not urls:
-        raise ValueError("the list of servers is empty: name one, or leave it out")
-    for each in urls:
-        try:
-            known = urlsplit(each).scheme in ("http", "https") and bool(urlsplit(each).hostname)
-        except ValueError:  # for example an IPv6 address without its closing bracket
-            known = False
-        if not known:
-            raise ValueError(f"{each!r} is no server's address: write one such as {LOCAL_SERVER}")
-        if [other.rstrip("/") for other in urls].count(each.rstrip("/")) > 1:
-            raise ValueError(f"{each!r} stands twice in the list of servers: leave one out")
+def _server(url: str) -> str:
+    try:
+        known = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:  # for example an IPv6 address without its closing bracket
+        known = False
+    if not known:
+        raise ValueError(f"{url!r} is no server's address: write one such as {LOCAL_SERVER}")
     return url
 
 
-Addresses = Annotated[str | tuple[str, ...], AfterValidator(_distinct_servers)]
-"""The root URL of an OpenAI-compatible API, or the URLs of several servers of the same model."""
+Address = Annotated[str, AfterValidator(_server)]
+"""The root URL of an OpenAI-compatible API."""
 
 LORA_SCALE = 2.0
 """alpha / rank, by which an adapter's output is multiplied. With this ratio fixed, as is usual, ``rank`` can change
@@ -83,18 +77,14 @@ class ScratchConfig(ScratchSizes):
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class ModelConfig:
-    """A language model: the source of its weights, the generator that samples from it, and its adapter."""
+    """A language model: the source of its weights, the server that has it, and its adapter."""
 
     model: str | None = None
-    """The model: a folder, a GGUF file, or a name on the Hugging Face hub; for a server, the name under which it serves
-    the model. If unset, a small model is trained from scratch."""
-    generator: Literal["local", "vllm", "remote"] = "local"
-    """The engine that samples: "local" is transformers in this process, "vllm" is vLLM in this process, "remote" is a
-    server. Training always uses transformers."""
-    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
+    """The model: a folder, or a name on the Hugging Face hub; for a server, the name under which it serves the model.
+    If unset, a small model is trained from scratch."""
+    url: Annotated[Address, REACHES_OUT] = LOCAL_SERVER
     """Root URL of the server's OpenAI-compatible API, for ``generator`` "remote"; its key is read from
-    ``OPENAI_API_KEY``. A list names several servers of the same model: each answers a share of the trees, and if one
-    fails, the others answer for it."""
+    ``OPENAI_API_KEY``."""
     dtype: DType = "auto"
     """Number format of the weights for sampling in this process. "auto" keeps that of the checkpoint, but a policy of
     30 million weights or more samples in bfloat16 on a processor with AMX."""
@@ -120,23 +110,15 @@ class RequestConfig:
     concurrency: Annotated[int, Field(gt=0, le=4096)] = 32
     """Most requests that each worker has in flight at a time."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds after which a request times out and is tried again."""
-    prompt_price: Annotated[float, Field(ge=0)] = 0.0
-    """Price of a million prompt tokens; the run adds up the price of its requests."""
-    generated_price: Annotated[float, Field(ge=0)] = 0.0
-    """Price of a million sampled tokens; the run adds up the price of its requests."""
+    """Seconds in which an answer must be complete. A request that takes longer is tried again twice."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RemoteConfig(RequestConfig):
-    """The servers of one model, and the settings of requests to them."""
+    """The server of one model, and the settings of requests to it."""
 
-    url: Annotated[Addresses, REACHES_OUT] = LOCAL_SERVER
+    url: Annotated[Address, REACHES_OUT] = LOCAL_SERVER
     """As for ``ModelConfig``."""
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return (self.url,) if isinstance(self.url, str) else self.url
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -17,7 +17,7 @@ new tokens, one per sibling, all at the same position. The attention mask hides 
 continuations (``score``) share a row in the same way, and all their tokens go through the model together.
 """
 
-import math
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -41,8 +41,7 @@ from treeagent.generators.attention import (
     unfit,
     windowed,
 )
-from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, prefix_trie
-from treeagent.generators.usage import Usage
+from treeagent.generators.base import Generator, Pause, Sample, SampleRequest, Usage, prefix_trie
 from treeagent.types import UserError
 
 Row = TypeVar("Row")
@@ -162,11 +161,20 @@ class _Layer(DynamicLayer):
 class LocalGenerator(Generator):
     """Reads prompts and samples continuations. Not safe for concurrent use."""
 
-    def __init__(self, model: PreTrainedModel | PeftModel, *, cache_bytes: int = 1 << 30, max_rows: int = 128) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        *,
+        cache_bytes: int = 1 << 30,
+        max_rows: int = 128,
+        vocabulary: int = sys.maxsize,
+    ) -> None:
         """
         Args:
             cache_bytes: most bytes of the prefix cache.
             max_rows: most prompts that go through the model together.
+            vocabulary: number of tokens of the tokenizer. The model's output may be padded beyond them; such tokens
+                have no text and are never drawn.
 
         Raises:
             UserError: masks and positions do not determine what the model's layers attend to, or its cache holds
@@ -175,6 +183,9 @@ class LocalGenerator(Generator):
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
         self.max_rows = max_rows
+        self.vocabulary = vocabulary
+        ends = getattr(base_model(model).generation_config, "eos_token_id", None)
+        self.end_ids = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
         self.usage = Usage()
         self.context = context_length(model)
         self.windows = layer_windows(model)
@@ -322,7 +333,6 @@ class LocalGenerator(Generator):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
-        trees: Sequence[str] = (),
     ) -> list[list[Sample]]:
         def work(rows: slice) -> list[list[Sample]]:
             scored = self._score(self._read(prompts[rows]), candidates[rows], temperature or 1.0)
@@ -422,12 +432,15 @@ class LocalGenerator(Generator):
         pauses = request.pauses[part]
         turns = (request.turn_prefixes or [()] * len(request.prompts))[part]
         states = None if request.form is None else request.form.sample_states(turns, count, logits.shape[-1])
+        known = torch.arange(logits.shape[-1]) < self.vocabulary if logits.shape[-1] > self.vocabulary else None
+        stops = torch.tensor(request.stop_ids)
         for step in range(steps):
-            allowed = None if states is None else torch.from_numpy(states.allowed())
-            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request, allowed)
+            allowed = known if states is None else torch.from_numpy(states.allowed())
+            tokens[:, step], logprobs[:, step] = _draw(logits, draws[:, step], request.temperature, allowed)
             if states is not None:
                 states.advance(tokens[:, step].tolist())
-            lengths = torch.where((tokens[:, step] == request.stop_id) & (lengths > step), step + 1, lengths)
+            ended = torch.isin(tokens[:, step], stops) & (lengths > step)
+            lengths = torch.where(ended, step + 1, lengths)
             if any(pauses):
                 _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
@@ -508,36 +521,17 @@ def _pause(tokens: Tensor, lengths: Tensor, pauses: Sequence[Pause | None]) -> N
                 lengths[row, sibling] = length
 
 
-def truncated(logprobs: Tensor, top_p: float, min_p: float) -> Tensor:
-    """The distribution over the tokens that remain after ``top_p`` and then ``min_p`` (see ``SampleRequest``); the
-    likeliest token always remains. Returns log-probabilities, [..., vocabulary], -inf for all other tokens."""
-    if top_p < 1:
-        ranked, order = logprobs.sort(dim=-1)
-        dropped = ranked.exp().cumsum(dim=-1) <= 1 - top_p
-        dropped[..., -1] = False
-        logprobs = logprobs.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
-    if min_p > 0:
-        logprobs = logprobs.masked_fill(logprobs < logprobs.amax(-1, keepdim=True) + math.log(min_p), -torch.inf)
-    return logprobs.log_softmax(-1)
-
-
-def _draw(
-    logits: Tensor, uniform: Tensor, request: SampleRequest, allowed: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _draw(logits: Tensor, uniform: Tensor, temperature: float, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Draw tokens by inverting the cumulative distribution. Returns them and their log-probabilities, [rows, siblings]
     each.
 
     Args:
         logits: [rows, siblings, vocabulary].
         uniform: random numbers in [0, 1), [rows, siblings].
-        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens,
-            unless ``top_p`` or ``min_p`` leaves some out: then they are among those that remain.
+        allowed: [rows, siblings, vocabulary]: tokens that may be drawn. The log-probabilities are among all tokens.
     """
-    temperature = request.temperature
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
     kept_logprobs = logprobs if allowed is None else logprobs.masked_fill(~allowed, -torch.inf).log_softmax(-1)
-    if temperature > 0 and (request.top_p < 1 or request.min_p > 0):
-        logprobs = kept_logprobs = truncated(kept_logprobs, request.top_p, request.min_p)
     if temperature > 0:
         cumulative = kept_logprobs.exp().cumsum(dim=-1)
         # A number that rounds to 1 would choose the last token of the vocabulary, however unlikely it is.

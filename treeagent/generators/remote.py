@@ -1,27 +1,357 @@
-"""Clients of servers with the OpenAI protocol: with token ids (vLLM, SGLang), or with text only (hosted models).
+"""A client of one server with the OpenAI protocol: completions with token ids (vLLM, SGLang), or chats with text alone.
 
-``servers`` decides which server of a pool gets a request, and handles requests that fail.
+OpenAI's package retries a request after a timeout, a 429 or a 5xx. A request that still fails costs only its own
+prompt. An error that would affect every other request, such as a wrong key, stops the run with one sentence, and
+``--resume`` continues it. Nothing that a server says is trusted: an answer has a deadline and a size, and its tokens
+and log-probabilities are checked against what was asked (``base.checked_sample``).
 """
 
+import importlib
 import math
-from collections.abc import Sequence
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import PurePath
+from typing import Any, NamedTuple, TypeVar
 
-from treeagent.contrib.servers.servers import REFUSED, Server, Servers
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
+from treeagent.generators.base import (
+    Failure,
+    Generator,
+    Sample,
+    SampleRequest,
+    Usage,
+    checked_logprob,
+    checked_sample,
+    prefix_trie,
+    samples_from_trie,
+)
 from treeagent.generators.config import RemoteConfig
+from treeagent.threads import map_in_threads
 from treeagent.types import Message, UserError, storable
 
-if TYPE_CHECKING:  # importing ``servers`` reports a missing package
-    from openai.types import Completion
+try:
+    import openai
+    from openai.types import Completion, CompletionUsage, Model
     from openai.types.chat import ChatCompletion
+except ImportError as error:
+    raise UserError(f"openai is missing ({error}): pip install 'treeagent[remote]'") from error
 
+Answer = TypeVar("Answer")
+_CLIENT = next(kind for kind in openai.DefaultHttpxClient.__mro__ if kind.__name__ == "Client")
+httpx: Any = importlib.import_module(_CLIENT.__module__.partition(".")[0])
+"""The package by which OpenAI's makes requests: httpx or httpx2."""
+RETRIES = 2
+"""How often a request is tried again, at growing intervals or when the server says. The default of OpenAI's package."""
+_MOST_BYTES = 1 << 26
+"""Most bytes of an answer."""
+_MOST_COUNT = 1 << 32
+"""Most tokens that a server can have counted for one request."""
+_ADVICE = {
+    401: "set OPENAI_API_KEY",
+    402: "see to the account",
+    403: "set OPENAI_API_KEY",
+    404: "correct the url, or start the server on this model",
+    429: "lower remote.concurrency, or see to the account's quota",
+}
+"""HTTP statuses that every other request would get, too, and what the user can do."""
+_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+"""What is raised where an answer does not follow the protocol."""
 _PROBE = tuple(range(8))
 """A prompt of token ids that exist in every vocabulary."""
 _FORCED = (7, 5, 6, 7)
 """Tokens that a server must draw if the grammar allows nothing else."""
+_SPELLINGS = {"max_tokens": "max_completion_tokens", "temperature": "", "seed": "", "n": ""}
+"""Parameters of a chat that some servers refuse, with the name that is tried instead; empty leaves it out."""
+
+
+class Client(openai.DefaultHttpxClient):
+    """Limits a whole answer in time and in size. httpx's own timeout is for each piece of an answer."""
+
+    def send(self, request: Any, **options: Any) -> Any:
+        request.headers["Accept-Encoding"] = "identity"  # a small compressed answer may unpack to a huge one
+        seconds = request.extensions.get("timeout", {}).get("read") or math.inf
+        deadline, content = time.monotonic() + seconds, bytearray()
+        answer = super().send(request, **options | {"stream": True})
+        try:
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise httpx.DecodingError("it is compressed", request=request)
+            for piece in answer.iter_raw():
+                content += piece
+                if len(content) > _MOST_BYTES:
+                    raise httpx.DecodingError(f"it has more than {_MOST_BYTES} bytes", request=request)
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the answer did not end in time", request=request)
+        finally:
+            answer.close()
+        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(content), request=request)
+
+
+class Server:
+    """The connection to a server. It limits the requests in flight and counts tokens.
+
+    Args:
+        checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
+        section: the table of the model's settings, for error messages.
+        requests: the table of the request settings, for error messages.
+        retries: how often a request is tried again.
+
+    Attributes:
+        model: the name under which the server serves the checkpoint.
+        context: its context length in tokens, if the server reports it.
+
+    Raises:
+        UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
+    """
+
+    def __init__(
+        self,
+        config: RemoteConfig,
+        checkpoint: str,
+        section: str = "policy",
+        requests: str = "remote",
+        retries: int = RETRIES,
+    ) -> None:
+        self.config, self.checkpoint = config, checkpoint
+        self.usage = Usage()
+        self._section, self._requests = section, requests
+        self._state = threading.Lock()
+        self._slots = threading.Semaphore(config.concurrency)
+        """Limits the requests in flight over all calling threads."""
+        self.client = openai.OpenAI(
+            base_url=config.url,
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",  # a user's own server needs no key
+            timeout=config.timeout,
+            max_retries=retries,
+            http_client=Client(timeout=config.timeout),
+        )
+        # Without this, a connection may be garbage-collected before its client closes it, which leaves an open socket.
+        weakref.finalize(self, self.client.close)
+        self.model, self.context = self._find()
+
+    def __str__(self) -> str:
+        return f"the server at {self.config.url}"
+
+    def forget(self) -> None:
+        """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
+
+    def gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
+        """The answers, in order. Raises as ``ask``."""
+        if len(requests) == 1:
+            return [self.ask(requests[0])]
+        return map_in_threads(self.ask, requests, self.config.concurrency)
+
+    def ask(self, request: Callable[[], Answer]) -> Answer | Failure:
+        """The answer to a request, or why there is none.
+
+        Raises:
+            UserError: every other request would fail for the same reason.
+        """
+        try:
+            with self._slots:
+                return request()
+        except UserError:
+            raise
+        except openai.APITimeoutError:
+            failure = f"{self} did not answer within {self.config.timeout:g} s: raise {self._requests}.timeout"
+        except openai.APIConnectionError as error:
+            if not isinstance(error.__cause__, httpx.DecodingError):
+                fix = f"start it, or correct {self._section}.url"
+                raise UserError(f"{self} cannot be reached ({error.__cause__ or error}): {fix}") from None
+            failure = f"the answer of {self} cannot be read ({error.__cause__})"
+        except openai.APIStatusError as refused:
+            body = refused.body.get("message") if isinstance(refused.body, dict) else refused.message
+            failure = f"{self} answered {refused.status_code}: {' '.join(storable(str(body)).split())[:200]}"
+            if refused.status_code in _ADVICE:
+                raise UserError(f"{failure}: {_ADVICE[refused.status_code]}") from None
+        except _UNREADABLE as unreadable:
+            reason = storable(f"{type(unreadable).__name__}: {unreadable}")[:200]
+            failure = f"the answer of {self} cannot be read ({reason})"
+        with self._state:
+            self.usage.failed_requests += 1
+        return Failure(failure)
+
+    def served_models(self) -> list[Model]:
+        """The models that the server serves."""
+        served = self.ask(lambda: list(self.client.with_options(max_retries=1).models.list()))
+        if isinstance(served, Failure):
+            raise UserError(f"{served.reason}: start it, or correct {self._section}.url")
+        return served
+
+    def count(self, usage: CompletionUsage | None) -> tuple[int, int]:
+        """Add the tokens that the server has counted for a request. Returns those of the prompt and of the answer.
+
+        Raises:
+            ValueError: it says no possible number.
+        """
+        if usage is None:
+            return 0, 0
+        details = usage.prompt_tokens_details
+        cached = (details.cached_tokens if details is not None else None) or 0
+        counts = (usage.prompt_tokens, usage.completion_tokens, cached)
+        if not all(type(each) is int and 0 <= each < _MOST_COUNT for each in counts):
+            raise ValueError(f"it counts {counts!r:.80} tokens")
+        with self._state:
+            self.usage.encoded_tokens += max(usage.prompt_tokens - cached, 0)
+            self.usage.cached_tokens += cached
+            self.usage.generated_tokens += usage.completion_tokens
+        return usage.prompt_tokens, usage.completion_tokens
+
+    def _find(self) -> tuple[str, int]:
+        """The checkpoint's name on the server, and the length of its context in tokens."""
+        served, name = self.served_models(), PurePath(self.checkpoint).name
+        for model in served:
+            told = model.model_extra or {}
+            if name in {PurePath(str(each)).name for each in (model.id, told.get("root")) if each}:
+                # vLLM reports the context length of an adapter's base model only.
+                properties = [each.model_extra or {} for each in served if each.id in (model.id, told.get("parent"))]
+                contexts = [each.get("max_model_len") for each in properties]
+                return model.id, min((each for each in contexts if type(each) is int and each > 0), default=sys.maxsize)
+        names = ", ".join(repr(model.id) for model in served[:8]) or "nothing"
+        raise UserError(
+            f"{self} serves {names}, not {self.checkpoint!r}: start it on this checkpoint (vllm serve "
+            f"{self.checkpoint} --logprobs-mode processed_logprobs); a run that stopped here goes on with --resume"
+        )
+
+
+class RemoteGenerator(Server, Generator):
+    """A generator that uses the protocol's completions with the extensions of vLLM and SGLang, so that prompts and
+    samples are token ids."""
+
+    concurrent = True
+
+    def __init__(
+        self,
+        config: RemoteConfig,
+        checkpoint: str,
+        temperature: float,
+        *,
+        vocabulary: int = 1 << 31,
+        structured: bool = False,
+        scores: str = "",
+        retries: int = RETRIES,
+    ) -> None:
+        """
+        Args:
+            temperature: the policy's temperature, at which the server is tested.
+            vocabulary: number of tokens of the tokenizer; a server must draw no others.
+            structured: whether requests may have a ``form``.
+            scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
+
+        Raises:
+            UserError: as ``Server``; or the server gives no token ids, its log-probabilities ignore the temperature, it
+                ignores a form, or it does not support ``logprob_token_ids``, which scoring needs.
+        """
+        super().__init__(config, checkpoint, retries=retries)
+        self._vocabulary = vocabulary
+        fix = "use vLLM or SGLang, or a generator that plays by text alone"
+        _, gap = self._probe(temperature, fix)
+        if temperature != 1 and not math.isclose(
+            gap * temperature, self._probe(1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3
+        ):
+            raise UserError(
+                f"the log-probabilities of {self} leave out the temperature {temperature:g} that it draws with: start "
+                "it with --logprobs-mode processed_logprobs (vLLM) or without SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), "
+                "or set policy.temperature to 1"
+            )
+        if structured:  # a server without support for grammars ignores them silently
+            fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
+            rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
+            generated, _ = self._probe(temperature, fix, structured_outputs={"grammar": rules})
+            if generated != _FORCED:
+                raise UserError(f"{self} does not hold turns to a form: {fix}")
+        if scores and isinstance(failed := self.ask(partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure):
+            raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {scores}")
+
+    def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
+        """As for ``Generator``. Servers have no pauses, so whole turns are sampled and cut afterwards."""
+        if not request.count:
+            return [[] for _ in request.prompts]
+        each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
+        return request.paused(self.gather([partial(self._draw, request, *one) for one in each]))
+
+    def score(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        candidates: Sequence[Sequence[tuple[int, ...]]],
+        temperature: float = 1.0,
+    ) -> list[list[Sample] | Failure]:
+        """As for ``Generator``. Each prefix of a candidate is a separate request, so that the server's prefix cache
+        helps."""
+        tries = [{prefix: tokens for prefix, tokens in prefix_trie(each).items() if tokens} for each in candidates]
+        asked = [
+            partial(self._score, prompt + prefix, tokens, temperature or 1.0)
+            for prompt, trie in zip(prompts, tries, strict=True)
+            for prefix, tokens in trie.items()
+        ]
+        rows = iter(self.gather(asked))
+        scored: list[list[Sample] | Failure] = []
+        for each, trie in zip(candidates, tries, strict=True):
+            answers = {prefix: next(rows) for prefix in trie}
+            failed = [row for row in answers.values() if isinstance(row, Failure)]
+            logprobs = {
+                prefix: dict(zip(trie[prefix], row, strict=True))
+                for prefix, row in answers.items()
+                if not isinstance(row, Failure)
+            }
+            scored.append(failed[0] if failed else samples_from_trie(each, logprobs))
+        return scored
+
+    def _draw(self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int) -> list[Sample]:
+        # The tokenizer's end of sequence need not be a stop token.
+        extensions: dict[str, object] = {"stop_token_ids": request.stop_ids, "ignore_eos": True}
+        if request.form is not None:
+            extensions["structured_outputs"] = {"grammar": request.form.lark}
+        asked = {"n": request.count, "max_tokens": limit, "temperature": request.temperature, "logprobs": 0}
+        answer = self.complete(prompt, extensions, seed=seed, **asked)
+        samples = [self._sample(choice, limit) for choice in answer.choices]
+        if len(samples) != request.count:
+            raise ValueError(f"{len(samples)} samples, not {request.count}")
+        return samples
+
+    def _score(self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float) -> list[float]:
+        extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
+        answer = self.complete(prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids))
+        logprobs = _first_logprobs(answer)
+        return [checked_logprob(logprobs[f"token_id:{token}"]) for token in token_ids]
+
+    def _sample(self, choice: Any, limit: int) -> Sample:
+        return checked_sample(choice.token_ids, choice.logprobs.token_logprobs, limit, self._vocabulary)
+
+    def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
+        """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
+        likeliest first token, in nats.
+
+        Raises:
+            UserError: the server cannot answer with token ids and log-probabilities. The message ends with ``fix``.
+        """
+
+        def request() -> tuple[tuple[int, ...], float]:
+            told: dict[str, object] = {"ignore_eos": True} | extensions
+            answer = self.complete(_PROBE, told, max_tokens=len(_FORCED), temperature=temperature, logprobs=5)
+            best, *_, fifth = sorted(_first_logprobs(answer).values(), reverse=True)[:5]
+            return self._sample(answer.choices[0], len(_FORCED)).token_ids, best - fifth
+
+        probed = self.ask(request)
+        if isinstance(probed, Failure):
+            raise UserError(f"{probed.reason}: {fix}")
+        return probed
+
+    def complete(
+        self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: Any
+    ) -> Completion:
+        """The server's answer to one request."""
+        # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
+        # another distribution than the learners compute.
+        whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
+        answer: Completion = self.client.completions.create(
+            model=self.model, prompt=list(prompt), seed=seed, top_p=1.0, extra_body=whole | extensions, **parameters
+        )
+        self.count(answer.usage)
+        return answer
 
 
 class Replies(NamedTuple):
@@ -36,226 +366,12 @@ class Replies(NamedTuple):
     """Whether each reply was cut off at its limit of tokens."""
 
 
-class RemoteGenerator(Servers, Generator):
-    """A generator that uses the protocol's completions with the extensions of vLLM and SGLang, so that prompts and
-    samples are token ids."""
-
-    concurrent = True
-
-    def __init__(
-        self,
-        config: RemoteConfig,
-        checkpoint: str,
-        temperature: float,
-        *,
-        structured: bool = False,
-        scores: str = "",
-        adapter: Path | None = None,
-        versioned: bool = False,
-        truncates: bool = False,
-    ) -> None:
-        """
-        Args:
-            temperature: the policy's temperature, at which the server is tested.
-            structured: whether requests may have a ``form``.
-            scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
-            adapter: as for ``Servers``.
-            versioned: whether the server's weights change during the run. Every answer must then name the model that
-                was asked for.
-            truncates: whether requests may have a ``top_p`` or ``min_p``.
-
-        Raises:
-            UserError: as ``Servers``; or a server gives no token ids, its log-probabilities ignore the temperature,
-                ``top_p`` or ``min_p``, it ignores a form, or it does not support ``logprob_token_ids``, which scoring
-                needs.
-        """
-        self._temperature, self._structured, self._scores = temperature, structured, scores
-        self._versioned, self._truncates = versioned, truncates
-        super().__init__(config, checkpoint, adapter=adapter)
-
-    def _check(self, server: Server) -> None:
-        temperature = self._temperature
-        fix = "use vLLM or SGLang, or set policy.text_only=true to play and measure by text alone"
-        _, gap = self._probe(server, temperature, fix)
-        if temperature != 1 and not math.isclose(
-            gap * temperature, self._probe(server, 1.0, fix)[1], rel_tol=0.02, abs_tol=1e-3
-        ):
-            raise UserError(
-                f"the log-probabilities of {server} leave out the temperature {temperature:g} that "
-                "it draws with: start it with --logprobs-mode processed_logprobs (vLLM) or without "
-                "SGLANG_RETURN_ORIGINAL_LOGPROB (SGLang), or set policy.temperature to 1"
-            )
-        if self._truncates and self._narrowest_logprob(server, fix) < -1e-3:
-            raise UserError(
-                f"the log-probabilities of {server} leave out policy.top_p and policy.min_p: start it with "
-                "--logprobs-mode processed_logprobs (vLLM), or set policy.top_p to 1 and policy.min_p to 0"
-            )
-        if self._structured:  # a server without support for grammars ignores them silently
-            fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
-            rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
-            generated, _ = self._probe(server, temperature, fix, structured_outputs={"grammar": rules})
-            if generated != _FORCED:
-                raise UserError(f"{server} does not hold turns to a form: {fix}")
-        if self._scores and isinstance(
-            failed := self._attempt(server, partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure
-        ):
-            raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {self._scores}")
-
-    def sample(self, request: SampleRequest) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Servers have no pauses, so whole turns are sampled and cut afterwards."""
-        each = zip(request.prompts, request.seeds, request.limits(self.context), strict=True)
-        draws = [partial(self._draw, request, *one) for one in each]
-        return request.paused(self._gather(list(zip(_keys(request.prompts, request.trees), draws, strict=True))))
-
-    def score(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        candidates: Sequence[Sequence[tuple[int, ...]]],
-        temperature: float = 1.0,
-        trees: Sequence[str] = (),
-    ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Each prefix of a candidate is a separate request, so that the server's prefix cache
-        helps."""
-        tries = [{prefix: tokens for prefix, tokens in prefix_trie(each).items() if tokens} for each in candidates]
-        rows = iter(
-            self._gather(
-                [
-                    (key, partial(self._score, prompt + prefix, tokens, temperature or 1.0))
-                    for key, prompt, trie in zip(_keys(prompts, trees), prompts, tries, strict=True)
-                    for prefix, tokens in trie.items()
-                ]
-            )
-        )
-        scored: list[list[Sample] | Failure] = []
-        for each, trie in zip(candidates, tries, strict=True):
-            logprobs, failed = dict[tuple[int, ...], dict[int, float]](), list[Failure]()
-            for prefix, tokens in trie.items():
-                if isinstance(row := next(rows), Failure):
-                    failed.append(row)
-                else:
-                    logprobs[prefix] = dict(zip(tokens, row, strict=True))
-            scored.append(failed[0] if failed else samples_from_trie(each, logprobs))
-        return scored
-
-    def _draw(
-        self, request: SampleRequest, prompt: tuple[int, ...], seed: int, limit: int, server: Server
-    ) -> list[Sample]:
-        if not request.count:
-            return []
-        # The tokenizer's end of sequence need not be the stop token.
-        extensions: dict[str, object] = {
-            "stop_token_ids": [request.stop_id],
-            "ignore_eos": True,
-            "min_p": request.min_p,
-        }
-        if request.form is not None:
-            extensions["structured_outputs"] = {"grammar": request.form.lark}
-        answer = self._complete(
-            server,
-            prompt,
-            extensions,
-            n=request.count,
-            seed=seed,
-            max_tokens=limit,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            logprobs=0,
-        )
-        samples = [_sample(choice) for choice in answer.choices]
-        if len(samples) != request.count:
-            raise ValueError(f"{len(samples)} samples, not {request.count}")
-        return samples
-
-    def _score(
-        self, prompt: tuple[int, ...], token_ids: Sequence[int], temperature: float, server: Server
-    ) -> list[float]:
-        extensions: dict[str, object] = {"logprob_token_ids": list(token_ids), "return_tokens_as_token_ids": True}
-        answer = self._complete(
-            server, prompt, extensions, max_tokens=1, temperature=temperature, logprobs=len(token_ids)
-        )
-        logprobs = _first_logprobs(answer)
-        return [logprobs[f"token_id:{token}"] for token in token_ids]
-
-    def _probe(
-        self, server: Server, temperature: float, fix: str, **extensions: object
-    ) -> tuple[tuple[int, ...], float]:
-        """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
-        likeliest first token, in nats.
-
-        Raises:
-            UserError: the server cannot answer with token ids and log-probabilities. The message ends with ``fix``.
-        """
-
-        def ask(server: Server) -> tuple[tuple[int, ...], float]:
-            answer = self._complete(
-                server,
-                _PROBE,
-                {"ignore_eos": True} | extensions,
-                max_tokens=len(_FORCED),
-                temperature=temperature,
-                logprobs=5,
-            )
-            best, *_, fifth = sorted(_first_logprobs(answer).values(), reverse=True)[:5]
-            return _sample(answer.choices[0]).token_ids, best - fifth
-
-        probed = self._attempt(server, ask)
-        if isinstance(probed, Failure):
-            raise UserError(f"{probed.reason}: {fix}")
-        return probed
-
-    def _narrowest_logprob(self, server: Server, fix: str) -> float:
-        """The log-probability of a token that is drawn where ``top_p`` and ``min_p`` leave only one.
-
-        Raises:
-            UserError: as ``_probe``.
-        """
-
-        def ask(server: Server) -> float:
-            narrow: dict[str, object] = {"ignore_eos": True, "min_p": 0.99}
-            answer = self._complete(server, _PROBE, narrow, max_tokens=1, temperature=1.0, top_p=1e-4, logprobs=0)
-            return _sample(answer.choices[0]).logprobs[0]
-
-        drawn = self._attempt(server, ask)
-        if isinstance(drawn, Failure):
-            raise UserError(f"{drawn.reason}: {fix}")
-        return drawn
-
-    def _complete(
-        self,
-        server: Server,
-        prompt: tuple[int, ...],
-        extensions: dict[str, object],
-        *,
-        n: int = 1,
-        seed: int = 0,
-        **parameters: Any,
-    ) -> "Completion":
-        # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
-        # another distribution than the learners compute.
-        unrestricted = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
-        answer: Completion = server.client.completions.create(
-            model=server.model,
-            prompt=list(prompt),
-            n=n,
-            seed=seed,
-            extra_body=unrestricted | extensions,
-            **{"top_p": 1.0} | parameters,
-        )
-        if self._versioned and (served_as := getattr(answer, "model", None)) != server.model:
-            raise UserError(
-                f"{server} answered as {served_as!r}, not as {server.model!r}, so its weights are unknown: serve the "
-                "checkpoint under that name alone, or leave out policy.reload; then go on with --resume"
-            )
-        self._count(answer.usage)
-        return answer
-
-
-class RemoteChat(Servers):
+class RemoteChat(Server):
     """A client that uses the protocol's chat completions: conversations and replies are text, without token ids and
     log-probabilities."""
 
-    _variant = 0
-    """Index of the first spelling of a request (see ``reply``) that the servers have accepted so far."""
+    _spelling: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed
+    """The parameters that the server has refused so far, with the name that it accepts (``_SPELLINGS``)."""
 
     def reply(
         self,
@@ -265,79 +381,49 @@ class RemoteChat(Servers):
         *,
         max_new_tokens: int,
         temperature: float,
-        trees: Sequence[str] = (),
     ) -> list[Replies | Failure]:
-        """Get ``count`` replies to each conversation. ``trees`` are as for ``SampleRequest``.
+        """Get ``count`` replies to each conversation.
 
-        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1. If a server refuses one spelling
-        of a request, the next one is tried. The last spelling leaves out a temperature of 0 or 1: 1 is the protocol's
-        default, and a greedy reply is never learnt from.
+        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1; other servers refuse ``n`` or
+        ``seed``. What a server refuses is named otherwise or left out, a temperature only if it is 0 or 1: 1 is the
+        protocol's default, and a greedy reply is never learnt from.
         """
-        old, new = {"max_tokens": max_new_tokens}, {"max_completion_tokens": max_new_tokens}
-        sampling = {"temperature": temperature}
-        variants: list[dict[str, Any]] = [old | sampling, new | sampling, *([new] if temperature in (0.0, 1.0) else [])]
+        asked = {"max_tokens": max_new_tokens, "temperature": temperature}
         each = zip(conversations, seeds, strict=True)
-        replies = [partial(self._reply, variants, count, *one) for one in each]
-        return self._gather(list(zip(_keys(conversations, trees), replies, strict=True)))
+        return self.gather([partial(self._reply, asked, count, *one) for one in each])
 
-    def _reply(
-        self,
-        variants: Sequence[dict[str, Any]],
-        count: int,
-        conversation: Sequence[Message],
-        seed: int,
-        server: Server,
-    ) -> Replies:
+    def _reply(self, asked: dict[str, Any], count: int, conversation: Sequence[Message], seed: int) -> Replies:
         rows = [{"role": message.role, "content": message.content} for message in conversation]
-        replies, cut_off = list[str](), list[bool]()
+        texts, cut_off = list[str](), list[bool]()
         generated_tokens = prompt_tokens = 0
-        while len(replies) < count:  # a server may return fewer replies than requested
-            parameters = {"messages": rows, "n": count - len(replies), "seed": seed + len(replies)}
-            answer = self._answer(server, variants, parameters)
+        while len(texts) < count:  # a server may return fewer replies than requested
+            answer = self._answer({"messages": rows, "n": count - len(texts), "seed": seed + len(texts)} | asked)
             if not answer.choices:
                 raise ValueError("no choices")
-            self._count(answer.usage)
-            if answer.usage is not None:
-                generated_tokens += answer.usage.completion_tokens
-                prompt_tokens += answer.usage.prompt_tokens
-            replies += [storable(choice.message.content or "") for choice in answer.choices]
+            read, written = self.count(answer.usage)
+            prompt_tokens, generated_tokens = prompt_tokens + read, generated_tokens + written
+            texts += [storable(choice.message.content or "") for choice in answer.choices]
             cut_off += [choice.finish_reason == "length" for choice in answer.choices]
-        return Replies(replies[:count], generated_tokens, prompt_tokens, cut_off[:count])
+        return Replies(texts[:count], generated_tokens, prompt_tokens, cut_off[:count])
 
-    def _answer(
-        self, server: Server, variants: Sequence[dict[str, Any]], parameters: dict[str, Any]
-    ) -> "ChatCompletion":
-        last = len(variants) - 1
-        index = min(self._variant, last)
+    def _answer(self, parameters: dict[str, Any]) -> ChatCompletion:
+        spelling = dict(self._spelling)
+        if parameters["temperature"] not in (0.0, 1.0):
+            spelling["temperature"] = "temperature"
         while True:
+            sent = {spelling.get(name, name): value for name, value in parameters.items()}
+            sent.pop("", None)
             try:
-                answer: ChatCompletion = server.client.chat.completions.create(
-                    model=server.model, **parameters, **variants[index]
-                )
-            except REFUSED as error:
-                if index == last or not any(name in str(error) for name in variants[index]):
+                answer: ChatCompletion = self.client.chat.completions.create(model=self.model, **sent)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                named = [each for each in _SPELLINGS if each == error.param or f"'{each}'" in str(error)]
+                new = [each for each in named if each not in spelling]
+                if not new:
                     raise
-                index += 1
+                spelling[new[0]] = _SPELLINGS[new[0]]
             else:
-                self._variant = index
+                self._spelling = {name: other for name, other in spelling.items() if name != other}
                 return answer
-
-
-def _keys(prompts: Sequence[object], trees: Sequence[str]) -> Sequence[str]:
-    """The keys by which prompts are assigned to servers: the names of their trees, or else the prompts themselves."""
-    return trees or [repr(prompt) for prompt in prompts]
-
-
-def _sample(choice: Any) -> Sample:
-    """Convert a choice of an answer.
-
-    Raises:
-        ValueError: there are no token ids, or not one log-probability for each.
-    """
-    ids, logprobs = tuple(map(int, choice.token_ids)), tuple(map(float, choice.logprobs.token_logprobs))
-    if not ids or len(ids) != len(logprobs):
-        raise ValueError(f"{len(ids)} token ids, {len(logprobs)} log-probabilities")
-    return Sample(ids, logprobs)
 
 
 def _first_logprobs(answer: Any) -> dict[str, float]:

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from treeagent.generators.base import Failure, Generator, Sample, SampleRequest, prefix_trie, samples_from_trie
+from treeagent.generators.base import (
+    Failure,
+    Generator,
+    Sample,
+    SampleRequest,
+    Usage,
+    checked_sample,
+    prefix_trie,
+    samples_from_trie,
+)
 from treeagent.generators.config import DType, VllmConfig
-from treeagent.generators.usage import Usage
 from treeagent.types import UserError
 
 try:
@@ -52,6 +60,7 @@ class VllmGenerator(Generator):
             max_lora_rank=self._most_rank,
         )
         self.context = int(self._llm.llm_engine.model_config.max_model_len)
+        self._vocabulary = int(self._llm.llm_engine.model_config.get_vocab_size())
         self._tied = bool(self._llm.llm_engine.model_config.hf_text_config.tie_word_embeddings)
         self._asleep = False
         self._adapters = 1
@@ -86,22 +95,18 @@ class VllmGenerator(Generator):
             SamplingParams(
                 n=request.count,
                 temperature=request.temperature,
-                top_p=request.top_p,
-                min_p=request.min_p,
                 seed=seed,
                 max_tokens=limit,
-                stop_token_ids=[request.stop_id],
-                ignore_eos=True,  # the tokenizer's end of sequence need not be the stop token
+                stop_token_ids=request.stop_ids,
+                ignore_eos=True,  # the tokenizer's end of sequence need not be a stop token
                 logprobs=0,
                 detokenize=False,
                 structured_outputs=StructuredOutputsParams(grammar=grammar) if grammar else None,
             )
             for seed, limit in zip(request.seeds, limits, strict=True)
         ]
-        samples_by_prompt = [
-            [_sample(each) for each in answer.outputs] for answer in self._generate(request.prompts, settings)
-        ]
-        self.usage.generated_tokens += sum(len(sample.token_ids) for samples in samples_by_prompt for sample in samples)
+        answers = zip(self._generate(request.prompts, settings), limits, strict=True)
+        samples_by_prompt = [self._samples(answer, limit) for answer, limit in answers]
         return request.paused(samples_by_prompt)
 
     def score(
@@ -109,7 +114,6 @@ class VllmGenerator(Generator):
         prompts: Sequence[tuple[int, ...]],
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
-        trees: Sequence[str] = (),
     ) -> list[list[Sample] | Failure]:
         """As for ``Generator``. Each prefix of a candidate is a separate prompt, so that the engine's prefix cache
         helps. The engine's own log-probabilities of prompts are not used, because it computes them without its cache
@@ -149,6 +153,14 @@ class VllmGenerator(Generator):
             self._llm.wake_up()
             self._asleep = False
 
+    def _samples(self, answer: RequestOutput, limit: int) -> list[Sample] | Failure:
+        """The samples of a prompt, of at most ``limit`` tokens each. A kernel that overflows gives no numbers."""
+        self.usage.generated_tokens += sum(len(each.token_ids) for each in answer.outputs)
+        try:
+            return [checked_sample(each.token_ids, _logprobs(each), limit, self._vocabulary) for each in answer.outputs]
+        except ValueError as error:
+            return Failure(f"the vLLM engine's answer cannot be used ({error})")
+
     def _generate(self, prompts: Sequence[tuple[int, ...]], settings: Sequence[SamplingParams]) -> list[RequestOutput]:
         self._wake()
         adapter = self.adapter and LoRARequest(self.adapter.name, self._adapters, str(self.adapter))
@@ -169,9 +181,8 @@ def _rank(adapter: Path) -> int:
     return int(json.loads((adapter / "adapter_config.json").read_text())["r"])
 
 
-def _sample(output: CompletionOutput) -> Sample:
-    ids = tuple(output.token_ids)
-    return Sample(ids, tuple(step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)))
+def _logprobs(output: CompletionOutput) -> list[float]:
+    return [step[token].logprob for step, token in zip(output.logprobs, output.token_ids, strict=True)]
 
 
 _running: VllmGenerator | None = None

@@ -24,7 +24,7 @@ from treeagent.agent.checkpoint import (
     load_checkpoint,
     load_tokenizer,
 )
-from treeagent.agent.policy import ChatPolicy, HeadValue, LLMPolicy
+from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy, Wanted
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import EnvironmentConfig, PolicyConfig, RunConfig
@@ -35,17 +35,19 @@ from treeagent.envs.pool import EnvPool
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ModelConfig, RemoteConfig, ScratchConfig, VllmConfig
-from treeagent.generators.formats import Format, make_grammar
-from treeagent.generators.grammar import Grammar, openai_tools
+from treeagent.generators.config import ModelConfig, ScratchConfig, VllmConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.generators.turn import Grammar, make_grammar, openai_tools
 from treeagent.learners.lora import with_adapter
 from treeagent.pipeline.play import Actors
-from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.shots import MOST_TRIES, Shot, played_shots, read_shots
+from treeagent.seams import checked, resolve
 from treeagent.search.values import MixedValue, RolloutValue
-from treeagent.types import Dynamics, Message, Policy, Split, Task, UserError, Value, derive_seed
+from treeagent.types import Dynamics, Policy, Split, Task, UserError, Value, derive_seed
+
+GENERATORS = {name: f"treeagent.generators.{name}" for name in ("local", "vllm", "remote")}
+"""The names of the core for ``policy.generator``, each with the module that it needs."""
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
@@ -75,7 +77,7 @@ class _World:
     settings: EnvironmentConfig
     env: Env
     pool: EnvPool | None = None
-    shots: dict[tuple[int, Format, int], tuple[Shot, ...]] = field(default_factory=dict)
+    shots: dict[tuple[int, str, int], tuple[Shot, ...]] = field(default_factory=dict)
     """The demonstrations that were played, by their number, their format and the run's seed."""
 
 
@@ -172,23 +174,26 @@ def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
     return SplitPolicy(policy) if thinks else policy
 
 
-def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | ChatPolicy]:
+def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | TextPolicy]:
     """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
     steps, and the policy that takes whole turns. All share one generator.
 
     Raises:
-        UserError: the settings ask for split steps, and ``policy.text_only`` gives no token ids.
+        UserError: the settings ask for split steps, and the policy gives no token ids.
     """
     search, (policy, value) = config.search, _loaded_policy(checkpoint, config)
-    if isinstance(policy, ChatPolicy):
+    if not isinstance(policy, LLMPolicy):
         if search.granularity == "split":
-            raise UserError("search.granularity 'split' wants token ids, which policy.text_only does not give")
+            raise UserError(
+                f"search.granularity 'split' wants token ids, which policy.generator {config.policy.generator!r} does "
+                "not give: leave it out"
+            )
         return Actors(policy, policy.greedy(), value), policy
     sampling = SplitPolicy(policy) if search.granularity == "split" else policy
     return Actors(sampling, greedy(policy, config), value), policy
 
 
-Loaded = tuple[LLMPolicy | ChatPolicy, HeadValue | None]
+Loaded = tuple[LLMPolicy | TextPolicy, HeadValue | None]
 _policy_kept: tuple[object, Loaded] | None = None
 """The policy that this process keeps for its next job, with all that it was made from."""
 
@@ -209,35 +214,27 @@ def _load_policy(checkpoint: Path, config: RunConfig) -> Loaded:
     Raises:
         UserError: the copy does not fit into memory.
     """
-    settings, vllm, server = config.policy, config.vllm, config.server(config.policy.url)
-    tools, shown = known_tools(config), shots(config)
-    if settings.generator == "remote" and settings.text_only:
-        from treeagent.generators.remote import RemoteChat
-
-        grammar = make_grammar(settings.format)
-        texts = [settings.preface, grammar.instructions(tools) if settings.is_told else ""]
-        system = [Message("system", "\n\n".join(filter(None, texts)))] if any(texts) else []
-        opening = (*system, *(message for shot in shown for message in shot.messages(grammar, tools)))
-        chat = RemoteChat(server, str(checkpoint))
-        return ChatPolicy(chat, grammar, opening, settings.temperature, settings.max_new_tokens), None
-    scores = (  # the setting to change where a server cannot score given tokens
-        "policy.actions=sample" if settings.actions != "sample" else ""
-    )
+    settings, tools, shown = config.policy, known_tools(config), shots(config)
+    served: Generator | TextPolicy
+    # The setting to change where a server cannot score given tokens.
+    scores = "policy.actions=sample" if settings.actions != "sample" else ""
     if settings.generator != "local":
         head = ValueHead.load(checkpoint) if has_head(checkpoint) else None
         if head is None or isinstance(head, LogprobHead):
             if head is not None:
                 scores = "update.value_reads=hidden, and update the policy"
-            served = _engine_or_server(checkpoint, settings, vllm, server, scores)
+            served = _engine_or_server(checkpoint, config, scores)
+            if not isinstance(served, Generator):
+                return served, None
             policy = _policy(served, load_tokenizer(checkpoint), settings, tools, shown)
             return policy, None if head is None else HeadValue(served, policy.chat, head)
-        _require_copy(checkpoint, settings, vllm)
+        _require_copy(checkpoint, settings, config.vllm)
     loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
-    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes)
-    generator = (
-        local if settings.generator == "local" else _engine_or_server(checkpoint, settings, vllm, server, scores)
-    )
-    policy = _policy(generator, loaded.tokenizer, settings, tools, shown)
+    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes, vocabulary=len(loaded.tokenizer))
+    served = local if settings.generator == "local" else _engine_or_server(checkpoint, config, scores)
+    if not isinstance(served, Generator):
+        return served, None
+    policy = _policy(served, loaded.tokenizer, settings, tools, shown)
     local.shared = policy.chat.shared_ids()  # the value head reads by ``local``, even if an engine or server samples
     return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
 
@@ -281,7 +278,9 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint that is in memory. Call ``forget`` on its generator when the weights change."""
-    generator = LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes)
+    generator = LocalGenerator(
+        checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer)
+    )
     policy = _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config), shots(config))
     generator.shared = policy.chat.shared_ids()
     return policy
@@ -301,7 +300,7 @@ def _policy(
     tools: Sequence[ToolSpec],
     shown: Sequence[Shot],
 ) -> LLMPolicy:
-    chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context)
+    chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context, generator.end_ids)
     form = None
     if settings.is_structured:
         from treeagent.generators.structured import Form
@@ -314,8 +313,6 @@ def _policy(
         settings.temperature,
         settings.max_new_tokens,
         thought_tokens=settings.most_thought,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
         form=form,
         actions=settings.actions,
         tools=tools,
@@ -326,10 +323,7 @@ def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
     """The environment's tools. Empty if neither the prompt nor the sampling of turns nor the scoring of legal actions
     nor the reading of calls uses them."""
     policy = config.policy
-    calls = policy.format == "tools" or (
-        policy.format == "json" and (policy.most_thought or policy.actions != "sample")
-    )
-    if not policy.is_told and not policy.shots and not policy.is_structured and not calls:
+    if not policy.is_told and not policy.shots and not policy.is_structured and policy.format == "react":
         return ()
     return environment(config).tools()
 
@@ -364,6 +358,7 @@ def conversation(
     tools: Sequence[ToolSpec],
     context_tokens: int | None = None,
     shown: Sequence[Shot] = (),
+    end_ids: Sequence[int] = (),
 ) -> tuple[ChatFormat, Grammar]:
     """The chat format and the grammar by which a policy's turns are read and written. The prompt of a pretrained model
     explains the format and the tools; a model from scratch learns both from demonstrations."""
@@ -375,6 +370,7 @@ def conversation(
         tools=openai_tools(tools) if settings.is_told and grammar.calls == "native" else (),
         context_tokens=context_tokens,
         shots=[shot.messages(grammar, tools) for shot in shown],
+        end_ids=end_ids,
     )
     return chat, grammar
 
@@ -385,6 +381,7 @@ def _conversation(
     tools: Sequence[ToolSpec],
     shown: Sequence[Shot],
     context: int,
+    end_ids: Sequence[int] = (),
 ) -> tuple[ChatFormat, Grammar]:
     """``conversation`` for a model whose context holds ``context`` tokens.
 
@@ -392,7 +389,7 @@ def _conversation(
         UserError: instructions and demonstrations leave no room for a conversation.
     """
     most = settings.most_tokens(context)
-    chat, grammar = conversation(tokenizer, settings, tools, most, shown)
+    chat, grammar = conversation(tokenizer, settings, tools, most, shown, end_ids)
     used, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
     if used and used >= room:
         raise UserError(
@@ -403,42 +400,47 @@ def _conversation(
     return chat, grammar
 
 
-def _engine_or_server(
-    checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig, server: RemoteConfig, scores: str
-) -> Generator:
-    """The generator of the policy: a vLLM engine, or a client of a server.
+def _engine_or_server(checkpoint: Path, config: RunConfig, scores: str) -> Generator | TextPolicy:
+    """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in.
 
     Args:
         scores: as for ``RemoteGenerator``.
     """
+    settings, server = config.policy, config.server(config.policy.url)
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine
 
         base, adapter = base_and_adapter(checkpoint)
-        return engine("policy", base, adapter, vllm, settings.dtype, structured=settings.is_structured)
-    from treeagent.generators.remote import RemoteGenerator
+        return engine("policy", base, adapter, config.vllm, settings.dtype, structured=settings.is_structured)
+    if settings.generator == "remote":
+        from treeagent.generators.remote import RemoteGenerator
 
-    return RemoteGenerator(
-        server,
-        str(checkpoint),
-        settings.temperature,
+        return RemoteGenerator(
+            server,
+            str(checkpoint),
+            settings.temperature,
+            vocabulary=len(load_tokenizer(checkpoint)),
+            structured=settings.is_structured,
+            scores=scores,
+        )
+    plugged = resolve("policy.generator", settings.generator, GENERATORS)
+    tools, shown = known_tools(config), shots(config)
+    wanted = Wanted(
+        checkpoint=checkpoint,
+        requests=server,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_new_tokens,
         structured=settings.is_structured,
         scores=scores,
-        adapter=base_and_adapter(checkpoint)[1] if settings.reload == "lora" else None,
-        versioned=settings.reload is not None,
-        truncates=settings.truncates,
+        format=settings.format,
+        preface=settings.preface,
+        told=settings.is_told,
+        tools=tools,
+        shots=lambda grammar: [each for shot in shown for each in shot.messages(grammar, tools)],
     )
-
-
-def serve(config: RunConfig, checkpoint: Path, progress: Progress) -> None:
-    """Make the servers load a checkpoint, if ``policy.reload`` is a command for it. With "lora", each
-    ``RemoteGenerator`` makes the servers load its own adapter."""
-    if not config.reloads:
-        return
-    from treeagent.contrib.servers.reload import reload
-
-    for why in reload(config.server(config.policy.url), str(checkpoint), config.policy.reload or ()):
-        progress.warn(f"{why}: the other servers go on without it")
+    source = checked(plugged, settings.options, f"policy.generator {settings.generator!r}")
+    made: Generator | TextPolicy = source.make(wanted)
+    return made
 
 
 def value_head(checkpoint: Checkpoint, config: RunConfig) -> ValueHead:

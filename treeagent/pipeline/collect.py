@@ -14,7 +14,6 @@ from treeagent.pipeline.build import (
     instances,
     leaf_value,
     load_actors,
-    serve,
     tasks_at,
     with_split_steps,
 )
@@ -145,8 +144,6 @@ def _search(config: RunConfig, run: Run, progress: Progress, jobs: Sequence[Sear
                 running[event.index] = event.cost
                 advance(0, spent().figures(time.perf_counter() - started))
 
-        if waiting:
-            serve(config, waiting[0].checkpoint, progress)
         for job, cost in run_jobs(search_batch, waiting, config, on_event):
             running.pop(job.index, None)
             finished[job.index] = cost

@@ -11,8 +11,7 @@ from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.formats import make_grammar
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar, make_grammar
 from treeagent.pipeline.build import env_dynamics, environment, tasks_at
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.formats import player_action

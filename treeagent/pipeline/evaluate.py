@@ -19,7 +19,6 @@ from treeagent.pipeline.build import (
     instances,
     leaf_value,
     load_actors,
-    serve,
     tasks_at,
     with_split_steps,
 )
@@ -136,19 +135,13 @@ def play_jobs(
     waiting.sort(key=lambda job: job.mode == "greedy")  # longest jobs first, so that the workers finish together
     with progress.track(work, sum(len(job.tasks) for job in jobs)) as advance:
         advance(sum(len(job.tasks) for job in jobs) - sum(len(job.tasks) for job in waiting))
-        # Servers that load checkpoints by ``policy.reload`` hold one at a time, so each checkpoint is played in turn.
-        # Otherwise the jobs of all checkpoints (None) are played together.
-        for checkpoint in dict.fromkeys(job.checkpoint if config.reloads else None for job in waiting):
-            selected = [job for job in waiting if checkpoint in (None, job.checkpoint)]
-            if checkpoint is not None:
-                serve(config, checkpoint, progress)
-            for job, batch in run_jobs(evaluate_batch, selected, config):
-                # A batch in which every episode failed before its first step is not kept: the user may mend the cause
-                # and resume.
-                if not all_failed_at_start(batch[0]):
-                    save_batch(_batch_file(run, job), batch)
-                advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
-                add_batch(job, batch)
+        for job, batch in run_jobs(evaluate_batch, waiting, config):
+            # A batch in which every episode failed before its first step is not kept: the user may mend the cause
+            # and resume.
+            if not all_failed_at_start(batch[0]):
+                save_batch(_batch_file(run, job), batch)
+            advance(len(job.tasks), {"": f"{job.checkpoint.name} {job.mode}"})
+            add_batch(job, batch)
     delete_batches(_batch_file(run, job) for all_jobs in jobs_by_stage.values() for job in all_jobs)
     return [run.facts(stage) for stage in jobs_by_stage]
 

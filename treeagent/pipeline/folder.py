@@ -22,7 +22,7 @@ SEARCHED = re.compile(rf"{COLLECTED}(-\d+)?")
 
 _NOT_AFFECTING_RESULTS = (
     *("workers", "threads", "trackers", "policy.cache_bytes", "remote."),
-    *("environment.parallel", "policy.url", "policy.reload", "world.url"),
+    *("environment.parallel", "policy.url", "world.url"),
 )
 """Settings on which results do not depend, as beginnings of their keys. A run may be resumed with other values."""
 

@@ -5,14 +5,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 from treeagent.envs.answers import checked_turn
 from treeagent.envs.base import Env, ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.formats import Format, make_grammar
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import FORMATS, Grammar, make_grammar
 from treeagent.types import Action, Task
 
 _STEPS = 50
@@ -22,22 +20,22 @@ _STEPS = 50
 def player_action(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
     """Write a player's turn (its thought and its call) in the grammar and parse it, as if a model had sampled it.
 
-    If the grammar calls tools by name, a text that names one of ``tools`` is written as a call of that tool.
+    If the grammar calls tools, a text that names one of ``tools`` is written as a call of that tool.
     """
     thought, text = checked_turn(turn)
     return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
 
 
 def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
-    """Play one episode of each task in every ``policy.format``, as a warm start does.
+    """Play one episode of each task in every format of the core, as a warm start does.
 
     The demonstrator plays without noise; if there is none, random legal actions are played.
 
     Returns:
         the problems, and the checks that were not possible, each as a list of sentences.
     """
-    answers_by_format: dict[Format, Mapping[tuple[str, ...], str]] = {}
-    for name in get_args(Format):
+    answers_by_format: dict[str, Mapping[tuple[str, ...], str]] = {}
+    for name in FORMATS:
         answers = asyncio.run(_answers(env, tasks, make_grammar(name)))
         if not answers:
             return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
@@ -59,9 +57,7 @@ def _unlisted_calls(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...],
     ]
 
 
-def _differences(
-    env: Env, name: Format, answers_by_format: Mapping[Format, Mapping[tuple[str, ...], str]]
-) -> list[str]:
+def _differences(env: Env, name: str, answers_by_format: Mapping[str, Mapping[tuple[str, ...], str]]) -> list[str]:
     """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
     refused = {episode: reason for episode, reason in answers_by_format[name].items() if reason}
     if refused and len(refused) == len(answers_by_format[name]):

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.usage import Usage
+from treeagent.generators.base import Usage
 from treeagent.pipeline.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
 
-_COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests", "price")
+_COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests")
 """Counters of the generator that are part of a ``Cost``."""
 
 
@@ -32,8 +32,6 @@ class Cost:
     """Environment steps that were replayed to return to a state without a snapshot."""
     failed_requests: int = 0
     """Requests to the policy's server that still failed after the last retry."""
-    price: float = 0.0
-    """Price of a server's tokens, from ``prompt_price`` and ``generated_price``."""
     budget: Budget = field(default_factory=Budget)
     stored_trees: int = 0
     """The part of ``trees`` that an earlier, interrupted run has stored. Rates leave it out, because its time and its

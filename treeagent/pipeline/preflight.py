@@ -14,10 +14,12 @@ from treeagent.config import COMPARING, Method, RunConfig
 from treeagent.envs import make_env, wrap
 from treeagent.envs.answers import checked_tasks, checked_tools, contained
 from treeagent.envs.base import Env
+from treeagent.pipeline.build import GENERATORS
 from treeagent.pipeline.folder import RunError
 from treeagent.pipeline.imagination import require_world, with_planning_world
 from treeagent.pipeline.rewards import Place, make_reward
 from treeagent.pipeline.trackers import require_trackers
+from treeagent.seams import resolve
 from treeagent.types import Split, UserError
 
 Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
@@ -47,7 +49,7 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         require_device(key, device)
     require_whole_vocabulary(config, methods)
     name = config.policy.model if model is None and "warm_start" in uses else model
-    if name is not None and not (config.policy.generator == "remote" and config.policy.text_only):
+    if name is not None and config.policy.generator in GENERATORS:
         load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
     environment = config.environment
     with closing(wrap(make_env(environment.name, environment.options), environment.wrappers)) as env:
@@ -63,8 +65,10 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
 
 def _require_engines(config: RunConfig) -> None:
     """Import the modules of the engines. Each raises an error that names its package if that is missing."""
-    if config.policy.generator != "local":
-        import_module(f"treeagent.generators.{config.policy.generator}")
+    if config.policy.generator in GENERATORS:
+        import_module(GENERATORS[config.policy.generator])
+    else:
+        resolve("policy.generator", config.policy.generator, GENERATORS)
     if config.policy.is_structured:
         import_module("treeagent.generators.structured")
 
@@ -73,16 +77,10 @@ def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> No
     """Check that the settings by which trees are sampled fit the methods that learn from the samples.
 
     DPO and GRPO compare the policy with the log-probabilities of the samples, which must be normalised over the whole
-    vocabulary. With ``top_p`` or ``min_p`` they are normalised over the remaining tokens; with ``structured``, vLLM and
-    servers normalise them over the tokens that the grammar allows.
+    vocabulary. With ``structured``, vLLM and servers normalise them over the tokens that the grammar allows.
     """
     policy = config.policy
     unfit = [method for method in methods if method in COMPARING]
-    if unfit and policy.truncates:
-        raise UserError(
-            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but policy.top_p is {policy.top_p:g} and "
-            f"policy.min_p is {policy.min_p:g}, which leave tokens out: learn by rft or distil, or search with 1 and 0"
-        )
     if unfit and policy.is_structured and policy.generator != "local":
         raise UserError(
             f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "

@@ -11,8 +11,7 @@ from pathlib import Path
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.formats import Format, make_grammar
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar, make_grammar
 from treeagent.pipeline.formats import player_action
 from treeagent.search.node import reaches
 from treeagent.store import regular
@@ -37,16 +36,14 @@ class Shot:
         return tuple(each for prompt, turn in pairs for each in (Message("user", prompt), Message("assistant", turn)))
 
 
-def played_shots(
-    env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: Format, seed: int
-) -> list[Shot]:
+def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: str, seed: int) -> list[Shot]:
     """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise.
 
     Raises:
         UserError: there is no demonstrator, or it solves fewer than ``count`` of the tasks.
     """
     dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
-    grammar, shots = make_grammar(format), list[Shot]()
+    grammar, shots = make_grammar(format, tools=env.tools()), list[Shot]()
     player = env.demonstrator(0.0)
     if player is None:
         raise UserError(

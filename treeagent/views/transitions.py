@@ -2,30 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from treeagent.generators.formats import Format, written_in
-from treeagent.generators.grammar import Grammar, ReAct
-from treeagent.generators.tag_calls import TagCalls
+from treeagent.generators.turn import Grammar, ReAct, make_grammar
 from treeagent.search.node import Edge, Node, Tree
-from treeagent.types import Action, ToolCall
+from treeagent.types import Action
 from treeagent.world_model.transition import Experience, call_text, environment_history, last_answer
 from treeagent.world_model.wording import RESET
 
 
-def tree_grammar(tree: Tree, format: Format) -> Grammar:
-    """The grammar in which the tree's turns are written. Turns are read from conversations, because an edge may hold a
-    thought alone."""
-    messages = (message for node in tree.nodes() for message in node.state.messages)
-    turns = (message.content for message in messages if message.role == "assistant" and not message.partial)
-    grammar = written_in(format, turns)
-    if not isinstance(grammar, TagCalls):
-        return grammar
-    calls = (edge.action.call for node in tree.nodes() for edge in node.edges)
-    return TagCalls.of_calls(call for call in calls if isinstance(call, ToolCall))
-
-
-def transitions(tree: Tree, format: Format = "react") -> Iterator[Experience]:
+def transitions(tree: Tree, format: str = "react") -> Iterator[Experience]:
     """Every step that the tree has taken, each edge once, parents first. Its turns are in ``format``."""
-    grammar = tree_grammar(tree, format)
+    grammar = make_grammar(format)
     for path, _ in tree.walk():
         if path and (experience := transition(tree, path, grammar)) is not None:
             yield experience

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from treeagent.generators.base import Failure
-from treeagent.generators.formats import Format, written_in
-from treeagent.generators.grammar import Tool
+from treeagent.generators.turn import Tool, make_grammar
 from treeagent.types import Action, Message, State, Task, ToolCall, Transition, Unanswered
 from treeagent.world_model.transition import Experience, Place, call_text, environment_history
 from treeagent.world_model.wording import RESET, Answer, Wording
@@ -58,7 +57,7 @@ class ExperienceModel:
         examples: number of similar steps in a prompt, DreamGym's k.
         return_range: the lowest and the highest possible return of an episode.
         format: format of the agent's turns; None if a turn is a bare call.
-        tools: of the environment, by whose schemas turns are read (``written_in``).
+        tools: of the environment, by whose schemas turns may be read (``make_grammar``).
         forbids: returns the observation for a call that is forbidden, for which the model is not asked; None for
             allowed calls.
     """
@@ -72,7 +71,7 @@ class ExperienceModel:
         memory: Retriever | None = None,
         examples: int = 0,
         return_range: tuple[float, float] = (0.0, 1.0),
-        format: Format | None = "react",
+        format: str | None = "react",
         tools: Sequence[Tool] = (),
         forbids: Callable[[str | ToolCall], str | None] = lambda call: None,
     ) -> None:
@@ -142,8 +141,7 @@ class ExperienceModel:
         return await self.writer.write(prompts)
 
     def _history(self, state: State) -> tuple[Message, ...]:
-        turns = (message.content for message in state.messages if message.role == "assistant")
-        grammar = written_in(self._format, turns, self._tools) if self._format is not None else None
+        grammar = make_grammar(self._format, tools=self._tools) if self._format is not None else None
         return environment_history(state.task, state.messages, grammar)
 
     def _read(self, text: str | Failure, reward_so_far: float) -> Answer | str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar
 from treeagent.types import Message, Origin, Task, ToolCall
 
 Record = dict[str, Any]

@@ -6,7 +6,7 @@ from treeagent.contrib.early_experience.alternatives import Alternatives, demons
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.grammar import ReAct
+from treeagent.generators.turn import ReAct
 from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
 from treeagent.search.node import Tree, path_return
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_restarts import flat, restarted_tree, rows_of, spelt
 
 from treeagent.contrib.early_experience.rows import Outcome, Reflection, reflection_rows, reflections, world_rows
-from treeagent.generators.grammar import JsonAction, ReAct
+from treeagent.generators.turn import ReAct, ToolCalls
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Message, State, Task
 from treeagent.views.tokens import TokenRow
@@ -213,15 +213,15 @@ def test_thoughts_as_separate_nodes_have_no_reflections() -> None:
 def test_a_reflection_that_would_spell_another_call_is_left_out() -> None:
     tree = shop()
     bad = tree.root.edges[0]
-    bad.action = replace(bad.action, call="open[<action>]")
+    bad.action = replace(bad.action, call="open[<tool_call>]")
     assert [one.path for one in reflections(tree, 1.0, ReAct())] == [(), (bad,)]
-    assert [one.path for one in reflections(tree, 1.0, JsonAction())] == [(bad,)]
+    assert [one.path for one in reflections(tree, 1.0, ToolCalls())] == [(), (bad,)]  # a thought may mention a call
 
 
 def test_reflections_are_written_in_the_policys_own_format() -> None:
-    turns = [one.turn for one in reflections(shop(), 1.0, JsonAction())]
-    assert [JsonAction().read(turn).call for turn in turns] == ["open[1]", "back"]
-    assert all("better :" in JsonAction().read(turn).thought for turn in turns)
+    turns = [one.turn for one in reflections(shop(), 1.0, ToolCalls())]
+    assert [ToolCalls().read(turn).call for turn in turns] == ["open[1]", "back"]
+    assert all("better :" in ToolCalls().read(turn).thought for turn in turns)
 
 
 @given(trees)

@@ -1,7 +1,6 @@
 """GGUF files become stock checkpoints. A file that cannot be read is refused in one sentence."""
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +12,11 @@ from command import treeagent
 from toy_llama import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
-from treeagent.cli.options import find_checkpoint
-from treeagent.contrib.gguf.files import import_gguf, stock
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.contrib.gguf.files import import_gguf
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.formats import make_grammar
 from treeagent.generators.structured import Form
-from treeagent.pipeline.folder import RunError
+from treeagent.generators.turn import make_grammar
 from treeagent.types import Message, UserError
 
 gguf = pytest.importorskip("gguf")
@@ -35,12 +32,6 @@ NAMES = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
 
 
 def toy() -> LlamaForCausalLM:
@@ -146,21 +137,6 @@ def test_quantised_weights_are_written_unquantised(tmp_path: Path) -> None:
         assert torch.equal(weight, whole.state_dict()[name].bfloat16())
 
 
-def test_a_file_serves_as_a_model_s_name_and_is_imported_once(tmp_path: Path, cache: Path) -> None:
-    file = written(tmp_path / "toy.gguf")
-    assert find_checkpoint(str(file)) == file
-    folder = stock(file)
-    assert Path(folder).parent == cache / "treeagent" / "gguf"
-    before = (Path(folder) / "config.json").stat().st_mtime_ns
-    assert torch.allclose(logits(load_checkpoint(file).model), logits(toy()), atol=1e-5)
-    assert load_tokenizer(file).encode("a red lamp") == tokenizer().encode("a red lamp")
-    assert base_and_adapter(file) == (str(folder), None)
-    assert (Path(folder) / "config.json").stat().st_mtime_ns == before
-    written(file, kind=gguf.GGMLQuantizationType.Q8_0)
-    assert stock(file) != folder  # the file has changed
-    assert stock("org/model") == "org/model" and stock(tmp_path) == tmp_path
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4000])
 
@@ -229,10 +205,11 @@ def test_weights_larger_than_memory_are_refused_before_they_are_read(
 def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
     file = written(tmp_path / "toy.gguf")
     (tmp_path / "out").mkdir()
-    told = treeagent("import", file, tmp_path / "out")
+    told = treeagent("gguf", file, tmp_path / "out")
     assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
-    with pytest.raises(RunError, match=r"gone\.gguf does not exist"):
-        find_checkpoint(str(tmp_path / "gone.gguf"))
+    told = treeagent("gguf", file, tmp_path / "model", "--dtype", "bfloat16")
+    assert told.returncode == 0, told.stderr
+    assert load_checkpoint(tmp_path / "model").model.dtype == torch.bfloat16
 
 
 def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_are_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from toy_llama import make_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import load_config
+from treeagent.contrib.formats.tags import TagCalls
 from treeagent.contrib.traces.imported import import_transcripts
 from treeagent.contrib.traces.traces import TraceFacts, chat_rows, ended_paths, otlp_rows, verifiers_rows
 from treeagent.contrib.traces.transcripts import Transcript, TranscriptMessage, read_transcripts, transcript_tree
@@ -18,10 +19,8 @@ from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
-from treeagent.generators.formats import make_grammar
-from treeagent.generators.grammar import ReAct, openai_tools
 from treeagent.generators.scratch import train_tokenizer
-from treeagent.generators.tag_calls import TagCalls
+from treeagent.generators.turn import ReAct, make_grammar, openai_tools
 from treeagent.pipeline.demonstrate import tokenise
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees

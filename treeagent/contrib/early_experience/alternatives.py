@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treeagent.envs.answers import contained
 from treeagent.envs.base import Demonstrator
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar
 from treeagent.pipeline.demonstrate import Stage, demonstration_path, play_on
 from treeagent.pipeline.formats import player_action
 from treeagent.search.growth import Growth, create_trees, describe, last_node, take_step

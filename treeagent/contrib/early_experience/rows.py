@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar
 from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
 from treeagent.search.node import outcome as own_return
 from treeagent.views.tokens import TokenRow, turn_tokens

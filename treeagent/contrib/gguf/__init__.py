@@ -1,1 +1,1 @@
-"""Checkpoints from GGUF files."""
+"""Models from GGUF files."""

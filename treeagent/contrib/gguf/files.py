@@ -1,15 +1,20 @@
 """Import a model from a GGUF file (llama.cpp's format) as a standard Hugging Face checkpoint."""
 
-import fcntl
-import os
+import json
 import shutil
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers import __version__ as version
 from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
@@ -45,6 +50,7 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
         config.dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
         with torch.device("meta"):
             plain = AutoModelForCausalLM.from_config(config)
+        tokenizer = _without_others(tokenizer, int(config.get_text_config().vocab_size))
         weights = {name: weight.to(config.dtype) for name, weight in model.state_dict().items()}
         plain.load_state_dict(weights, assign=True)
         partial = out.with_name(f".{out.name}.partial")
@@ -55,31 +61,20 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
     return out
 
 
-def stock(name: str | Path) -> str | Path:
-    """The folder or hub name from which to load a model. For a GGUF file, this is the folder in the user's cache to
-    which the file is imported; any other name is returned unchanged.
-
-    A file is imported again only when it has changed, because reading it takes longer than loading the folder.
-
-    Raises:
-        UserError: as ``import_gguf``.
-    """
-    file = Path(name)
-    if file.suffix != ".gguf":
-        return name
-    if not file.is_file():
-        raise UserError(f"{name} does not exist: give the path of a GGUF file, a checkpoint's folder or a model's name")
-    stat = file.stat()
-    mark = blake2b(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=6).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "treeagent" / "gguf"
-    folder = cache / f"{file.stem}-{mark}"
-    if not folder.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f".{folder.name}.lock").open("w") as lock:  # several workers may import at the same time
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
-                import_gguf(file, folder)
-    return folder
+def _without_others(tokenizer: PreTrainedTokenizerBase, rows: int) -> PreTrainedTokenizerBase:
+    """The tokenizer without tokens beyond the model's ``rows``, such as an unknown token that transformers adds."""
+    if len(tokenizer) <= rows:
+        return tokenizer
+    spec = json.loads(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
+    spec["added_tokens"] = [each for each in spec["added_tokens"] if each["id"] < rows]
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
+        model_max_length=tokenizer.model_max_length,
+        clean_up_tokenization_spaces=False,
+        **{name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
+    )
+    made.chat_template = tokenizer.chat_template
+    return made
 
 
 def _require_readable(file: Path) -> None:

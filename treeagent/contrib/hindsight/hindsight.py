@@ -43,11 +43,11 @@ def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
     ``measure_divergence``.
 
     Raises:
-        UserError: the policy has no token ids (``policy.text_only``).
+        UserError: the policy has no token ids .
     """
     _, policy = load_actors(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
-        raise UserError("hindsight wants log-probabilities of token ids, which policy.text_only does not give")
+        raise UserError("hindsight wants log-probabilities of token ids, which this policy.generator does not give")
     return lambda tree: measure_divergence(tree, policy)
 
 
@@ -87,8 +87,7 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
         [prompt for prompt, _, _ in continuations],
         [[e.action.token_ids for e in each[1]] for each in continuations],
     )
-    trees = [tree.task.id] * len(continuations)
-    scores = policy.generator.score(prompts, candidates, policy.temperature, trees) if continuations else ()
+    scores = policy.generator.score(prompts, candidates, policy.temperature) if continuations else ()
     logprobs: dict[tuple[int, bool | None], float] = {}
     for (_, edges, known), scored in zip(continuations, scores, strict=True):
         if not isinstance(scored, Failure):

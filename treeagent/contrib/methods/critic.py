@@ -81,9 +81,8 @@ class LMCritic:
         unfinished = [both for both in rankings if all(map(self._is_unfinished, both))]
         if unfinished:
             shared = [common_prefix([self._prompt(one), self._prompt(other)]) for one, other in unfinished]
-            trees = [one.tree for one, _ in unfinished]
             nothing = [()] * len(shared)
-            await self.generator.in_background(partial(self.generator.score, shared, nothing, trees=trees))
+            await self.generator.in_background(partial(self.generator.score, shared, nothing))
 
     def _is_unfinished(self, ranking: "_Ranking") -> bool:
         answerable = not ranking.failed and len(ranking.texts) <= len(LETTERS)
@@ -94,9 +93,9 @@ class LMCritic:
 
     async def _ask(self, rankings: Sequence["_Ranking"]) -> None:
         letters = [self.chat.encode(letter)[:1] for letter in LETTERS]
-        prompts, trees = [self._prompt(ranking) for ranking in rankings], [ranking.tree for ranking in rankings]
+        prompts = [self._prompt(ranking) for ranking in rankings]
         answers = [[letters[index] for index in ranking.left] for ranking in rankings]
-        scored = await self.generator.in_background(partial(self.generator.score, prompts, answers, trees=trees))
+        scored = await self.generator.in_background(partial(self.generator.score, prompts, answers))
         for ranking, samples in zip(rankings, scored, strict=True):
             if isinstance(samples, Failure):
                 ranking.failed = True

@@ -1,1 +1,1 @@
-"""Pools of model servers."""
+"""Pools of model servers that may load new weights, and servers that give text alone."""

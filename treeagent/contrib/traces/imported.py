@@ -12,7 +12,7 @@ from treeagent.agent.checkpoint import count_context, load_tokenizer
 from treeagent.cli.options import Config, Overrides, find_checkpoint
 from treeagent.config import RunConfig, load_config
 from treeagent.contrib.traces.transcripts import Transcript, read_transcripts, transcript_tree
-from treeagent.generators.formats import make_grammar
+from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.build import conversation, known_tools, shots
 from treeagent.pipeline.demonstrate import tokenise
 from treeagent.pipeline.folder import COLLECTED, Run, RunError

@@ -18,7 +18,7 @@ import orjson
 
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
-from treeagent.generators.grammar import openai_tools
+from treeagent.generators.turn import openai_tools
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.search.node import Edge, Node, Tree, path_origin
 from treeagent.search.record import from_record

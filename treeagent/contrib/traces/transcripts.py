@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from treeagent.generators.grammar import Grammar
+from treeagent.generators.turn import Grammar
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.store import regular
 from treeagent.types import Message, Role, State, Task, ToolCall, UserError, storable

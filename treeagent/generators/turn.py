@@ -1,8 +1,8 @@
-"""Parse and write turns of the agent, which consist of a thought and a call: ReAct text, JSON with when/which/how, or a
-model's own tool calls.
+"""How a turn of the agent writes a thought and a call: as ReAct text, or as the model's own tool calls in JSON.
 
-Parsing is strict. A malformed or ambiguous turn is data, not an exception: its action carries the reason as ``error``,
-which the agent reads next.
+Each class says one way three times, side by side: ``write`` makes the text, ``rules`` are the grammar that constrained
+decoding samples by, and ``read`` finds the call in a text. Reading is strict. A malformed or ambiguous turn is data,
+not an exception: its action carries the reason as ``error``, which the agent reads next.
 
 A call is either a ``ToolCall`` (a tool's name and arguments) or plain text, which is passed to the environment
 unchanged. An environment with tools may also understand plain text, such as ``search[red lamp]``, or refuse it.
@@ -10,14 +10,14 @@ unchanged. An environment with tools may also understand plain text, such as ``s
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import orjson
 
-from treeagent.types import Action, ToolCall, only_text
+from treeagent.seams import resolve
+from treeagent.types import Action, ToolCall, UserError, only_text
 
 _THOUGHT = "Thought: "
 _ACTION = "Action: "
@@ -36,6 +36,12 @@ _MOST_INTEGER = 2**63 - 1024
 uses for bounds."""
 BLANKS = "[ \\n]?"
 """Blanks allowed between the parts of a call's JSON. If more were allowed, a weak model could write blanks forever."""
+FORMATS: Mapping[str, str] = {
+    "react": "treeagent.generators.turn:ReAct",
+    "tools": "treeagent.generators.turn:ToolCalls",
+}
+"""The formats of the core. ``policy.format`` may also name a function of the environment's tools that gives a
+``Grammar``, by a plugged-in name or as "module:Name"."""
 
 
 class Tool(Protocol):
@@ -53,9 +59,9 @@ class Grammar(Protocol):
     """The format of a turn: how it writes a thought and a call."""
 
     @property
-    def calls(self) -> Literal["text", "named", "native"]:
-        """Form of a call: "text" is always plain text; "named" is a tool's name and arguments in treeagent's JSON;
-        "native" is the model's own syntax, where the chat template lists the tools."""
+    def calls(self) -> Literal["text", "native"]:
+        """Form of a call: "text" is always plain text; "native" is the model's own syntax, where the chat template
+        lists the tools."""
 
     @property
     def mark(self) -> str:
@@ -92,6 +98,27 @@ class Grammar(Protocol):
 
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The thought only, from the start of a turn up to and including the mark of its call."""
+
+
+def make_grammar(name: str, chat_template: str = "", tools: Sequence[Tool] = ()) -> Grammar:
+    """The grammar of ``policy.format``.
+
+    Args:
+        chat_template: of the model; "tools" must be what it writes, if it writes tools at all.
+        tools: of the environment. Formats that write numbers like texts need their schemas to read a call.
+
+    Raises:
+        UserError: there is no such format, or the template writes tool calls in another syntax.
+    """
+    kind = resolve("policy.format", name, FORMATS)
+    grammar: Grammar = kind() if name in FORMATS else kind(tools)
+    is_hermes = "<tool_call>" in chat_template and not re.search(r"<parameter=|<arg_key>|<function=", chat_template)
+    if name == "tools" and tools and re.search(r"\btools\b", chat_template) and not is_hermes:
+        raise UserError(
+            "the model's chat template writes tool calls in another syntax than the JSON of policy.format=tools: set "
+            'policy.format to react, or to a format of this syntax ("module:Name")'
+        )
+    return grammar
 
 
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -131,6 +158,10 @@ class ReAct:
             calls = (f"What you do: {tools[0].description} {written_json(schema)}",)
         return "\n".join((TASK, *turn, *calls))
 
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        action = call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}"
+        return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
+
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
         tool in the form of ``_as_text``, or with its arguments as JSON. A turn may begin with a blank, because some
@@ -156,10 +187,6 @@ class ReAct:
             ways.append(f"{json.dumps(f'{tool.name} ')} arguments_{index}")
             rules.append(schema_rule(index, tool, "[ ]?"))
         return "\n".join((*rules, f"call: {' | '.join(ways)}"))
-
-    def write(self, thought: str, call: str | ToolCall) -> str:
-        action = call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}"
-        return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         *heads, call = _ACTION_LINE.split(text.rpartition("</think>")[2].lstrip())  # a thought may draft an action
@@ -206,7 +233,21 @@ def _bracketed(schema: object, text: str) -> str:
     return text if kind == "string" else _SCALARS.get(str(kind), "")
 
 
-def _thinks_in_tags(text: str, opened: bool) -> bool:
+def _as_text(tool: Tool) -> str:
+    """A line that describes a tool and its call as text, in the form that ``envs/calls.py`` reads: ``name[argument]``,
+    or with JSON if arguments are optional."""
+    schemas, required = arguments_of(tool)
+    if len(schemas) <= 1:
+        call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
+    elif set(schemas) == set(required):
+        call = f"{tool.name}[{', '.join(required)}]"
+    else:
+        call = f"{tool.name} {{{', '.join(f'{written_json(key)}: ...' for key in schemas)}}}"
+    is_constrained = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
+    return f"- {call}: {tool.description}{f' {written_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
+
+
+def _thinks_in_tags(text: str, opened: bool = False) -> bool:
     """Whether a turn begins with a thought in ``<think>`` tags; ``opened`` is as for ``Grammar.lead``."""
     return opened or text.lstrip().startswith("<think>")
 
@@ -216,44 +257,64 @@ def _thought(head: str) -> str:
     return "\n".join(filter(None, (_bare(thinking), _bare(said).removeprefix(_THOUGHT.strip()).strip())))
 
 
-class AfterThinking(ABC):
-    """Base class of grammars in which a turn is a thought, in ``<think>`` tags or in plain text, followed by a call."""
+def _bare(thinking: str) -> str:
+    return thinking.replace("<think>", "").replace("</think>", "").strip()
 
-    calls: ClassVar[Literal["named", "native"]]
 
-    @property
-    @abstractmethod
-    def mark(self) -> str:
-        """As for ``Grammar``."""
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """A model's own tool calls in the JSON of Hermes, as Qwen2.5, Qwen3 and many others write them::
 
-    @abstractmethod
-    def _begin(self, text: str) -> int:
-        """The index at which the call begins in the text after the ``<think>`` tags; -1 if there is no call."""
+        <tool_call>
+        {"name": ..., "arguments": {...}}
+        </tool_call>
 
-    @abstractmethod
-    def _call(self, text: str) -> str | ToolCall:
-        """The call in the text after the ``<think>`` tags.
+    A turn makes one call, after a thought in ``<think>`` tags or in plain text; without a call it says a text. Other
+    syntaxes are subclasses that spell the call otherwise.
+    """
 
-        Raises:
-            ValueError: there is not exactly one call; the message is shown to the agent.
-        """
+    calls: ClassVar[Literal["native"]] = "native"
+    mark: ClassVar[str] = "<tool_call>"
+    end: ClassVar[str] = "</tool_call>"
+    """The text with which a call ends; empty if it goes on to the end of the turn."""
+    spelling: ClassVar[tuple[str, str, str]] = ('{"name": ', ', "arguments": ', "}")
+    """The text before, between and after the name and the arguments of a call."""
+    reserved: ClassVar[tuple[str, ...]] = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]")
+    """Marks that a turn without a tool call must not contain."""
 
-    def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        thought, closed, rest = text.partition("</think>")
-        if opened or thought.lstrip().startswith("<think>"):
-            text = rest if closed else ""
-        said = text.rpartition("</think>")[2]
-        begin = self._begin(text)
-        # A call that a </think> cuts has it in an argument. A whole call before a </think> is a draft.
-        is_cut = begin >= 0 and said != text and not self._is_whole(text[begin : text.find("</think>", begin)])
-        return self._begin(said) >= 0 or is_cut
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """As for ``Grammar``, for a chat template that does not write the tools."""
+        if not tools:
+            return f"{TASK}\nThink in <think> tags, then say your action."
+        lines = [f"- {tool.name}: {tool.description} {written_json(tool.parameters)}" for tool in tools]
+        how = f"Think in <think> tags, then call a tool:\n{self.example()}"
+        return "\n".join((TASK, how, "The tools, with the JSON schema of their arguments:", *lines))
 
-    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        rest = text.rpartition("</think>")[2]
-        thinks = rest.lstrip().startswith("<think>") or (opened and rest == text)
-        if not calls and self.calls == "native":
-            return "</think>\n" if thinks else ""
-        return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
+    def example(self) -> str:
+        """How a call is written, with names in capitals for its parts."""
+        return self.spelt("NAME", "ARGUMENTS")
+
+    def write(self, thought: str, call: str | ToolCall) -> str:
+        text = call if isinstance(call, str) else self.write_call(call)
+        return f"<think>\n{thought}\n</think>\n\n{text}" if thought else text
+
+    def write_call(self, call: ToolCall) -> str:
+        return self.spelt(written_json(call.name), written_json(call.arguments))
+
+    def spelt(self, name: str, arguments: str) -> str:
+        before, between, after = self.spelling
+        return f"{self.mark}\n{before}{name}{between}{arguments}{after}\n{self.end}"
+
+    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
+        if tools:
+            return self.call_rules(tools, mark_term)
+        marks = "|".join(map(re.escape, self.reserved)).replace("/", r"\/")
+        rule = rf"/\s*[^\s]{ANY}/ & ~/\s*<think>{ANY}|{ANY}({marks}){ANY}/"
+        return "\n".join(("turn: thinking? SAID", thinking_rule(mark_term), f"SAID: {rule}"))
+
+    def call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
+        """Rules of a turn that calls a tool."""
+        return after_thought_rules(named_rules(tools, self.spelling), mark_term, self.mark, self.end)
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         action = self.read_thought(text, token_ids, logprobs)
@@ -262,93 +323,71 @@ class AfterThinking(ABC):
         except (ValueError, RecursionError) as error:
             return replace(action, error=str(error))
 
+    def read_call(self, text: str) -> ToolCall:
+        """The call in a text that holds its beginning.
+
+        Raises:
+            ValueError: there is not exactly one call; the message is shown to the agent.
+        """
+        inner = enclosed(text, self.mark, self.end)
+        try:
+            return named_call(read_json(inner), "arguments")
+        except ValueError:
+            if self.mark in inner:
+                raise ValueError(f"there is more than one {self.mark}") from None
+            raise
+
     def read_thought(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        call_text = self._after_thinking(text)
-        begin = self._begin(call_text)
-        if begin < 0:  # without a call, a JSON turn is all thought, and a native turn is a text to say
-            begin = len(call_text) if self.calls == "named" else 0
-        thinking = text[: len(text) - len(call_text) + begin]
+        rest = self._after_thinking(text)
+        thinking = text[: len(text) - len(rest) + max(self.begin(rest), 0)]
         return Action(text, "", _bare(thinking), tuple(token_ids), tuple(logprobs))
 
-    def _after_thinking(self, text: str) -> str:
-        """The text after the thought; empty while the thought is unfinished. A call in a thought does not count, and a
-        ``</think>`` in an argument of a call ends no thought."""
-        rest = text.rpartition("</think>")[2]
-        if rest != text and self._begin(rest) < 0:
-            whole = text.partition("</think>")[2] if text.lstrip().startswith("<think>") else text
-            begin = self._begin(whole)
-            if begin >= 0 and self._is_whole(whole[begin:]):
-                return whole
-        return "" if rest.lstrip().startswith("<think>") else rest
-
-    def _is_whole(self, text: str) -> bool:
-        """Whether a text is one whole call."""
-        try:
-            self._call(text)
-        except (ValueError, RecursionError):
-            return False
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class JsonAction(AfterThinking):
-    """A thought, then ``<action>{"when": ..., "which": ..., "how": {...}}</action>``.
-
-    ``when`` says whether a tool is called. If true, ``which`` is the tool's name and ``how`` its arguments. If false,
-    ``which`` is null and ``how`` is ``{"text": ...}``, the text to say. So three decisions can be judged separately:
-    when to call, which tool, and with which arguments.
-    """
-
-    calls: ClassVar[Literal["named"]] = "named"
-
-    @property
-    def mark(self) -> str:
-        return "<action>"
-
-    def instructions(self, tools: Sequence[Tool]) -> str:
-        text = 'To say TEXT, end your turn with <action>{"when": false, "which": null, "how": {"text": TEXT}}</action>.'
-        call = 'To call a tool, end your turn with <action>{"when": true, "which": NAME, "how": ARGUMENTS}</action>.'
-        return "\n".join((TASK, "Think first.", *((call, text, *tool_listing(tools)) if tools else (text,))))
-
-    def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        if tools:
-            calls = call_rules(tools, ('{"when": true, "which": ', ', "how": ', "}"))
-        else:
-            text = {"type": "string", "pattern": r"\S"}
-            prefix = json.dumps('{"when": false, "which": null, "how": {"text": ')
-            calls = [f"call: {prefix} said {json.dumps('}}')}", f"said: %json {written_json(text)}"]
-        return after_thought_rules(calls, mark_term, self.mark, "</action>")
-
-    def write(self, thought: str, call: str | ToolCall) -> str:
-        if isinstance(call, str):
-            parts: dict[str, object] = {"when": False, "which": None, "how": {"text": call}}
-        else:
-            parts = {"when": True, "which": call.name, "how": call.arguments}
-        action = f"{self.mark}{written_json(parts)}</action>"
-        return f"{thought}\n{action}" if thought else action
-
-    def _begin(self, text: str) -> int:
+    def begin(self, text: str) -> int:
+        """The index at which a call begins in the text after the ``<think>`` tags; -1 if there is no call."""
         return text.find(self.mark)
 
-    def _call(self, output: str) -> str | ToolCall:
-        when, which, how = _parts(json_between(output, self.mark, "</action>"), "when", "which", "how")
-        if not isinstance(when, bool):
-            raise ValueError("when must be true or false")
-        if when:
-            return tool_call(which, how)
-        if which is not None:
-            raise ValueError("which must be null where when is false")
-        (text,) = _parts(how, "text")
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError("text must be a text that is not empty")
+    def begins_action(self, text: str, *, opened: bool = False) -> bool:
+        said = text.partition("</think>")[2] if _thinks_in_tags(text, opened) else text
+        return self.begin(said) >= 0
+
+    def lead(self, text: str, *, opened: bool, calls: bool) -> str:
+        thinks = _thinks_in_tags(text, opened) and "</think>" not in text
+        if not calls:
+            return "</think>\n" if thinks else ""
+        return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
+
+    def _call(self, text: str) -> str | ToolCall:
+        """The call in the text after the thought; a text without one is what the turn says. Raises as ``read_call``."""
+        if self.begin(text) >= 0:
+            return self.read_call(text)
+        if any(mark in text for mark in self.reserved):
+            raise ValueError("this is no tool call of your format")
+        if not text.strip():
+            raise ValueError("after the thought there is neither a tool call nor a text")
         return text.strip()
 
+    def _after_thinking(self, text: str) -> str:
+        """The text after the thought, which ends at the first ``</think>``; empty while the thought is unfinished. If
+        the template has opened the thought, the text lacks ``<think>``. A call before the first ``</think>`` is then a
+        draft, unless it goes on to the end of the turn: it has the ``</think>`` in an argument."""
+        head, closed, rest = text.partition("</think>")
+        if _thinks_in_tags(text) or not closed:
+            return rest if closed else "" if _thinks_in_tags(text) else text
+        begin = self.begin(head)
+        if begin >= 0 and not self.begin(rest) >= 0:
+            try:
+                self.read_call(text[begin:])
+            except (ValueError, RecursionError):
+                return rest
+            return text
+        return rest
 
-def call_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
-    """The rule ``call`` and the rules that it uses.
+
+def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
+    """The rule ``call`` of a tool's name and its arguments in JSON, and the rules that it uses.
 
     Args:
-        spelling: as in ``_SPELLINGS``.
+        spelling: as for ``ToolCalls``.
         mark: if given, a call may also consist of the tool's name, this mark and the arguments.
     """
     before, between, after = spelling
@@ -367,7 +406,9 @@ def schema_rule(index: int, tool: Tool, blanks: str) -> str:
     Args:
         blanks: regular expression of the blanks allowed between the parts.
     """
-    schema = {"type": "object", "x-guidance": {"whitespace_pattern": blanks}} | dict(tool.parameters)
+    # Lenient: an annotation that llguidance does not know, such as a format "path", constrains nothing.
+    guidance = {"whitespace_pattern": blanks, "lenient": True}
+    schema = {"type": "object", "x-guidance": guidance} | dict(tool.parameters)
     return f"arguments_{index}: {json_rule(schema)}"
 
 
@@ -410,36 +451,6 @@ def _is_token(term: str) -> bool:
     return term.startswith("<[")
 
 
-def named_call(value: object, key: str) -> ToolCall:
-    return tool_call(*_parts(value, "name", key))
-
-
-def tool_call(name: object, arguments: object) -> ToolCall:
-    if not isinstance(name, str) or not name:
-        raise ValueError("the tool must be named by a text")
-    if not isinstance(arguments, dict):
-        raise ValueError(f"the arguments of {name} must be an object")
-    return ToolCall(name, arguments)
-
-
-def _parts(value: object, *keys: str) -> list[object]:
-    """The values of a JSON object that must have exactly these keys."""
-    if not isinstance(value, dict) or set(value) != set(keys):
-        raise ValueError(f"write a JSON object of {', '.join(keys)}")
-    return [value[key] for key in keys]
-
-
-def json_between(text: str, mark: str, end: str) -> object:
-    """The JSON between ``mark`` and ``end``."""
-    inner = enclosed(text, mark, end)
-    try:
-        return read_json(inner)
-    except ValueError:
-        if mark in inner:
-            raise ValueError(f"there is more than one {mark}") from None
-        raise
-
-
 def enclosed(text: str, mark: str, end: str) -> str:
     """What is between the first ``mark`` and the last ``end``, so that an argument may contain either; nothing may
     follow ``end``."""
@@ -452,6 +463,21 @@ def enclosed(text: str, mark: str, end: str) -> str:
     if after.strip():
         raise ValueError(f"something follows {end}")
     return inner
+
+
+def named_call(value: object, key: str) -> ToolCall:
+    """The call in a JSON object of a name and, under ``key``, the arguments."""
+    if not isinstance(value, dict) or set(value) != {"name", key}:
+        raise ValueError(f"write a JSON object of name, {key}")
+    return tool_call(value["name"], value[key])
+
+
+def tool_call(name: object, arguments: object) -> ToolCall:
+    if not isinstance(name, str) or not name:
+        raise ValueError("the tool must be named by a text")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments of {name} must be an object")
+    return ToolCall(name, arguments)
 
 
 def read_json(text: str) -> object:
@@ -485,30 +511,7 @@ def written_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def tool_listing(tools: Sequence[Tool]) -> list[str]:
-    lines = [f"- {tool.name}: {tool.description} {written_json(tool.parameters)}" for tool in tools]
-    return ["The tools, with the JSON schema of their arguments:", *lines]
-
-
 def arguments_of(tool: Tool) -> tuple[Mapping[str, object], Sequence[str]]:
     """The schema of each argument, keyed by its name, and the names of the required arguments."""
     schemas, required = tool.parameters.get("properties"), tool.parameters.get("required")
     return schemas if isinstance(schemas, dict) else {}, required if isinstance(required, list | tuple) else ()
-
-
-def _as_text(tool: Tool) -> str:
-    """A line that describes a tool and its call as text, in the form that ``envs/calls.py`` reads: ``name[argument]``,
-    or with JSON if arguments are optional."""
-    schemas, required = arguments_of(tool)
-    if len(schemas) <= 1:
-        call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
-    elif set(schemas) == set(required):
-        call = f"{tool.name}[{', '.join(required)}]"
-    else:
-        call = f"{tool.name} {{{', '.join(f'{written_json(key)}: ...' for key in schemas)}}}"
-    is_constrained = any(isinstance(schema, dict) and set(schema) - {"type", "title"} for schema in schemas.values())
-    return f"- {call}: {tool.description}{f' {written_json(schemas)}' if is_constrained or call[-1] == '}' else ''}"
-
-
-def _bare(thinking: str) -> str:
-    return thinking.replace("<think>", "").replace("</think>", "").strip()

@@ -45,9 +45,10 @@ def test_servers_get_the_weights_of_every_round(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with serving(made()) as one, serving(made()) as other:
         remote = [
-            "policy.generator=remote",
-            f"policy.url={json.dumps([one.url, other.url])}",
-            f"policy.reload={json.dumps([*BRING, '{url}', '{checkpoint}'])}",
+            "policy.generator=pool",
+            f"policy.options.urls={json.dumps([one.url, other.url])}",
+            f"policy.options.reload={json.dumps([*BRING, '{url}', '{checkpoint}'])}",
+            "workers=1",
         ]
         done = treeagent("train", "--config", CONFIG, "--out", served, *ROUNDS, *remote)
         assert done.returncode == 0, done.stderr

@@ -1,0 +1,301 @@
+"""Tool calls in the syntaxes of other families: written calls are read again, malformed ones carry the reason, and
+every well-formed turn, and no other, can be drawn."""
+
+from collections.abc import Sequence
+from functools import cache, partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_families import family
+
+from treeagent.contrib.formats.json_calls import LlamaCalls, MistralCalls
+from treeagent.contrib.formats.tags import TagCalls
+from treeagent.envs.base import ToolSpec
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.structured import Form
+from treeagent.generators.turn import Grammar, ToolCalls, make_grammar
+from treeagent.types import ToolCall
+
+TOOLS = [
+    ToolSpec(
+        "set",
+        "",
+        {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "number": {"type": "integer"},
+                "on": {"type": ["boolean", "null"]},
+                "either": {"type": ["string", "integer"]},
+                "any": {},
+                "year": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "level": {"enum": ["1", "2"]},
+                "size": {"$ref": "#/$defs/size"},
+                "kind": {"type": "string", "enum": ["new", "old"]},
+            },
+            "required": ["text"],
+            "$defs": {"size": {"type": "string"}},
+        },
+    ),
+    ToolSpec("back", "", {"type": "object", "properties": {}}),
+]
+LLAMA, MISTRAL, TAGS = LlamaCalls(TOOLS), MistralCalls(TOOLS), TagCalls(TOOLS)
+SYNTAXES: list[ToolCalls] = [LLAMA, MISTRAL]
+FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
+
+plain = st.text(st.characters(exclude_categories=["Cs"]))
+thoughts = plain.map(str.strip).filter(lambda text: not any(mark in text for mark in "<{[\r"))
+names = st.text("abcdefgh_.-1", min_size=1)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | plain,
+    lambda inner: st.lists(inner) | st.dictionaries(plain, inner),
+    max_leaves=4,
+)
+tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=3))
+spoken = thoughts.filter(bool)
+
+
+def read_call(grammar: Grammar, text: str) -> str | ToolCall:
+    action = grammar.read(text)
+    assert action.error == "", action.error
+    return action.call
+
+
+@pytest.mark.parametrize("grammar", SYNTAXES, ids=repr)
+@given(thought=thoughts, call=tool_calls | spoken)
+def test_what_is_written_is_read(grammar: Grammar, thought: str, call: str | ToolCall) -> None:
+    action = grammar.read(grammar.write(thought, call), (1, 2), (-0.5, -0.25))
+    assert (action.thought, action.call, action.error) == (thought, call, "")
+    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
+
+
+marks = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<think>", "</think>"]
+signs = ["{", "}", "[", "]", "\n", " ", '{"name": "a", "arguments": {}}', '{"name": "a", "parameters": {}}']
+pieces = st.sampled_from([*marks, *signs])
+
+
+@pytest.mark.parametrize("grammar", SYNTAXES, ids=repr)
+@given(text=st.lists(pieces | plain, max_size=8).map("".join))
+def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
+    action = grammar.read(text)
+    assert action.text == text
+    assert bool(action.error) != bool(action.call)
+
+
+@pytest.mark.parametrize("grammar", SYNTAXES, ids=repr)
+@given(thought=thoughts, call=tool_calls, data=st.data())
+def test_a_turn_begins_its_call_once_and_its_thought_is_known_there(
+    grammar: Grammar, thought: str, call: ToolCall, data: st.DataObject
+) -> None:
+    text = grammar.write(thought, call)
+    begin = text.index(grammar.mark) + len(grammar.mark)
+    end = data.draw(st.integers(0, len(text)))
+    assert grammar.begins_action(text[:end]) == (end >= begin)
+    action = grammar.read_thought(text[:begin], (1, 2), (-0.5, -0.25))
+    assert (action.text, action.thought, action.call, action.error) == (text[:begin], thought, "", "")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "thought"),
+    [
+        (LLAMA, '{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
+        (LLAMA, 'I look.\n{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', "I look."),
+        (LLAMA, '<|python_tag|>{"name": "find", "parameters": {"thing": "a lamp", "least": 2}}', ""),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "find", "arguments": {"thing": "a lamp", "least": 2}}]', ""),
+        (MISTRAL, 'I look.[TOOL_CALLS]find[ARGS]{"thing": "a lamp", "least": 2}', "I look."),
+    ],
+)
+def test_native_tool_calls(grammar: Grammar, text: str, thought: str) -> None:
+    action = grammar.read(text)
+    assert (action.thought, action.call, action.error) == (thought, FIND, "")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "reason"),
+    [
+        (
+            LLAMA,
+            '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}',
+            "the call is no JSON: Extra data: line 1 column 32 (char 31)",
+        ),
+        (LLAMA, '{"name": "a", "arguments": {}}', "write a JSON object of name, parameters"),
+        (LLAMA, '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "this is no tool call of your format"),
+        (MISTRAL, "[TOOL_CALLS] []", "a turn makes one tool call"),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "a", "arguments": {}}, {}]', "a turn makes one tool call"),
+        (MISTRAL, "[TOOL_CALLS]a", "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (MISTRAL, '[TOOL_CALLS] {"name": "a"}', "the call is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (MISTRAL, "[TOOL_CALLS] [[]]", "write a JSON object of name, arguments"),
+    ],
+)
+def test_malformed_tool_calls(grammar: Grammar, text: str, reason: str) -> None:
+    action = grammar.read(text)
+    assert (action.call, action.error) == ("", reason)
+
+
+def tagged(name: str, **values: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (tagged("set", text="5"), {"text": "5"}),
+        (tagged("set", text="a\n\n  b </parameter> c"), {"text": "a\n\n  b </parameter> c"}),
+        (tagged("set", text="<tool_call> </tool_call>"), {"text": "<tool_call> </tool_call>"}),
+        (tagged("set", text="", number="-5", on="True"), {"text": "", "number": -5, "on": True}),
+        (tagged("set", on="null", either="5", any='"5"'), {"on": None, "either": 5, "any": '"5"'}),
+        (tagged("set", either="five", any="[1, 2]"), {"either": "five", "any": [1, 2]}),
+        (tagged("set", year="2024", level="1", size="42"), {"year": "2024", "level": "1", "size": "42"}),
+        (tagged("set", year="None", either="5.5"), {"year": None, "either": "5.5"}),
+        (tagged("new", text="5", word="x"), {"text": 5, "word": "x"}),
+        ("I look.\n<tool_call><function=set><parameter=text>a</parameter></function></tool_call>", {"text": "a"}),
+        (f"<think>\n{tagged('back')}?\n</think>\n\n{tagged('set', text='</think>')}", {"text": "</think>"}),
+    ],
+)
+def test_calls_in_tags(text: str, arguments: dict[str, object]) -> None:
+    call = read_call(TAGS, text)
+    assert isinstance(call, ToolCall)
+    assert call.arguments == arguments
+    assert {key: type(value) for key, value in call.arguments.items()} == {
+        key: type(value) for key, value in arguments.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (tagged("set", text="a").removesuffix("</tool_call>"), "<tool_call> is not closed"),
+        (tagged("set", text="a") + tagged("set", text="b"), "a turn makes one tool call"),
+        (tagged("set", number="five"), "the argument number is no integer"),
+        (tagged("set", on="yes"), "the argument on is no boolean or null"),
+        (tagged("set", number='"5"'), "the argument number is no integer"),
+        (tagged("set", number="true"), "the argument number is no integer"),
+        (
+            tagged("set", text="a").replace("</function>", "<parameter=text>\nb\n</parameter>\n</function>"),
+            "a key is given twice",
+        ),
+        ('<tool_call>{"name": "set", "arguments": {"text": "a"}}</tool_call>', "write <function=NAME>"),
+        ("<function=set></function></tool_call>", "this is no tool call of your format"),
+    ],
+)
+def test_malformed_calls_in_tags(text: str, reason: str) -> None:
+    action = TAGS.read(text)
+    assert action.call == "" and action.error.startswith(reason), action.error
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"))
+tagged_calls = st.fixed_dictionaries(
+    {"text": texts},
+    optional={"number": st.integers(-(2**63), 2**63), "on": st.booleans() | st.none(), "kind": st.just("new")},
+)
+
+
+@given(thought=thoughts, arguments=tagged_calls)
+def test_what_is_written_in_tags_is_read(thought: str, arguments: dict[str, object]) -> None:
+    action = TAGS.read(TAGS.write(thought, ToolCall("set", arguments)))
+    assert (action.thought, action.call, action.error) == (thought, ToolCall("set", arguments), "")
+
+
+@pytest.mark.parametrize("grammar", [TAGS, MISTRAL, LLAMA], ids=repr)
+def test_a_thought_may_mention_or_draft_a_call(grammar: Grammar) -> None:
+    """The template has opened the thought."""
+    whole = grammar.write("", ToolCall("set", {"text": "a </think> b"}))
+    for thought in (f"I could write {grammar.mark} here.", f"Perhaps\n{whole.replace('</think>', '')}\n?", "So."):
+        said = grammar.read(f"{thought}\n</think>\n\nThe answer is 5.")
+        assert (said.call, said.error) == ("The answer is 5.", "")
+        assert not grammar.begins_action(f"{thought}\n</think>\n\nThe", opened=True)
+    assert read_call(grammar, f"So.\n</think>\n\n{whole}") == ToolCall("set", {"text": "a </think> b"})
+    assert grammar.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
+
+
+WHERE = {"type": "string", "enum": ["north", "south"]}
+STEPS = {"type": "integer", "minimum": 0, "maximum": 9}
+GO = ToolSpec(
+    "go", "", {"type": "object", "properties": {"where": WHERE, "steps": STEPS}, "required": ["where", "steps"]}
+)
+SAY = ToolSpec("say", "", {"type": "object", "properties": {"words": {"type": "string"}}, "required": ["words"]})
+CASES = [("tags", "qwen35"), ("llama", "llama3"), ("mistral", "mistral")]
+moves = st.builds(
+    lambda where, steps: ToolCall("go", {"where": where, "steps": steps}),
+    st.sampled_from(["north", "south"]),
+    st.integers(0, 9),
+)
+words = st.text("abc .,!?", max_size=12).map(str.strip)
+
+
+@cache
+def talk(format: str, name: str) -> tuple[ChatFormat, Grammar]:
+    return ChatFormat(family(name)), make_grammar(format, str(family(name).chat_template), [GO, SAY])
+
+
+@cache
+def form(format: str, name: str, tooled: bool = True) -> Form:
+    chat, grammar = talk(format, name)
+    return Form(chat, partial(grammar.rules, [GO, SAY] if tooled else ()))
+
+
+def ids_of(chat: ChatFormat, text: str) -> list[int]:
+    """The ids as a model writes them: special tokens stay whole, and a thought opened by the template is closed."""
+    if chat.opens_thought:
+        text = f"so</think>{text}"
+    return [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], chat.stop_id]
+
+
+def may_be_drawn(held: Form, chat: ChatFormat, ids: Sequence[int]) -> bool:
+    states = held.sample_states([()], 1, len(chat.tokenizer))
+    for token in ids:
+        if not states.allowed()[0, 0, token]:
+            return False
+        states.advance([[token]])
+    return True
+
+
+@pytest.mark.parametrize(("format", "name"), CASES)
+@settings(max_examples=12)
+@given(thought=words, call=moves | words.map(lambda text: ToolCall("say", {"words": text})))
+def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, call: ToolCall) -> None:
+    chat, grammar = talk(format, name)
+    ids = ids_of(chat, grammar.write(thought, call))
+    assert may_be_drawn(form(format, name), chat, ids)
+    assert grammar.read(chat.decode(ids)).call == call
+
+
+@pytest.mark.parametrize(("format", "name"), CASES)
+def test_without_tools_a_text_is_said(format: str, name: str) -> None:
+    chat, grammar = talk(format, name)
+    assert may_be_drawn(form(format, name, tooled=False), chat, ids_of(chat, grammar.write("so", "go north")))
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "text"),
+    [
+        ("llama", "llama3", 'So: {"name": "go", "parameters": {"where": "north", "steps": 1}}'),
+        ("mistral", "mistral", '[TOOL_CALLS] [{"name": "go", "arguments": {"where": "north", "steps": 10}}]'),
+        ("mistral", "mistral", "[TOOL_CALLS]fly[ARGS]{}"),
+        ("tags", "qwen35", '<tool_call>\n{"name": "say", "arguments": {"words": ""}}\n</tool_call>'),
+        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "north"}))),
+        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "west", "steps": 1}))),
+        ("tags", "qwen35", TAGS.write("", ToolCall("go", {"where": "north", "steps": "one"}))),
+    ],
+)
+def test_what_is_malformed_cannot(format: str, name: str, text: str) -> None:
+    chat, _ = talk(format, name)
+    assert not may_be_drawn(form(format, name), chat, ids_of(chat, text))
+
+
+@pytest.mark.parametrize("words", ["the <s> tag", "the [TOOL_CALLS] tag"])
+def test_an_argument_holds_no_special_token(words: str) -> None:
+    chat, grammar = talk("mistral", "mistral")
+    ids = chat.encode_action(grammar.write("", ToolCall("say", {"words": words})))
+    assert may_be_drawn(form("mistral", "mistral"), chat, ids)
+    [mark, *_] = chat.encode_marks("[TOOL_CALLS]")
+    assert ids.count(mark) == 1 and not set(chat.encode_marks("<s>")) & set(ids)
+
+
+def test_the_later_mistrals_spelling_can_be_drawn() -> None:
+    chat, grammar = talk("mistral", "mistral")
+    text = 'so [TOOL_CALLS]go[ARGS]{"where": "south", "steps": 3}'
+    assert may_be_drawn(form("mistral", "mistral"), chat, ids_of(chat, text))
+    assert grammar.read(text).call == ToolCall("go", {"where": "south", "steps": 3})

@@ -1,0 +1,188 @@
+"""Pools of servers: trees stay with one server, a server that fails is replaced, and new weights reach all."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from openai_server import BRING, OpenAIServer, serving
+from toy_llama import CONFIG, make_model, shared_model, tokenizer
+
+from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from treeagent.agent.policy import Wanted
+from treeagent.contrib.servers import pool as pooling
+from treeagent.contrib.servers import reload as reloading
+from treeagent.contrib.servers.pool import Pool, Servers
+from treeagent.contrib.servers.reload import adapter_name, reload
+from treeagent.generators.base import Failure, Sample, SampleRequest
+from treeagent.generators.chat import ChatFormat
+from treeagent.generators.config import LoraConfig, RemoteConfig
+from treeagent.generators.local import LocalGenerator
+from treeagent.generators.scratch import random_model
+from treeagent.learners.lora import with_adapter
+from treeagent.types import UserError
+
+CHAT, NEVER = ChatFormat(tokenizer()), len(tokenizer()) - 1
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
+
+
+def made() -> OpenAIServer:
+    return OpenAIServer(LocalGenerator(shared_model()), CHAT, "toy", CONFIG.context)
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[OpenAIServer, OpenAIServer]]:
+    with serving(made()) as one, serving(made()) as other:
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_checkpoint(Checkpoint(shared_model(), tokenizer()), tmp_path_factory.mktemp("pool") / "toy")
+
+
+def wanted(checkpoint: Path, timeout: float = 20.0) -> Wanted:
+    requests = RemoteConfig(timeout=timeout)
+    return Wanted(checkpoint, requests, 1.0, 8, False, "", "react", "", False, (), lambda grammar: ())
+
+
+def pool(checkpoint: Path, *servers: OpenAIServer, **options: object) -> Pool:
+    return Servers(tuple(each.url for each in servers), **options).make(wanted(checkpoint))  # type: ignore[arg-type]
+
+
+def draw(generator: Pool | LocalGenerator, *prompts: tuple[int, ...]) -> list[Sequence[Sample] | Failure]:
+    return list(generator.sample(SampleRequest(prompts, 2, range(len(prompts)), stop_id=NEVER, max_new_tokens=4)))
+
+
+def ids(drawn: Sequence[Sequence[Sample] | Failure]) -> list[list[tuple[int, ...]]]:
+    return [[each.token_ids for each in samples] for samples in drawn if not isinstance(samples, Failure)]
+
+
+def asked(server: OpenAIServer) -> set[int]:
+    """The first tokens of the prompts that a server was sent, without those of its test."""
+    return {body["prompt"][0] for body in server.asked if body["prompt"] != list(range(8))}
+
+
+def test_a_tree_stays_with_one_server(two: tuple[OpenAIServer, OpenAIServer], toy: Path) -> None:
+    generator, local = pool(toy, *two), LocalGenerator(shared_model())
+    trees: list[tuple[int, ...]] = [(20 + number, 7) for number in range(6)]
+    for _ in range(3):  # each prompt goes on where one before ended
+        drawn = draw(generator, *trees)
+        assert ids(drawn) == ids(draw(local, *trees))
+        trees = [(*tree, *samples[0], 9) for tree, samples in zip(trees, ids(drawn), strict=True)]
+    one, other = map(asked, two)
+    assert one | other == set(range(20, 26)) and not one & other and len(one) == len(other) == 3
+    letters = [[(5,), (6,)]] * 6
+    assert [len(each) for each in generator.score(trees, letters) if not isinstance(each, Failure)] == [2] * 6
+    assert not asked(two[0]) & asked(two[1])
+    assert generator.usage.generated_tokens >= 6 * 3 * 2 * 4
+
+
+def test_the_others_answer_for_a_server_that_dies_and_it_comes_back(
+    two: tuple[OpenAIServer, OpenAIServer], toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooling, "_LEFT_OUT_SECONDS", 0.1)
+    one, other = two
+    generator, prompts = pool(toy, one, other), [(30 + number, 7) for number in range(4)]
+    expected, spent = ids(draw(generator, *prompts)), generator.usage.generated_tokens
+    port = int(one.url.partition("127.0.0.1:")[2].partition("/")[0])
+    one.kill()
+    with pytest.warns(UserWarning, match="the other servers answer for it"):
+        assert ids(draw(generator, *prompts)) == expected
+    assert generator.usage.generated_tokens > spent
+    time.sleep(0.12)
+    with serving(made(), port) as back:
+        assert ids(draw(generator, *prompts, (99, 7), (98, 7)))[:4] == expected
+        assert asked(back)
+
+
+def test_a_prompt_that_no_server_answers_costs_itself_alone(two: tuple[OpenAIServer, OpenAIServer], toy: Path) -> None:
+    generator = pool(toy, *two)
+    for each in two:
+        each.fault = lambda body: 500 if body["prompt"] == [9, 9] else None
+    broken, fine = draw(generator, (9, 9), (7, 7))
+    assert isinstance(broken, Failure) and "answered 500" in broken.reason and not isinstance(fine, Failure)
+
+
+def test_when_all_are_down_the_run_stops_with_a_sentence(two: tuple[OpenAIServer, OpenAIServer], toy: Path) -> None:
+    generator = pool(toy, *two)
+    two[0].kill()
+    with pytest.warns(UserWarning, match=re.escape(two[0].url)):
+        assert not isinstance(draw(pool(toy, *two), (5, 6))[0], Failure)  # a run begins with those that are up
+    two[1].kill()
+    with pytest.warns(UserWarning), pytest.raises(UserError, match=r"cannot be reached .*: start it"):
+        draw(generator, (5, 6))
+    with pytest.raises(UserError, match=r"cannot be reached .*: start it"):
+        pool(toy, *two)
+
+
+def whole(folder: Path, seed: int) -> Path:
+    return save_checkpoint(Checkpoint(random_model(tokenizer(), CONFIG, seed), tokenizer()), folder)
+
+
+def test_servers_load_an_adapter_that_they_lack(
+    two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path, toy: Path
+) -> None:
+    one, other = two
+    model = with_adapter(load_checkpoint(toy).model, LoraConfig(rank=2), 0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.add_(0.1)
+    folder = save_checkpoint(Checkpoint(model, tokenizer()), tmp_path / "round-1")
+    one.loads_adapters = True
+    with pytest.warns(UserWarning, match="--enable-lora and VLLM_ALLOW_RUNTIME_LORA"):
+        pool(folder, one, other, reload="lora")
+    other.loads_adapters = True
+    expected = ids(draw(LocalGenerator(load_checkpoint(folder).model.eval()), (5, 6), (7, 6)))
+    assert ids(draw(pool(folder, one, other, reload="lora"), (5, 6), (7, 6))) == expected
+    assert expected != ids(draw(LocalGenerator(make_model()), (5, 6), (7, 6)))
+    assert one.adapters.keys() == other.adapters.keys() == {adapter_name(folder)} and len(one.loaded) == 1
+
+
+def test_an_answer_must_name_its_version_where_weights_change(
+    two: tuple[OpenAIServer, OpenAIServer], toy: Path
+) -> None:
+    two[0].answers_as = "toy-of-yesterday"
+    assert not isinstance(draw(pool(toy, two[0]), (5, 6))[0], Failure)
+    with pytest.raises(UserError, match="answered as 'toy-of-yesterday', not as 'toy'"):
+        pool(toy, two[0], reload=("true",))
+
+
+def test_a_command_brings_a_checkpoint_to_each_server(two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path) -> None:
+    for seed in (1, 2):  # they have the same name: only the folder tells them apart
+        folder = whole(tmp_path / str(seed) / "round-1", seed)
+        generator = pool(folder, *two, reload=(*BRING, "{url}", "{checkpoint}"))
+        local = LocalGenerator(load_checkpoint(folder).model.eval())
+        assert ids(draw(generator, (5, 6))) == ids(draw(local, (5, 6)))
+    assert [len(each.loaded) for each in two] == [2, 2]
+    urls = [each.url for each in two]
+    assert reload(urls, "round-1", ["no-such-program", "{url}"]) == []  # all are up to date
+
+
+def test_a_reload_that_fails_is_told_and_stops_the_run_if_none_is_left(
+    two: tuple[OpenAIServer, OpenAIServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls, folder = [each.url for each in two], str(whole(tmp_path / "round-1", 1))
+    said = "import sys; sys.stderr.write('first\\nno room left\\n\\n'); sys.exit(3)"
+    with pytest.raises(UserError, match=r"ended with 3 \(no room left\): correct policy\.options\.reload"):
+        reload(urls, folder, [sys.executable, "-S", "-c", said, "{url}"])
+    two[1].kill()
+    [why] = reload(urls, folder, [*BRING, "{url}", "{checkpoint}"])
+    assert "ended with 1" in why and two[0].loaded == [folder]
+    monkeypatch.setattr(reloading, "_MOST_SECONDS", 0.5)
+    with pytest.raises(UserError, match=r"serves .*round-1'.* after the command, not .*round-2'"):
+        reload(urls[:1], str(whole(tmp_path / "round-2", 2)), ["true"])
+
+
+@pytest.mark.parametrize("options", [{"urls": ()}, {"urls": ("ftp://b/v1",)}, {"urls": ("http://a/v1",), "reload": ()}])
+def test_options_that_name_no_servers_or_no_command_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Servers(**options)  # type: ignore[arg-type]

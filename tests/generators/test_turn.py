@@ -1,0 +1,437 @@
+"""Turns as ReAct text and as tool calls: what is written is read again, and what is malformed carries the reason."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from template_families import family
+
+from treeagent.config import PolicyConfig, RunConfig
+from treeagent.contrib.worlds.sql import SqlEnv
+from treeagent.envs import EnvDynamics
+from treeagent.envs.base import ToolSpec
+from treeagent.envs.calls import as_call, read_call
+from treeagent.envs.shop import ShopEnv, ShopOptions
+from treeagent.generators.turn import Grammar, ReAct, ToolCalls, make_grammar, openai_tools
+from treeagent.pipeline.build import conversation, known_tools
+from treeagent.pipeline.demonstrate import demonstrate
+from treeagent.search.node import Edge, Node, Tree
+from treeagent.search.record import from_record, to_record
+from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+
+REACT, HERMES = ReAct(), ToolCalls()
+line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).map(str.strip)
+lines = line.filter(lambda words: not words.startswith("Thought:"))
+steps = line.filter(lambda words: words and "Action: " not in words)
+
+
+@given(lines, steps)
+def test_what_is_written_in_react_is_read(thought: str, call: str) -> None:
+    action = REACT.read(REACT.write(thought, call), (1, 2), (-0.5, -0.25))
+    assert (action.thought, action.call, action.error) == (thought, call, "")
+    assert (action.token_ids, action.logprobs, action.logprob) == ((1, 2), (-0.5, -0.25), -0.75)
+
+
+@given(st.text())
+def test_any_text_is_an_action_in_react(text: str) -> None:
+    action = REACT.read(text)
+    assert action.text == text
+    assert bool(action.error) != bool(action.call)
+    assert isinstance(action.call, str) and "\n" not in action.call
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "call"),
+    [
+        ("Thought: a\nAction: b", "a", "b"),
+        ("Action: b", "", "b"),
+        ("  Thought:a  \n\nAction:   b c  \n", "a", "b c"),
+        ("no mark\nAction: b", "no mark", "b"),
+        ("Thought: x\nAction:b", "x", "b"),
+        ("Thought: my last Action: go\nAction: b", "my last Action: go", "b"),
+        ("Thought: first Action: a\nthen more\nAction: b", "first Action: a\nthen more", "b"),
+    ],
+)
+def test_well_formed_steps(text: str, thought: str, call: str) -> None:
+    action = REACT.read(text)
+    assert (action.thought, action.call, action.error) == (thought, call, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "there is no line that starts with 'Action:'"),
+        ("Thought: I wonder", "there is no line that starts with 'Action:'"),
+        ("click[buy now]", "there is no line that starts with 'Action:'"),
+        ("I will not do Action: buy", "there is no line that starts with 'Action:'"),
+        ("Thought: my last Action: go left was wrong", "there is no line that starts with 'Action:'"),
+        ("Thought: a\nAction: ", "nothing follows 'Action:'"),
+        ("Thought: a\nAction:  \n ", "nothing follows 'Action:'"),
+        ("Action: a\nand more", "the action is longer than one line"),
+        ("Action: a\nAction: b", "there is more than one action"),
+        ("Thought: c\nAction: a\nThought: d\nAction: b", "there is more than one action"),
+    ],
+)
+def test_malformed_steps(text: str, reason: str) -> None:
+    action = REACT.read(text, (3,), (-1.0,))
+    assert (action.text, action.call, action.error) == (text, "", reason)
+    assert (action.token_ids, action.logprobs) == ((3,), (-1.0,))
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("Action:", True),
+        ("Thought: a\nAction:", True),
+        ("Thought: a\nAction: b", True),
+        ("\nAction:", True),
+        ("", False),
+        ("Thought: a\nAction", False),
+        ("Thought: my Action: b", False),
+        ("Thought: a\n Action: b", False),
+        ("Reaction:", False),
+        ("hm</think>Action:", True),
+    ],
+)
+def test_an_action_begins_where_a_line_starts_with_its_mark(text: str, begins: bool) -> None:
+    assert REACT.begins_action(text) == begins
+
+
+@given(lines, steps, st.data())
+def test_a_turn_begins_its_action_once(thought: str, call: str, data: st.DataObject) -> None:
+    """``begins_action`` is true from the mark on."""
+    text = REACT.write(thought, call)
+    end = data.draw(st.integers(0, len(text)))
+    assert REACT.begins_action(text[:end]) == (end >= len(text) - len(f" {call}"))
+
+
+@given(lines)
+def test_a_thought_alone_has_no_call_and_nothing_wrong(thought: str) -> None:
+    text = REACT.write(thought, "x").removesuffix(" x")
+    action = REACT.read_thought(text, (1, 2), (-0.5, -0.25))
+    assert (action.text, action.thought, action.call, action.error) == (text, thought, "", "")
+    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
+
+
+def test_what_a_token_says_beyond_the_mark_is_no_thought() -> None:
+    assert REACT.read_thought("Thought: a\nAction: open[").thought == "a"
+
+
+FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
+plain = st.text(st.characters(exclude_categories=["Cs"]))
+thoughts = plain.map(str.strip).filter(lambda text: not any(mark in text for mark in "<{[\r"))
+names = st.text("abcdefgh_.-1", min_size=1)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | plain,
+    lambda inner: st.lists(inner) | st.dictionaries(plain, inner),
+    max_leaves=4,
+)
+tool_calls = st.builds(ToolCall, names, st.dictionaries(plain, values, max_size=3))
+spoken = thoughts.filter(bool)
+
+
+NO_JSON = "the call is no JSON"
+BEYOND, HALF = "Integer exceeds 64-bit range", "str is not valid UTF-8: surrogates not allowed"
+
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth > 1 else []
+
+
+@given(thought=thoughts, call=tool_calls | spoken)
+def test_what_is_written_is_read(thought: str, call: str | ToolCall) -> None:
+    action = HERMES.read(HERMES.write(thought, call), (1, 2), (-0.5, -0.25))
+    assert (action.thought, action.call, action.error) == (thought, call, "")
+    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
+
+
+marks = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<think>", "</think>"]
+signs = ["{", "}", "[", "]", "\n", " ", '{"name": "a", "arguments": {}}']
+pieces = st.sampled_from([*marks, *signs])
+
+
+@given(text=st.lists(pieces | plain, max_size=8).map("".join))
+def test_any_text_is_an_action(text: str) -> None:
+    action = HERMES.read(text)
+    assert action.text == text
+    assert bool(action.error) != bool(action.call)
+
+
+@given(thought=thoughts, call=tool_calls, data=st.data())
+def test_a_turn_begins_its_call_once_and_its_thought_is_known_there(
+    thought: str, call: ToolCall, data: st.DataObject
+) -> None:
+    text = HERMES.write(thought, call)
+    begin = text.index(HERMES.mark) + len(HERMES.mark)
+    end = data.draw(st.integers(0, len(text)))
+    assert HERMES.begins_action(text[:end]) == (end >= begin)
+    action = HERMES.read_thought(text[:begin], (1, 2), (-0.5, -0.25))
+    assert (action.text, action.thought, action.call, action.error) == (text[:begin], thought, "", "")
+
+
+def written(name: object, arguments: object, **more: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments} | more)}</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [
+        (written("find", {"thing": "a lamp", "least": 2}), ""),
+        (
+            "<think>\nwhich <tool_call>?\n</think>\n\nI look.\n<tool_call>\n"
+            '{"arguments": {"thing": "a lamp", "least": 2}, "name": "find"}\n</tool_call>\n',
+            "which <tool_call>?\n\n\nI look.",
+        ),
+        ("<think>or <tool_call>?</think>" + written("find", {"thing": "a lamp", "least": 2}), "or <tool_call>?"),
+    ],
+)
+def test_tool_calls(text: str, thought: str) -> None:
+    action = HERMES.read(text)
+    assert (action.thought, action.call, action.error) == (thought, FIND, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (written("a", {}) * 2, "there is more than one <tool_call>"),
+        ('<tool_call>{"name": "a", "arguments": {}}', "<tool_call> is not closed"),
+        (written("a", {}) + " so", "something follows </tool_call>"),
+        (written("a", "{}"), "the arguments of a must be an object"),
+        (written(None, {}), "the tool must be named by a text"),
+        (written("a", {}, why="?"), "write a JSON object of name, arguments"),
+        ('<tool_call>{"name": "a", "parameters": {}}</tool_call>', "write a JSON object of name, arguments"),
+        ("<tool_call>find a lamp</tool_call>", f"{NO_JSON}: Expecting value: line 1 column 1 (char 0)"),
+        ('<tool_call>{"name": "a", "name": "b", "arguments": {}}</tool_call>', "a key is given twice"),
+        ('<tool_call>{"name": "a", "arguments": {"x": NaN}}</tool_call>', f"{NO_JSON}: unexpected character"),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1e999}}</tool_call>', f"{NO_JSON}: number is infinity"),
+        (written("a", {"x": 2**64}), f"the call cannot be passed on: {BEYOND}"),
+        (written("a", {"x": "\ud83d"}), f"the call cannot be passed on: {HALF}"),
+        (written("a", {"x": nested(100)}), "the call is nested more than 100 deep"),
+        ('[TOOL_CALLS] [{"name": "a", "arguments": {}}]', "this is no tool call of your format"),
+        ("{}</tool_call>", "this is no tool call of your format"),
+        ("<think>hm", "after the thought there is neither a tool call nor a text"),
+        ("<think>hm</think>\n", "after the thought there is neither a tool call nor a text"),
+        ("", "after the thought there is neither a tool call nor a text"),
+    ],
+)
+def test_malformed_tool_calls(text: str, reason: str) -> None:
+    action = HERMES.read(text)
+    assert (action.text, action.call) == (text, "") and action.error.startswith(reason)
+
+
+def test_what_a_call_holds_can_be_kept_with_its_tree() -> None:
+    """The widest integers, a whole surrogate pair, and nesting up to the limit."""
+    arguments = {"x": [2**63, -(2**63), 1e308, "\U0001f600", nested(97)]}
+    action = HERMES.read(written("a", arguments))
+    assert action.call == ToolCall("a", arguments)
+    tree = Tree(Task("t", "t"), 0, Node(State(Task("t", "t"), (Message("user", "go"),)), edges=[Edge(action, 1.0)]))
+    assert from_record(orjson.loads(orjson.dumps(to_record(tree)))).root.edges[0].action == action
+
+
+def test_a_turn_without_a_tool_call_says_its_text() -> None:
+    action = HERMES.read("<think>\na way?\n</think>\n\n go north\n")
+    assert (action.thought, action.call, action.error) == ("a way?", "go north", "")
+
+
+def test_a_call_nested_too_deeply_is_malformed() -> None:
+    text = f'<tool_call>{{"name": "a", "arguments": {"[" * 100_000}}}</tool_call>'
+    assert HERMES.read(text).error.startswith("maximum recursion depth") or "no JSON" in HERMES.read(text).error
+
+
+def test_a_thought_may_mention_or_draft_a_call() -> None:
+    """The template has opened the thought."""
+    whole = HERMES.write("", ToolCall("set", {"text": "a </think> b"}))
+    for thought in ("I could write <tool_call> here.", f"Perhaps\n{whole.replace('</think>', '')}\n?", "So."):
+        said = HERMES.read(f"{thought}\n</think>\n\nThe answer is 5.")
+        assert (said.call, said.error) == ("The answer is 5.", "")
+        assert not HERMES.begins_action(f"{thought}\n</think>\n\nThe", opened=True)
+    for turn in (whole, f"So.\n</think>\n\n{whole}"):
+        assert HERMES.read(turn).call == ToolCall("set", {"text": "a </think> b"})
+    assert HERMES.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
+
+
+def test_a_format_is_the_core_s_or_plugged_in() -> None:
+    assert make_grammar("react") == REACT and make_grammar("tools") == HERMES
+    assert make_grammar("tools", str(family("qwen").chat_template), SQL.tools()) == HERMES
+    for wrong in ("json", "no.module:Name"):
+        with pytest.raises(UserError, match=r"policy\.format"):
+            make_grammar(wrong)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value></tool_call>",
+        "<tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n</function>\n</tool_call>",
+        "<|tool_call_start|>[NAME(KEY=VALUE)]<|tool_call_end|>",
+        '{"name": NAME, "parameters": {}}',
+    ],
+)
+def test_a_template_that_writes_calls_otherwise_is_refused(call: str) -> None:
+    template = f"{{% if tools %}}{{{{ tools | tojson }}}}{call}{{% endif %}}"
+    with pytest.raises(UserError, match=r"policy\.format"):
+        make_grammar("tools", template, SQL.tools())
+    assert make_grammar("react", template, SQL.tools()) == REACT
+    assert make_grammar("tools", template) == HERMES  # without tools, a turn says a text
+    assert make_grammar("tools", f"{{{{ message['tool_calls'] }}}}{call[1:]}", SQL.tools()) == HERMES
+
+
+SHOP, SQL = ShopEnv(ShopOptions(products=100)), SqlEnv()
+
+SCHEMAS: list[tuple[dict[str, object], object]] = [
+    ({"type": "string"}, "3"),
+    ({"type": "integer"}, 3),
+    ({"type": "number"}, 2.5),
+    ({"type": "boolean"}, True),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3),
+    ({"type": ["integer", "null"]}, None),
+    ({"enum": [1, 2, 3]}, 2),
+    ({"$ref": "#/$defs/Page"}, 3),
+    ({"type": "array", "items": {"type": "string"}}, ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize("name", ["open", "num/open", "open page"])
+@pytest.mark.parametrize("format", ["react", "tools"])
+@pytest.mark.parametrize(("schema", "value"), SCHEMAS)
+def test_every_format_passes_the_same_values(schema: dict[str, object], value: object, format: str, name: str) -> None:
+    parameters = {"properties": {"page": schema}, "required": ["page"], "$defs": {"Page": {"type": "integer"}}}
+    tool, grammar = ToolSpec(name, "Open a page.", parameters), make_grammar(format)
+    action = grammar.read(grammar.write("so", ToolCall(name, {"page": value})))
+    assert read_call(as_call(action.call, (tool,)), (tool,)) == ToolCall(name, {"page": value})
+    if format == "react":
+        text = value if isinstance(value, str) else json.dumps(value)
+        assert read_call(f"{name}[{text}]", (tool,)) == ToolCall(name, {"page": value})
+
+
+@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
+def test_demonstrations_go_the_same_in_every_format(grammar: Grammar) -> None:
+    """Text calls that name a tool become calls of that tool; others are written as they are."""
+    for env in (SHOP, SQL):
+        player = env.demonstrator(0.0)
+        assert player is not None
+        trees, plain = (
+            list(demonstrate(EnvDynamics(env, max_steps=12), player, env.tasks("train", 3), seed=0, grammar=each))
+            for each in (grammar, REACT)
+        )
+        for one, other in zip(trees, plain, strict=True):
+            assert [(n.terminated, n.invalid) for n in one.nodes()] == [
+                (n.terminated, n.invalid) for n in other.nodes()
+            ]
+            seen, known = ([node.state.messages[-1] for node in tree.nodes()] for tree in (one, other))
+            assert seen == known
+        actions: list[Action] = [edge.action for tree in trees for node in tree.nodes() for edge in node.edges]
+        assert not any(action.error for action in actions)
+        assert all(isinstance(action.call, ToolCall) == (grammar is HERMES) for action in actions)
+
+
+def tool(name: str, required: list[str], **properties: dict[str, object]) -> ToolSpec:
+    return ToolSpec(name, "Do it.", {"type": "object", "properties": properties, "required": required})
+
+
+TEXT: dict[str, object] = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "said", "arguments"),
+    [
+        (tool("back", []), "- back: Do it.", "back", {}),
+        (tool("find", ["thing"], thing=TEXT), "- find[thing]: Do it.", "find[lamp]", {"thing": "lamp"}),
+        (tool("find", [], thing=TEXT), "- find[thing]: Do it.", "find[lamp]", {"thing": "lamp"}),
+        (
+            tool("add", ["x", "y"], y={"type": "integer"}, x={"type": "integer"}),
+            "- add[x, y]: Do it.",
+            "add[1, 2]",
+            {"x": 1, "y": 2},
+        ),
+        (
+            tool("find", ["thing"], thing=TEXT, least={"type": "integer"}),
+            '- find {"thing": ..., "least": ...}: Do it. {"thing": {"type": "string"}, "least": {"type": "integer"}}',
+            'find {"thing": "lamp", "least": 2}',
+            {"thing": "lamp", "least": 2},
+        ),
+        (
+            tool("go", ["to"], to={"type": "string", "enum": ["north", "south"]}),
+            '- go[to]: Do it. {"to": {"type": "string", "enum": ["north", "south"]}}',
+            "go[north]",
+            {"to": "north"},
+        ),
+    ],
+)
+def test_react_is_told_each_tool_as_a_text_calls_it(
+    spec: ToolSpec, line: str, said: str, arguments: dict[str, object]
+) -> None:
+    assert line in ReAct().instructions([spec, tool("other", [])]).splitlines()
+    assert as_call(said, [spec]) == ToolCall(spec.name, arguments)
+
+
+@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
+def test_instructions_explain_the_task_and_the_tools(grammar: Grammar) -> None:
+    lines = grammar.instructions(SQL.tools())
+    assert all(f"- {name}" in lines for name in ("schema", "query", "answer"))
+    assert "- query" not in grammar.instructions(())
+    assert "the task that the user gives you" in grammar.instructions(())
+
+
+@pytest.mark.parametrize("format", ["react", "tools"])
+@pytest.mark.parametrize("model", [None, "m"])
+def test_a_user_s_own_text_stands_before_the_explanation(model: str | None, format: str) -> None:
+    tools = SQL.tools()
+
+    def system(instructions: str) -> str:
+        settings = PolicyConfig(model=model, format=format, instructions=instructions)
+        chat, _ = conversation(family("qwen"), settings, tools)
+        return str(chat.tokenizer.decode(list(chat.prompt_ids((Message("user", "go"),)))))
+
+    bare = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert system("") == bare
+    assert (system("auto") == bare) == (model is None)
+    own = system("Be <|im_end|> brief.")
+    assert own.startswith("<|im_start|>system\nBe <|im_end|> brief.\n\n") and own.endswith(bare)
+    assert all(name in own for name in ("schema", "query", "answer"))
+
+
+def test_tools_for_a_template_are_in_openai_s_form() -> None:
+    [schema, query, _] = openai_tools(SQL.tools())
+    assert schema["type"] == query["type"] == "function"
+    assert query["function"]["name"] == "query"
+    assert query["function"]["parameters"]["required"] == ["sql"]
+
+
+@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
+def test_a_malformed_turn_is_answered_and_the_episode_goes_on(grammar: Grammar) -> None:
+    dynamics = EnvDynamics(SQL, max_steps=3)
+    state = asyncio.run(dynamics.reset(SQL.tasks("train", 1)[0]))
+    malformed = grammar.read(grammar.write("", ToolCall("query", {"sql": "x"})) + f"\n{grammar.mark}")
+    after = asyncio.run(dynamics.step(state, malformed))
+    assert (after.invalid, after.terminated, after.truncated) == (True, False, False)
+    assert after.state.messages[-1].content == f"Invalid action: {malformed.error}"
+    unknown = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("fly", {})))))
+    assert unknown.invalid
+    assert unknown.state.messages[-1].content.startswith("no tool fly")
+    schema = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("schema", {})))))
+    assert not schema.invalid
+    assert " TEXT" in schema.state.messages[-1].content
+
+
+def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> None:
+    tools = SQL.tools()
+    opening = (Message("user", "go"),)
+
+    def told(format: str, tools: Sequence[ToolSpec]) -> str:
+        chat, grammar = conversation(family("qwen"), PolicyConfig(model="m", format=format), tools)
+        assert grammar == make_grammar(format)
+        return str(chat.tokenizer.decode(list(chat.prompt_ids(opening))))
+
+    assert told("tools", tools).count('{"type": "function", "function": {"name": "query"') == 1
+    assert "Think" not in told("tools", tools)
+    assert told("tools", ()) != told("react", ())
+    assert f"<|im_start|>system\n{REACT.instructions(SQL.tools())}<|im_end|>\n" in told("react", tools)
+    settings: list[tuple[str | None, str]] = [(None, "react"), (None, "tools"), ("m", "react"), ("m", "tools")]
+    told_by = [known_tools(RunConfig(policy=PolicyConfig(model=model, format=each))) for model, each in settings]
+    assert [bool(each) for each in told_by] == [False, True, True, True]

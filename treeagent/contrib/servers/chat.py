@@ -1,0 +1,86 @@
+"""A policy on a server that gives text alone, such as a hosted model: it can be played and evaluated, but not learnt
+from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as options
+
+from treeagent.agent.policy import Wanted
+from treeagent.generators.base import Failure
+from treeagent.generators.remote import RemoteChat
+from treeagent.generators.turn import Grammar, make_grammar
+from treeagent.threads import in_thread
+from treeagent.types import Action, Message, Proposal, State, UserError
+
+
+@options(frozen=True, config=ConfigDict(extra="forbid"))
+class Chat:
+    """``policy.generator`` "chat". It has no settings of its own: the server is at ``policy.url``."""
+
+    def make(self, wanted: Wanted) -> "ChatPolicy":
+        """The policy.
+
+        Raises:
+            UserError: the server does not serve the model, or token ids are wanted.
+        """
+        if wanted.structured or wanted.scores:
+            told = "policy.structured" if wanted.structured else wanted.scores.partition("=")[0]
+            raise UserError(f"{told} wants token ids, which policy.generator 'chat' does not give: leave one out")
+        grammar = make_grammar(wanted.format, tools=wanted.tools)
+        texts = (wanted.preface, grammar.instructions(wanted.tools) if wanted.told else "")
+        system = [Message("system", "\n\n".join(filter(None, texts)))] if any(texts) else []
+        chat = RemoteChat(wanted.requests, str(wanted.checkpoint))
+        opening = (*system, *wanted.shots(grammar))
+        return ChatPolicy(chat, grammar, opening, wanted.temperature, wanted.max_new_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPolicy:
+    """Samples whole think/action steps as text."""
+
+    generator: RemoteChat
+    grammar: Grammar
+    opening: tuple[Message, ...] = ()
+    """Messages before every conversation: instructions and demonstrations."""
+    temperature: float = 1.0
+    """Sampling temperature; 0 always takes the likeliest token."""
+    max_new_tokens: int = 64
+    """Most tokens of a turn."""
+    concurrent: ClassVar[bool] = True
+    """As for ``types.Concurrent``."""
+
+    def greedy(self) -> "ChatPolicy":
+        return replace(self, temperature=0.0)
+
+    def forget(self) -> None:
+        """As for ``LLMPolicy``."""
+
+    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
+        """Propose ``count`` steps at each state, without token ids and log-probabilities."""
+        reply = partial(
+            self.generator.reply,
+            [(*self.opening, *state.messages) for state in states],
+            count,
+            seeds,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+        )
+        return [
+            Proposal((), (), replies.reason, failed=True)
+            if isinstance(replies, Failure)
+            else Proposal(
+                (), tuple(map(self._read, replies.texts, replies.cut_off)), unlisted_tokens=replies.generated_tokens
+            )
+            for replies in await in_thread(reply)
+        ]
+
+    def _read(self, text: str, cut_off: bool) -> Action:
+        """The action in a reply. A reply that was cut off makes no call."""
+        action = self.grammar.read(text)
+        if action.error or not cut_off:
+            return action
+        return replace(action, call="", error=f"the turn was cut off after {self.max_new_tokens} tokens")
