@@ -42,7 +42,7 @@ def test_episodes_are_counted_by_how_they_ended() -> None:
 @pytest.mark.parametrize(("made", "advised"), [(Stairs, True), (Told, False), (Pit, False)])
 def test_the_check_advises_to_declare_it(made: type[Env], advised: bool) -> None:
     found = find("stairs", made(), made(), 1)
-    assert ["only_success_ends = True" in each for each in found.advice] == [True] * advised
+    assert sum("only_success_ends = True" in each for each in found.advice) == advised
 
 
 def test_a_declaration_that_does_not_hold_is_a_violation() -> None:
