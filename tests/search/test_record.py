@@ -77,7 +77,7 @@ def test_every_field_has_its_place_in_a_record() -> None:
             (*NODE_FIELDS, *WHILE_GROWING),
             {"state", "context_ids", "left_out", "bootstrap", "repeat", "edges", "paid"},
         ),
-        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "best", "chance", "group", "own_reward", "divergence"}),
+        (Edge, EDGE_FIELDS, {"action", "child", "in_flight", "best", "chance", "group", "own_reward"}),
         (Action, ACTION_FIELDS, {"call", "token_ids", "logprobs", "forced"}),
         (Message, MESSAGE_FIELDS, {"token_ids"}),
         (State, (), {"task", "messages", "key", "snapshot", "ended", "paid", "legal_actions", "place"}),

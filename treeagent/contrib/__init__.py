@@ -52,6 +52,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """For each seam, short names and what they stand for: ``"module:Name"``."""
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "early-experience": ("treeagent.contrib.early_experience.cli", "Learn from what a policy's own actions led to."),
+    "hindsight": ("treeagent.contrib.hindsight.cli", "Measure how much each step of a run's trees mattered."),
     "curriculum": ("treeagent.contrib.curriculum.cli", "Search and learn in rounds, on tasks that grow harder."),
     "lag": ("treeagent.contrib.scale.lag_cli", "Search and learn in rounds, with updates beside the next search."),
     "gguf": ("treeagent.contrib.gguf.cli", "Import a GGUF file as a standard checkpoint."),

@@ -81,9 +81,6 @@ class Edge:
     """O(s,a): simulations that have passed this edge and are not backed up yet. They count as virtual visits."""
     best: float | None = None
     """The greatest return beyond this edge, if it is exhausted; None if unknown. Kept while the tree grows."""
-    divergence: float | None = None
-    """How much the policy's choice of this action would change if it knew the outcome, in nats; None if not measured.
-    Not stored: ``stages.hindsight`` measures it."""
 
     @property
     def value(self) -> float:

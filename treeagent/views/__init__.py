@@ -5,7 +5,6 @@
     rows = list(imitation_rows(tree, ImitationConfig()))              # supervised fine-tuning
     rows = list(policy_rows(tree, PolicyTargetConfig()))  # distillation of the search's policy
     rows = list(value_rows(tree, ValueTargetConfig()))                # the value head
-    drops = criticality(tree)                                         # how much each step mattered
     steps = list(transitions(tree))                                   # the world model
 
 Importing this package does not load torch.

@@ -18,8 +18,8 @@ class TokenRow:
     task_id: str
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens of the agent's turns carry it,
-    with the one exception of ``early_experience.world_rows``."""
+    """True if the token carries likelihood loss; aligned with ``token_ids``. Only tokens of the agent's turns carry
+    it."""
     value_positions: tuple[int, ...] = ()
     """Indices into ``token_ids``: the last token of each state, from which V(s) is read."""
     value_targets: tuple[float, ...] = ()
@@ -66,7 +66,6 @@ def turn_tokens(
     trained: Collection[int] | None = None,
     *,
     closing: bool = True,
-    observed: Collection[int] = (),
 ) -> TurnTokens:
     """The tokens of consecutive actions after one prompt, with the observations between them.
 
@@ -75,7 +74,6 @@ def turn_tokens(
         trained: ``id`` of the edges whose tokens carry loss; None for all.
         closing: whether the observation after the last action belongs to the row. It is always left out if the prompt
             starts anew there.
-        observed: ``id`` of the states whose tokens carry loss. Only ``early_experience.world_rows`` gives any.
 
     Raises:
         UserError: the prompt starts anew between two of the actions, so the ids of the later action do not extend those
@@ -103,7 +101,7 @@ def turn_tokens(
             continue
         if child is not None and (closing or not last):
             ids += child.context_ids
-            mask += [id(child) in observed] * len(child.context_ids)
+            mask += [False] * len(child.context_ids)
             logprobs += [0.0] * len(child.context_ids)
             actions += [None] * len(child.context_ids)
         ends.append(len(ids))

@@ -10,7 +10,7 @@ import torch
 from treeagent.agent.checkpoint import Checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config
-from treeagent.contrib.hindsight.hindsight import measure_divergence, searching_policy
+from treeagent.contrib.hindsight.divergence import divergences, searching_policy
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
@@ -72,8 +72,8 @@ def test_divergence_is_the_change_of_the_log_probability_by_knowing_the_outcome(
     look, wait = tree.root.edges
     assert look.child is not None
     buy, sell = look.child.edges
-    measure_divergence(tree, policy)
-    assert wait.divergence is None
+    found = divergences(tree, policy)
+    assert id(wait) not in found
     start = tree.root.context_ids
     begun = {known: policy.chat.prompt_ids((Message("user", note + TASK.prompt),)) for known, note in NOTES.items()}
     assert all(len(told) > len(start) for told in begun.values())
@@ -81,11 +81,11 @@ def test_divergence_is_the_change_of_the_log_probability_by_knowing_the_outcome(
     for edge, known in ((buy, True), (sell, False)):
         ids = edge.action.token_ids
         changed = logprob(checkpoint, begun[known] + behind, ids) - logprob(checkpoint, start + behind, ids)
-        assert edge.divergence == pytest.approx(abs(changed), abs=1e-4) and abs(changed) > 1e-3
+        assert found[id(edge)] == pytest.approx(abs(changed), abs=1e-4) and abs(changed) > 1e-3
     # Both ends follow the first step, so it gets the mean of their divergences.
     ids, plain = look.action.token_ids, logprob(checkpoint, start, look.action.token_ids)
     both = [abs(logprob(checkpoint, begun[known], ids) - plain) for known in NOTES]
-    assert look.divergence == pytest.approx(sum(both) / 2, abs=1e-4)
+    assert found[id(look)] == pytest.approx(sum(both) / 2, abs=1e-4)
 
 
 def test_tokens_that_a_grammar_wrote_do_not_count(policy: LLMPolicy) -> None:
@@ -93,8 +93,7 @@ def test_tokens_that_a_grammar_wrote_do_not_count(policy: LLMPolicy) -> None:
     for node in tree.nodes():
         for edge in node.edges:
             edge.action = replace(edge.action, forced=tuple(range(len(edge.action.token_ids))))
-    measure_divergence(tree, policy)
-    assert tree.root.edges[0].divergence == 0.0
+    assert divergences(tree, policy)[id(tree.root.edges[0])] == 0.0
 
 
 def test_a_prompt_that_is_too_long_with_the_note_is_left_out(policy: LLMPolicy) -> None:
@@ -102,15 +101,15 @@ def test_a_prompt_that_is_too_long_with_the_note_is_left_out(policy: LLMPolicy) 
     look = tree.root.edges[0]
     longest = max(len(tree.prompt_ids([look])) + len(edge.action.token_ids) for edge in look.child.edges)  # type: ignore[union-attr]
     policy.generator.context = longest + 1
-    measure_divergence(tree, policy)
-    assert [edge.divergence for edge in look.child.edges] == [None, None]  # type: ignore[union-attr]
+    found = divergences(tree, policy)
+    assert not any(id(edge) in found for edge in look.child.edges)  # type: ignore[union-attr]
 
 
 def test_trees_in_other_tokens_are_refused(policy: LLMPolicy) -> None:
     tree = grown(policy.chat)
     tree.root.context_ids = tree.root.context_ids[1:]
     with pytest.raises(UserError, match=TASK.id):
-        measure_divergence(tree, policy)
+        divergences(tree, policy)
 
 
 def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path) -> None:
@@ -118,4 +117,4 @@ def test_the_policy_of_the_latest_trees_is_that_of_the_last_round(tmp_path: Path
         for number in (9, 10):
             run.record_checkpoint(f"collect-{number}", run.checkpoints / f"round-{number - 1}-rft")
             write_shard(run.trees, f"collect-{number}", 0, [])
-    assert searching_policy(run, "--model") == run.checkpoints / "round-9-rft"
+    assert searching_policy(run) == run.checkpoints / "round-9-rft"

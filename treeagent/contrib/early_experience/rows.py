@@ -1,8 +1,7 @@
 """Early experience (Zhang et al. 2025): the results of actions tried at a state, as training rows for the policy
 itself.
 
-Only a warm start can use these views, if its settings ask for it; updates never do. Of all views, only ``world_rows``
-puts a loss on observations.
+Of all views, only ``world_rows`` puts a loss on observations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from treeagent.generators.turn import Grammar
 from treeagent.search.node import Edge, Node, Tree, edges_below, reaches
 from treeagent.search.node import outcome as own_return
-from treeagent.views.tokens import TokenRow, turn_tokens
+from treeagent.views.tokens import TokenRow
 from treeagent.views.transitions import transition
 from treeagent.world_model.trace import reflection
 from treeagent.world_model.transition import Experience
@@ -34,10 +33,13 @@ def world_rows(tree: Tree) -> Iterator[TokenRow]:
             states = [edge.child for edge in edges if edge.child is not None and not edge.child.left_out]
             new = {id(state) for state in states if state.origin == "real"} - taught
             taught |= new
-            tokens = turn_tokens(edges, trained=(), observed=new)
-            if any(tokens.mask):
-                prompt = start.context_ids
-                yield TokenRow(tree.task.id, prompt + tokens.token_ids, (False,) * len(prompt) + tokens.mask)
+            ids, mask = list(start.context_ids), [False] * len(start.context_ids)
+            for edge in edges:
+                answer = () if edge.child is None or edge.child.left_out else edge.child.context_ids
+                ids += (*edge.action.token_ids, *answer)
+                mask += [False] * len(edge.action.token_ids) + [id(edge.child) in new] * len(answer)
+            if any(mask):
+                yield TokenRow(tree.task.id, tuple(ids), tuple(mask))
 
 
 class Outcome(NamedTuple):

@@ -25,9 +25,8 @@ _NOTES = {
 }
 
 
-def searching_policy(run: Run, option: str) -> Path:
-    """The checkpoint that searched the latest trees of a run. ``option`` is the option of the command line that names a
-    checkpoint.
+def searching_policy(run: Run) -> Path:
+    """The checkpoint that searched the latest trees of a run.
 
     Raises:
         UserError: the run does not record it.
@@ -35,33 +34,33 @@ def searching_policy(run: Run, option: str) -> Path:
     for name in reversed(run.collections()):
         if (checkpoint := run.recorded_checkpoint(name)) is not None:
             return checkpoint
-    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by {option}")
+    raise UserError(f"{run.path} does not tell which checkpoint searched its trees: name it by --model")
 
 
-def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], None]:
-    """A function that measures the divergence of every action on the finished paths of a tree. It raises as
-    ``measure_divergence``.
+def hindsight(checkpoint: Path, config: RunConfig) -> Callable[[Tree], dict[int, float]]:
+    """``divergences`` of a tree by the policy of a checkpoint.
 
     Raises:
-        UserError: the policy has no token ids .
+        UserError: the policy has no token ids.
     """
     _, policy = load_actors(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
         raise UserError("hindsight wants log-probabilities of token ids, which this policy.generator does not give")
-    return lambda tree: measure_divergence(tree, policy)
+    return lambda tree: divergences(tree, policy)
 
 
-def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
-    """Set ``divergence`` of every action on a finished path: the mean of |log π(a|s, outcome) - log π(a|s)| over the
-    finished paths through the action, each with its own outcome, at the policy's temperature. Forced tokens
-    (``Action.forced``) do not count. The divergence stays None where the prompt with the sentence is too long.
+def divergences(tree: Tree, policy: LLMPolicy) -> dict[int, float]:
+    """The divergence of every action on a finished path, in nats, by ``id`` of the edge: the mean of
+    |log π(a|s, outcome) - log π(a|s)| over the finished paths through the action, each with its own outcome, at the
+    policy's temperature. Forced tokens (``Action.forced``) do not count. An action is left out where the prompt with
+    the sentence is too long.
 
     Raises:
         UserError: the policy's tokenizer or template gives the task other token ids than the policy that searched the
             tree, or the tree was collected without token ids.
     """
     if tree.text_only:
-        raise UserError(f"the tree of task {tree.task.id} holds actions without token ids: leave --hindsight out")
+        raise UserError(f"the tree of task {tree.task.id} holds actions without token ids, whose chance is unknown")
     ends: dict[int, Counter[bool]] = {}
     for path in finished_paths(tree):
         for edge in path:
@@ -94,12 +93,14 @@ def measure_divergence(tree: Tree, policy: LLMPolicy) -> None:
             for edge, sample in zip(edges, scored, strict=True):
                 sampled = (each for at, each in enumerate(sample.logprobs) if at not in edge.action.forced)
                 logprobs[id(edge), known] = sum(sampled)
+    measured: dict[int, float] = {}
     for _, edges, known in continuations:
         for edge in edges if known is None else ():
             found, key = ends[id(edge)], id(edge)
             if all((key, outcome) in logprobs for outcome in (None, *found)):
                 changes = [count * abs(logprobs[key, each] - logprobs[key, None]) for each, count in found.items()]
-                edge.divergence = sum(changes) / found.total()
+                measured[key] = sum(changes) / found.total()
+    return measured
 
 
 def prompt_with_note(chat: ChatFormat, tree: Tree, start: Node, note: str) -> tuple[int, ...]:
