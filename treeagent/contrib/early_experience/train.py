@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.contrib.early_experience.rows import reflection_rows, world_rows
+from treeagent.generators.turn import make_grammar
 from treeagent.learners.config import SFTConfig
 from treeagent.learners.lora import with_adapter
 from treeagent.learners.sft import train_sft
@@ -18,7 +19,6 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.trees import read_trees
 from treeagent.types import UserError, derive_seed
 from treeagent.views.tokens import TokenRow
-from treeagent.views.transitions import tree_grammar
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -73,5 +73,5 @@ def early_rows(run: Run, checkpoint: Checkpoint, options: EarlyOptions) -> Itera
         if options.rows != "reflections":
             yield from world_rows(tree)
         if options.rows != "world":
-            grammar = tree_grammar(tree, run.config.policy.format)
+            grammar = make_grammar(run.config.policy.format)
             yield from reflection_rows(tree, options.min_return, grammar, chat.encode_action)
