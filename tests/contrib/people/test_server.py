@@ -191,7 +191,7 @@ def test_closed_connections_and_endless_lengths_print_no_traceback(
     assert ask(server, "POST", place, b"{}", Content_Length="9" * 5000)[0] == 413
     head = f"POST {place} HTTP/1.1\r\nHost: {server.hosts[0]}\r\nOrigin: http://{server.hosts[0]}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: 5000\r\n\r\nx"
-    with socket.create_connection(server.server_address[:2], timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
         connection.sendall(head.encode())
     assert state(server)["judged"] == 0
