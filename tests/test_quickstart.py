@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,42 +71,3 @@ def test_an_interrupted_collection_says_how_to_go_on_and_resumes_to_the_same_tre
     done = treeagent(*command, "workers=1")
     assert done.returncode == 0, done.stderr
     assert collected(out) == collected(run)
-
-
-def test_views_are_exported(run: Path, tmp_path: Path) -> None:
-    done = treeagent("export", run, "--out", tmp_path / "data")
-    assert done.returncode == 0, done.stderr
-    for view in ("pairs", "advantages", "sft", "values", "transitions"):
-        assert list((tmp_path / "data" / view).glob("train-*.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (("eval", "{tmp}", "--out", "{tmp}/x"), "{tmp}"),
-        (("quickstart", "--out", "{run}"), "--resume"),
-        (("quickstart", "--out", "{tmp}/x", "environment.name=shopp"), "shopp"),
-        (("quickstart", "--out", "{tmp}/x", "environment.options.page_sise=3"), "page_sise"),
-        (
-            ("collect", "{run}/checkpoints/base", "--out", "{tmp}/x", "search.limits.simulations=0"),
-            "search.limits.simulations",
-        ),
-    ],
-)
-def test_bad_input_is_one_sentence(run: Path, tmp_path: Path, command: Sequence[str], says: str) -> None:
-    done = treeagent(*(part.format(run=run, tmp=tmp_path) for part in command))
-    assert done.returncode == 2
-    assert says.format(tmp=tmp_path) in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_corrupt_shard_is_named(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    shard = shards(copy / "trees", "collect")[0]
-    shard.write_bytes(shard.read_bytes()[:-20])
-    done = treeagent("export", copy, "--view", "pairs", "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert shard.name in done.stderr
-    assert not (tmp_path / "out" / "README.md").exists()

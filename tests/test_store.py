@@ -1,6 +1,5 @@
 import copy
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -23,9 +22,7 @@ from treeagent.store import (
     remove_leftovers,
     replace_folder,
     shard_names,
-    shard_place,
     shards,
-    write_atomic,
     write_shard,
 )
 from treeagent.types import UserError
@@ -46,29 +43,6 @@ def test_records_come_back_equal(records: list[dict[str, Any]], tmp_path_factory
     assert list(read_as(dict, folder)) == records
 
 
-def test_long_records_come_back_equal(tmp_path: Path) -> None:
-    records = [{"text": os.urandom(300_000).hex()}, {"text": "a" * 5_000_000}, {}]
-    write_shard(tmp_path, "collect", 0, records)
-    assert list(read_as(dict, tmp_path)) == records
-
-
-def test_zstd_reads_a_shard_as_lines_of_json(tmp_path: Path) -> None:
-    path = write_shard(tmp_path, "collect", 3, [{"seed": 1}, {"seed": 2}])
-    assert path.name == "collect-00003.jsonl.zst"
-    try:
-        text = subprocess.run(["zstd", "-dc", str(path)], check=True, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        pytest.skip("zstd is not installed")
-    assert text == '{"seed":1}\n{"seed":2}\n'
-
-
-def test_joined_shards_are_one_shard(tmp_path: Path) -> None:
-    first, second = (write_shard(tmp_path, "a", index, [{"n": index}]) for index in (0, 1))
-    first.write_bytes(first.read_bytes() + second.read_bytes())
-    second.unlink()
-    assert list(read_as(dict, tmp_path)) == [{"n": 0}, {"n": 1}]
-
-
 def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     for name, index in [("b", 0), ("a-b", 0), ("a", 100_000), ("a", 2), ("a", 10)]:
         write_shard(tmp_path, name, index, [{"name": name, "index": index}])
@@ -78,21 +52,6 @@ def test_shards_are_found_by_name_in_order(tmp_path: Path) -> None:
     assert shard_names(tmp_path) == ["a", "a-b", "b"]
     assert len(shards(tmp_path)) == 5
     assert shards(tmp_path / "nowhere") == [] == list(read_as(dict, tmp_path / "nowhere"))
-
-
-def test_names_of_rounds_are_in_the_order_of_the_rounds(tmp_path: Path) -> None:
-    for name in ("collect-10-varied", "collect-10", "collect-2", "collect"):
-        write_shard(tmp_path, name, 0, [])
-    assert shard_names(tmp_path) == ["collect", "collect-2", "collect-10", "collect-10-varied"]
-
-
-@pytest.mark.parametrize(
-    "name", ["evaluate-my model-mcts", "lr=1e-4", "step@5-00001", "v1+dpo", "ü-greedy", "Qwen3-0.6B-mcts", "v1.5"]
-)
-def test_a_folder_s_name_serves_as_a_shard_s(tmp_path: Path, name: str) -> None:
-    assert shard_place(write_shard(tmp_path, name, 3, [{"n": 1}])) == (name, 3)
-    assert shard_names(tmp_path) == [name]
-    assert list(read_as(dict, tmp_path, name)) == [{"n": 1}] and len(shards(tmp_path, name, 3)) == 1
 
 
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -147,14 +106,6 @@ def even(record: dict[str, Any]) -> int:
     return number // 2
 
 
-def test_records_are_read_as_what_a_parser_makes_of_them(tmp_path: Path) -> None:
-    write_shard(tmp_path, "a", 0, [{"n": 2}, {"n": 4}])
-    write_shard(tmp_path, "a", 1, [{"n": 6}])
-    write_shard(tmp_path, "b", 0, [{"n": 8}])
-    assert list(read_as(even, tmp_path, "a")) == [1, 2, 3]
-    assert list(read_as(even, tmp_path)) == [1, 2, 3, 4]
-
-
 def test_what_a_parser_refuses_is_named_with_its_place(tmp_path: Path) -> None:
     write_shard(tmp_path, "a", 0, [{"n": 2}])
     path = write_shard(tmp_path, "a", 1, [{"n": 4}, {"n": 5}, {"n": 6}])
@@ -163,12 +114,6 @@ def test_what_a_parser_refuses_is_named_with_its_place(tmp_path: Path) -> None:
         given.extend(reading)
     assert str(caught.value) == f"{path}, line 2: 5 is odd: halve something else"
     assert given == [1, 2]
-
-
-def test_a_fault_of_the_parser_itself_is_not_laid_on_the_shard(tmp_path: Path) -> None:
-    write_shard(tmp_path, "a", 0, [{"m": 2}])
-    with pytest.raises(KeyError):
-        list(read_as(even, tmp_path))
 
 
 def test_a_tree_of_another_format_is_refused_by_file_version_and_fix(tmp_path: Path) -> None:
@@ -224,22 +169,6 @@ def test_a_full_disk_is_named_and_nothing_partial_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [kept]
 
 
-def test_a_refused_write_keeps_the_old_file_and_nothing_partial(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    write_atomic(path, b"old")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(StoreError, match=r"results\.json: File too large"):
-            write_atomic(path, bytes(100_000))
-        with pytest.raises(StoreError, match=r"collect-00000\.jsonl\.zst: File too large"):
-            write_shard(tmp_path, "collect", 0, noise(0.5))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partial, folder = tmp_path / ".policy.partial", tmp_path / "policy"
     for place, content in ((partial, "new"), (folder, "old")):
@@ -261,23 +190,6 @@ def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monke
     name = partial.name
     assert sorted(synced[:-1]) == [name, f"{name}/head", f"{name}/head/weights", f"{name}/weights"]
     assert synced[-1] == "."  # syncing the folder makes the rename durable
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"nowhere/config\.toml: No such file or directory: check the path"):
-        write_atomic(tmp_path / "nowhere" / "config.toml", b"")
-    with pytest.raises(StoreError, match="cannot write"):
-        write_atomic(Path(), b"")  # --out .
-
-
-def test_records_that_fail_while_they_are_made_leave_nothing(tmp_path: Path) -> None:
-    def failing() -> Iterator[dict[str, int]]:
-        yield {"n": 1}
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_shard(tmp_path, "collect", 0, failing())
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import capacity
-from benchmarks.command import add_rounds, options_digest, own_tasks, repeating, settings_of
+from benchmarks.command import add_rounds
 from benchmarks.learning import Learnt, arguments_of, recipe_path
-from benchmarks.record import digest, recording
+from benchmarks.record import recording
 from treeagent.config import load_config
-from treeagent.pipeline.recipes import find_recipe
 
 
 @pytest.mark.parametrize("recipe", ["adapt", "flat_grpo"])
@@ -17,32 +15,6 @@ def test_every_seed_has_test_tasks_of_its_own(recipe: str) -> None:
     path = recipe_path(recipe)
     places = [load_config(path, arguments_of(path, seed, ["evaluate.tasks=30"])).evaluate.places for seed in range(3)]
     assert places == [range(0, 30), range(30, 60), range(60, 90)]
-
-
-@pytest.mark.parametrize("arm", capacity.ARMS)
-def test_an_arm_of_capacity_is_the_recipe_but_for_its_own_settings(arm: str) -> None:
-    recipe = find_recipe(capacity.RECIPE)
-    first, second = (load_config(recipe, capacity.settings(arm, seed)) for seed in range(2))
-    assert first.evaluate.places == range(1000, 1200) and second.evaluate.places == range(1200, 1400)
-    plain = settings_of(load_config(recipe, ["update.methods=['rft']", "threads=1"]))
-    changed = {name for name, value in settings_of(first).items() if plain[name] != value}
-    assert changed == {setting.partition("=")[0] for setting in capacity.ARMS[arm]}
-
-
-def test_settings_of_two_seeds_have_one_digest() -> None:
-    one, other, third = (
-        digest(settings_of(load_config(None, [f"seed={seed}", own_tasks(seed, 200), f"search.candidates={width}"])))
-        for seed, width in ((0, 4), (1, 4), (0, 5))
-    )
-    assert one == other != third
-
-
-def test_the_digest_of_options_leaves_out_where_and_how_often() -> None:
-    options = repeating("", "toy", rounds=3)
-    options.add_argument("--width", type=int, default=1)
-    same = [["--rounds", "9"], ["--name", "other"], ["--results", "elsewhere"]]
-    digests = {options_digest(options.parse_args(words)) for words in ([], *same)}
-    assert len(digests) == 1 and options_digest(options.parse_args(["--width", "2"])) not in digests
 
 
 def test_repetitions_that_are_there_are_not_measured_again(tmp_path: Path) -> None:

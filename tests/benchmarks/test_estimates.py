@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.estimates import difference, estimate, figure, mean
+from benchmarks.estimates import difference, estimate, mean
 from benchmarks.record import Machine, Result, Row, Session
 from treeagent.types import UserError
 
@@ -20,12 +20,6 @@ def test_the_interval_is_students() -> None:
     assert found.mean == 2.0
     assert found.half == pytest.approx(4.302653 / math.sqrt(3))  # t(0.975, 2) · s / √n with s = 1
     assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-5)
-
-
-def test_one_seed_has_no_interval_and_no_verdict() -> None:
-    found = estimate([40.0])
-    assert found.half is None
-    assert (found.verdict, found.low, found.high) == ("level", -math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +45,9 @@ def test_differences_are_paired_by_seed() -> None:
     assert mean(found, "greedy").seeds == 3
 
 
-def test_tasks_are_not_pooled_over_seeds() -> None:
-    """The mean is taken over seeds, whatever number of tasks they have."""
-    assert mean(result(Row("a", 0, "s", solved="1"), Row("a", 1, "s", solved="000")), "a").mean == 50.0
-
-
 @pytest.mark.parametrize(
     "other", [Row("b", 0, "s", solved="11", first_task=2), Row("b", 0, "s", solved="111"), Row("b", 1, "s")]
 )
 def test_arms_that_played_other_tasks_are_not_compared(other: Row) -> None:
     with pytest.raises(UserError, match="'a' and 'b'"):
         difference(result(Row("a", 0, "s", solved="10"), other), "a", "b")
-
-
-def test_further_figures_are_compared_too() -> None:
-    rows = [Row(arm, 0, "s", figures={"ratio": value}) for arm, value in (("a", 3.0), ("b", 2.0))]
-    assert difference(result(*rows), "a", "b", figure("ratio")).mean == 1.0

@@ -17,12 +17,9 @@ from benchmarks.record import (
     Result,
     Row,
     Session,
-    digest,
     outcome_row,
     read,
     recording,
-    this_machine,
-    this_session,
     write,
 )
 from treeagent.pipeline.outcomes import Outcome
@@ -41,12 +38,6 @@ def test_a_file_reads_back_equal(tmp_path: Path) -> None:
     assert result.of("mcts")[0].success == pytest.approx(2 / 3)
 
 
-def test_a_file_without_rows_reads_back_too(tmp_path: Path) -> None:
-    write(tmp_path / "toy.json", Result("toy", "Which?"))
-    assert read(tmp_path / "toy.json") == Result("toy", "Which?")
-    assert read(tmp_path / "other.json") is None
-
-
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
     with recording("toy", "Which?", folder=tmp_path) as record:
         record.add(ROW)
@@ -58,19 +49,6 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
     assert found is not None
     assert [(row.seed, row.session) for row in found.rows] == [(0, 0), (1, 1)]
     assert len(found.sessions) == 2
-
-
-def test_a_session_that_measured_nothing_is_forgotten(tmp_path: Path) -> None:
-    for _ in range(3):
-        with recording("toy", "Which?", folder=tmp_path) as record:
-            if not record.has("mcts", 0, "s1"):
-                record.add(ROW)
-    with recording("toy", "Which?", folder=tmp_path) as record:
-        record.add(replace(ROW, settings="s2"))  # the first session's only row is replaced
-        record.add(replace(ROW, settings="s2", seed=1))
-    with recording("toy", "Which?", folder=tmp_path) as record:
-        record.add(replace(ROW, arm="uct"))
-        assert [(row.arm, row.session) for row in record.result.rows] == [("mcts", 0), ("mcts", 0), ("uct", 1)]
 
 
 def test_other_settings_of_an_arm_replace_all_of_its_seeds(tmp_path: Path) -> None:
@@ -127,39 +105,10 @@ def test_what_is_no_result_is_refused(tmp_path: Path, change: dict[str, object])
         read(tmp_path / "toy.json")
 
 
-@pytest.mark.parametrize(("question", "budgets"), [("Else?", {"tokens": 800.0}), ("Which?", {"tokens": 900.0})])
-def test_another_question_or_budget_wants_a_new_file(tmp_path: Path, question: str, budgets: dict[str, float]) -> None:
-    write(tmp_path / "toy.json", Result("toy", "Which?", {"tokens": 800.0}))
-    with pytest.raises(UserError, match=r"toy\.json"), recording("toy", question, budgets, tmp_path):
-        pass
-
-
-def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
-    with (
-        recording("toy", "Which?", folder=tmp_path) as record,
-        pytest.raises(UserError, match=r"toy\.json"),
-        recording("toy", "Which?", folder=tmp_path),
-    ):
-        pass
-    record.add(ROW)
-    with recording("toy", "Which?", folder=tmp_path) as again:
-        assert again.has("mcts", 0, "s1")
-
-
-def test_equal_settings_have_one_digest() -> None:
-    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1}) != digest({"a": 1, "b": [3]})
-
-
 def test_a_played_row_counts_by_task() -> None:
     outcomes = [Outcome("a", 1.0, 2, Budget(environment_steps=3, generated_tokens=5)), Outcome("b", 0.5, 2)]
     row = outcome_row("mcts", 1, "s", 200, outcomes, kept=0.5)
     assert (row.solved, row.environment_steps, row.generated_tokens, row.figures) == ("10", 3, 5, {"kept": 0.5})
-
-
-def test_a_session_tells_no_place_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/home/someone/benchmarks/toy.py", "--out", "/home/someone/runs", "--seeds", "0"])
-    assert this_session().command == "python -m benchmarks.toy --out runs --seeds 0"
-    assert os.uname().nodename not in str(this_machine())
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: str(path.stem))

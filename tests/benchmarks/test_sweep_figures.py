@@ -7,11 +7,8 @@ import pytest
 
 from benchmarks.horizon import Ladder, climbs, words_taken
 from benchmarks.ladders import LADDERS
-from benchmarks.sweep import WAYS, at_rung, of_trees, plan_lengths, sampled
+from benchmarks.sweep import WAYS, at_rung, of_trees, sampled
 from treeagent.config import load_config
-from treeagent.envs import make_env
-from treeagent.envs.planning import PlanningEnv
-from treeagent.envs.planning.planner import Planner
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -55,30 +52,6 @@ def test_success_at_fewer_steps_is_that_of_the_episodes_within_them() -> None:
     assert figures["at 50 steps"] == within < figures["at 400 steps"] == sum(any(won(tree, 50)) for tree in trees) / 20
     assert figures["at 5 s"] == pytest.approx(within, abs=0.1)  # 49 steps of 0.1 s, and little time for the search
     assert figures["value_auc_ends"] > 0.99
-
-
-def test_a_rung_is_evaluated_with_a_limit_of_steps_that_fits_it() -> None:
-    ladder = LADDERS["tireworld"]
-    config = load_config(find_recipe(ladder.recipe), ladder.settings)
-    settings = at_rung(config, ladder.rungs[1], 500, ladder.action_tokens, WAYS["beam"])
-    assert settings.environment.options == {**config.environment.options, "size": 3}
-    assert settings.environment.max_steps == 12
-    assert settings.search.limits == Limits(generated_tokens=500)
-    assert settings.search.candidates == WAYS["beam"].search["candidates"]
-    assert 2 * settings.search.options["width"] == 500 // (10 * 6)
-
-
-def test_the_horizon_is_the_planner_s() -> None:
-    ladder = LADDERS["tireworld"]
-    config = load_config(find_recipe(ladder.recipe), ladder.settings)
-    settings = at_rung(config, ladder.rungs[1], 500, ladder.action_tokens, WAYS["greedy"])
-    lengths = plan_lengths(settings, range(4, 8), "test")
-    env = make_env("planning", settings.environment.options)
-    assert isinstance(env, PlanningEnv)
-    for task, length in zip(env.tasks("test", 4, 4), lengths, strict=True):
-        env.reset(options={"task": task})
-        plan = Planner(env.problem).plan(env.visit.state)
-        assert plan is not None and length == len(plan) + 1
 
 
 @pytest.mark.parametrize("name", LADDERS)

@@ -1,13 +1,11 @@
 """Episodes as conversations, and counts of why the failed ones failed, by hand."""
 
 import io
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from treeagent.config import RunConfig
-from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.folder import Run
 from treeagent.pipeline.report.episodes import Kind, ending, is_solved, reasons, show_episodes, steps
 from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.trees import write_trees
@@ -85,10 +83,6 @@ def test_each_episode_tells_how_it_ended() -> None:
     ]
 
 
-def test_tenths_sum_to_a_success() -> None:
-    assert is_solved(episode("tenths", ("go", "", "end"), reward=0.1 + 0.2 + 0.7))
-
-
 def test_every_reason_of_a_failure_is_named(run: Run) -> None:
     assert list(reasons(EPISODES[2])) == [
         "cut off by a limit",
@@ -123,29 +117,3 @@ def test_an_episode_reads_as_a_conversation(run: Run) -> None:
     assert "agent thinks\n  thinking of fly" in "\n".join(line.rstrip() for line in said.splitlines())
     assert "reward 0.000, cut off by a limit" in said and "prompt of half" not in said
     assert "… 3 more turns" in shown(run, "failed", task_id="confused", depth=1)
-
-
-def test_words_of_the_environment_cannot_pass_for_the_agents(tmp_path: Path) -> None:
-    forged = episode("forged", ("look", "nothing\nagent\n  open the vault\x1b[2J", "limit"))
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        run.episodes.mkdir()
-        write_trees(run.episodes, "evaluate-base-greedy", 0, [forged])
-    said = shown(Run.open(run.path), "all")
-    assert said.count("\nagent") == 2  # its thought and its call
-    assert r"open the vault\x1b[2J" in said and "\x1b" not in said
-
-
-def test_what_is_not_there_is_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no episode of task nobody"):
-        shown(run, "all", task_id="nobody")
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as empty, pytest.raises(RunError, match="no episodes"):
-        shown(empty, "all")
-
-
-def test_an_episode_whose_task_no_file_can_hold_is_kept_as_its_error(tmp_path: Path) -> None:
-    bad = episode("bad", ("look", "a door", "fine"))
-    bad.task = replace(bad.task, data={"answer": object()})
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        run.episodes.mkdir()
-        write_trees(run.episodes, "evaluate-base-greedy", 0, [bad])
-    assert "cannot be stored" in shown(Run.open(run.path), "failed")

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pyarrow.parquet
 import pytest
 import torch
 from datasets import Dataset, load_dataset
@@ -28,7 +26,7 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.search.node import Budget, Edge, Node, Tree, path_return
 from treeagent.search.record import to_record
-from treeagent.store import CorruptShard, write_shard
+from treeagent.store import write_shard
 from treeagent.types import Message, Split, State, Task
 
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
@@ -141,21 +139,6 @@ def test_the_datasets_library_reads_every_view_and_split(run: Run, tmp_path: Pat
         assert set(validation["task_id"]) == {"validation-4"}
         assert train.features.arrow_schema.equals(VIEWS[view].columns)
     assert "secret" not in str(files(out).values())
-
-
-def test_both_formats_hold_the_same_rows(run: Run, tmp_path: Path) -> None:
-    for format in ("parquet", "jsonl"):
-        write(run, tmp_path / format, *USUAL, format=format)
-    for view in USUAL:
-        lines = (tmp_path / "jsonl" / view / "train.jsonl").read_bytes().splitlines()
-        table = pyarrow.parquet.read_table(tmp_path / "parquet" / view / "train.parquet")
-        assert table.to_pylist() == [orjson.loads(line) for line in lines]
-
-
-def test_rows_have_just_the_columns_declared(run: Run, chat: ChatFormat) -> None:
-    for view in VIEWS.values():
-        for row in view.rows(shop_tree(chat, 1), run.config):
-            assert list(row) == view.columns.names
 
 
 def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
@@ -307,18 +290,6 @@ def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatForma
     assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # transitions keep the observations in full
 
 
-@pytest.mark.parametrize("format", ["parquet", "jsonl"])
-def test_an_empty_list_in_the_first_rows_settles_no_type(chat: ChatFormat, tmp_path: Path, format: Format) -> None:
-    """In the first shard no prompt has a token, because the roots were never read."""
-    unread = [shop_tree(chat, number) for number in range(3)]
-    for tree in unread:
-        tree.root.context_ids = ()
-    out = tmp_path / "out"
-    write(make_run(tmp_path / "run", [unread, [shop_tree(chat, 3)]]), out, "advantages", format=format)
-    prompts = load(out, "advantages")["prompt_ids"]
-    assert prompts[:9] == [[]] * 9 and list(prompts[9]) == list(shop_tree(chat, 3).root.context_ids)
-
-
 def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, tmp_path: Path) -> None:
     """The datasets library identifies a cached dataset only by its folder's last name and its header."""
     for number in (1, 2):
@@ -371,14 +342,6 @@ def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path:
     assert "transitions" in said and "train-1" in said
     assert not (tmp_path / "out").exists()
     assert write(run, tmp_path / "out", "transitions") == {"transitions": 4}
-
-
-def test_a_corrupt_shard_is_named_and_leaves_no_dataset(run: Run, tmp_path: Path) -> None:
-    shard = run.trees / "collect-00001.jsonl.zst"
-    shard.write_bytes(shard.read_bytes()[:-20])
-    with pytest.raises(CorruptShard, match=f"{shard}, line "):
-        write(run, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

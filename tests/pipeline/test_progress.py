@@ -1,9 +1,6 @@
 import io
-from contextlib import ExitStack
 
-import pytest
-
-from treeagent.pipeline.progress import Progress, QuietProgress, RichProgress
+from treeagent.pipeline.progress import Progress, RichProgress
 from treeagent.pipeline.terminal import Terminal
 
 
@@ -25,21 +22,3 @@ def test_on_a_terminal_it_draws_bars_that_may_nest() -> None:
     stream = io.StringIO()
     work(RichProgress(Terminal(file=stream, width=100, force_terminal=True)))
     assert "collect" in stream.getvalue() and "4/4" in stream.getvalue() and "12.5" in stream.getvalue()
-
-
-def test_bars_are_drawn_until_the_last_of_two_side_by_side_ends() -> None:
-    stream = io.StringIO()
-    progress = RichProgress(Terminal(file=stream, width=100, force_terminal=True))
-    search, updates = ExitStack(), ExitStack()
-    search.enter_context(progress.track("search-2", 4))
-    advance = updates.enter_context(progress.track("round-1-grpo", 7))
-    search.close()
-    before = len(stream.getvalue())
-    advance(6)
-    updates.close()
-    assert "6/7" in stream.getvalue()[before:]
-
-
-def test_it_can_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    work(QuietProgress())
-    assert capsys.readouterr() == ("", "")

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import pytest
 from command import treeagent
@@ -12,25 +11,22 @@ from hostile_env import ANSWERS, HALF, HOSTILE, TASKS, Hostile
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.config import RunConfig, load_config
-from treeagent.envs import Env, EnvDynamics, WorkerEnv, check_env
-from treeagent.envs.base import EnvBroken, StepResult, ToolSpec
+from treeagent.envs import Env, EnvDynamics, check_env
+from treeagent.envs.base import StepResult, ToolSpec
 from treeagent.envs.calls import text_tool
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct, ToolCalls
-from treeagent.pipeline.build import tasks_at
 from treeagent.pipeline.collect import SearchJob, search_batch
-from treeagent.pipeline.demonstrate import demonstrate
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
-from treeagent.pipeline.outcomes import Outcome, load_batch, save_batch
+from treeagent.pipeline.outcomes import load_batch, save_batch
 from treeagent.pipeline.trees import write_trees
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
-from treeagent.search.node import Node, Tree
 from treeagent.search.record import Record, from_record
 from treeagent.store import read_as
-from treeagent.types import Action, Message, Proposal, Split, State, Task, ToolCall, Unanswered
+from treeagent.types import Action, Proposal, State, Task, ToolCall
 
 
 class BothWords:
@@ -92,24 +88,6 @@ def test_a_bad_task_costs_its_own_tree_alone(attack: str, sound: list[Record], t
     assert_lost_alone(searched(Hostile(), around(TASKS[attack]), tmp_path), sound, TASKS[attack])
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        State(Task("bad", "walk"), (Message("user", HALF),)),
-        State(Task("bad", "walk"), (), key=HALF),
-        State(Task("bad", "walk"), (), key=cast(str, {1})),
-    ],
-)
-def test_a_tree_that_cannot_be_written_is_told_by_its_error(node: State, tmp_path: Path) -> None:
-    """Another ``Dynamics`` than an environment's may return such a value."""
-    kept = Tree(Task("kept", "walk"), 1, Node(State(Task("kept", "walk"), ())))
-    write_trees(tmp_path, "collect", 0, [kept, Tree(node.task, 2, Node(node)), kept])
-    first, lost, last = read_as(dict, tmp_path)
-    assert first == last and from_record(first).task == kept.task and not first["error"]
-    assert (lost["task"]["id"], lost["seed"]) == ("bad", 2)
-    assert "cannot be stored" in lost["error"]
-
-
 SHAPE = ScratchConfig(width=16, heads=2, layers=1, vocabulary=300, context=256)
 TOKENIZER = train_tokenizer(["Thought: walk Action: on"] * 5, SHAPE)
 
@@ -141,43 +119,9 @@ def test_the_stages_store_the_other_trees_and_outcomes(bad: str, tmp_path: Path)
     assert kept is not None and [bool(outcome.error) for outcome in kept[0]] == [False, True, False]
 
 
-@pytest.mark.parametrize(
-    "attack", ["thought with half a pair", "call with half a pair", "call of another type", "exit"]
-)
-def test_a_bad_turn_of_a_demonstrator_costs_its_own_episode_alone(attack: str) -> None:
-    env = Hostile()
-    trees = demonstrate(
-        EnvDynamics(env, max_steps=3),
-        env.demonstrator(0.0),
-        around(Task(attack, "walk")),
-        seed=0,
-        grammar=ReAct(),
-    )
-    assert [bool(tree.error) for tree in trees] == [False, True, False]
-
-
-def test_what_a_world_model_cannot_answer_is_told_in_text_that_can_be_stored(tmp_path: Path) -> None:
-    class Silent(Hostile):
-        def step(self, action: str | ToolCall) -> StepResult:
-            raise Unanswered(f"unreadable: {HALF}")
-
-    (tree,) = searched(Silent(), [Task("t", "walk")], tmp_path)
-    assert not tree["error"]
-    assert [node["unknown"] for node in tree["nodes"]] == [False, True, True]
-
-
 @pytest.mark.parametrize("attack", ["exit at step", "exit at reset", "generator exit at step"])
 def test_the_check_of_an_environment_reports_an_exit(attack: str) -> None:
     assert any("raised" in found for found in check_env(Hostile(), Task(attack, "walk")).violations)
-
-
-def test_an_environment_in_a_worker_that_exits_costs_its_own_tree_alone(sound: list[Record], tmp_path: Path) -> None:
-    env = WorkerEnv(HOSTILE)
-    try:
-        bad = Task("exit at step", "walk")
-        assert_lost_alone(searched(env, around(bad), tmp_path), sound, bad)
-    finally:
-        env.close()
 
 
 BAD_JSON = ['{"text": "\\ud800"}', '{"\\udfff": 1}', '{"text": NaN}', '{"text": 1e999}', '{"text": ' + "9" * 5000 + "}"]
@@ -201,21 +145,6 @@ def test_a_model_s_call_with_values_that_no_file_can_hold_reaches_no_tool(argume
     asyncio.run(dynamics.step(state, ReAct().read(text)))
     assert asked == [f"say {arguments}"]  # as it was written, without parsing
     assert ToolCalls().read(f'<tool_call>{{"name": "say", "arguments": {arguments}}}</tool_call>').error
-
-
-def test_tasks_that_exit_are_an_error_and_no_quiet_end() -> None:
-    class Leaving(Hostile):
-        def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-            raise SystemExit(0)
-
-    with pytest.raises(EnvBroken, match="SystemExit"):
-        tasks_at(Leaving(), "train", [0])
-
-
-def test_an_outcome_of_a_bad_task_is_kept(tmp_path: Path) -> None:
-    save_batch(tmp_path / "kept.json", ([Outcome(HALF, 0.0, 0, error=HALF)], 1.0))
-    kept = load_batch(tmp_path / "kept.json")
-    assert kept is not None and (kept[0][0].task_id, kept[0][0].error) == ("?", "?")
 
 
 @pytest.mark.parametrize(

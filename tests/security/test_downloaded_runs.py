@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from command import treeagent
-from hand_trees import hand_tree
 
-from treeagent.config import RunConfig, load_config, reaching_out
+from treeagent.config import RunConfig, load_config
 from treeagent.envs import make_env
-from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.trees import write_trees
+from treeagent.pipeline.folder import Run
 from treeagent.types import UserError
 
 SETTINGS: list[tuple[str, object]] = [
@@ -74,17 +72,6 @@ def test_no_command_runs_code_that_a_found_file_names(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("command", [["traces", "--out=t"], ["world", "fit"]])
-def test_a_refusal_names_an_option_that_the_command_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    downloaded(tmp_path / "theirs", "environment.name", "planted:Env")
-    write_trees(tmp_path / "theirs" / "trees", "collect", 0, [hand_tree()])
-    monkeypatch.chdir(tmp_path)
-    said = refused(*command, "theirs")
-    assert "planted:Env" in said and "--trust" in said and "--config" not in said
-
-
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:
     checkpoint = downloaded(tmp_path / "mine", "environment.name", "gone:Env")
     hosted = "policy.generator=chat"  # reads no tokenizer
@@ -93,12 +80,6 @@ def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> 
         said = refused(*call, *accepted)
         assert "cannot be imported" in said, said
     assert "config.toml" in treeagent(*call, "--trust").stderr
-
-
-def test_settings_that_reach_nothing_are_accepted(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    Run.create(tmp_path, RunConfig(), resume=False).close()
-    assert list(reaching_out(file)) == []
 
 
 @pytest.mark.parametrize("name", ["os:system", "builtins:print", "subprocess:Popen", "pathlib:Path", "json:loads"])
@@ -126,7 +107,7 @@ def test_a_size_that_cannot_be_meant_is_refused(setting: str) -> None:
         load_config(None, [setting])
 
 
-DAMAGED = ["", "[]", "{", "7", "null", '{"collect": 5}', '{"a": [1]}', '{"a": NaN}', "[" * 5000, '{"a":' * 5000]
+DAMAGED = ["", "[]", "{", '{"collect": 5}', '{"a": NaN}', "[" * 5000]
 
 
 @pytest.mark.parametrize("content", DAMAGED)
@@ -134,14 +115,6 @@ def test_a_damaged_stages_file_is_one_sentence(tmp_path: Path, content: str) -> 
     Run.create(tmp_path / "run", RunConfig(), resume=False).close()
     (tmp_path / "run" / "stages.json").write_text(content)
     assert "stages.json" in refused("show", tmp_path / "run")
-
-
-@pytest.mark.parametrize("content", ["5\n", "[]\n", "{}\n", "{\n"])
-def test_damaged_metrics_are_one_sentence(tmp_path: Path, content: str) -> None:
-    with Run.create(tmp_path, RunConfig(), resume=False) as run:
-        (tmp_path / "metrics.jsonl").write_text(content)
-        with pytest.raises(RunError, match="metrics"):
-            run.metrics()
 
 
 @pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a" + ".a" * 5000 + " = 1", "seed = 1\nseed = 2", "\x00"])

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.envs import make_env, read_call
-from treeagent.types import ToolCall
-
 FUZZ = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "fuzz.py"))
 CASES = [json.loads(line) for line in Path(__file__).with_name("fuzz_cases.jsonl").read_text().splitlines()]
 SOME = {"python": 2, "settings": 3, "settings file": 10}
@@ -25,19 +22,3 @@ def test_a_finding_of_the_past_does_not_come_back(case: dict[str, str]) -> None:
 def test_no_text_raises_or_hangs(place: str) -> None:
     for text in itertools.islice(FUZZ["texts"](place, 0), SOME.get(place, 200)):
         assert FUZZ["attempt"](place, text) == "", text[:500]
-
-
-@pytest.mark.parametrize("place", ["shop", "qa", "sql", "python"])
-def test_hostile_texts_are_made_of_calls_that_a_tool_takes(place: str) -> None:
-    env = make_env(place)
-    calls = [text for text in FUZZ["PLACES"][place]().corpus if text.endswith("]")]
-    assert calls
-    assert all(isinstance(read_call(text, env.tools()), ToolCall) for text in calls)
-
-
-def test_the_queries_that_hostile_ones_are_made_of_are_answered_but_for_two() -> None:
-    env = make_env("sql")
-    env.reset(options={"task": env.tasks("train", 1)[0]})
-    queries = [text for text in FUZZ["_SQL"] if not text.endswith("]")]
-    refused = [text for text in queries if "tool_error" in env.step(ToolCall("query", {"sql": text}))[4]]
-    assert refused == ["PRAGMA writable_schema = 1", "ATTACH 'x' AS y"]

@@ -1,9 +1,7 @@
 """Signals that end a run leave no process and no broken store, and environments do not get the run's API keys."""
 
 import os
-import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +24,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 SECONDS = 2.0
 """All workers of a run must have ended within this time."""
-MOMENTS = 20
 MARK = "TREEAGENT_TEST_MARK"
 
 
@@ -130,44 +127,6 @@ def test_an_ended_collection_leaves_no_process_and_resumes_to_the_same_trees(
     assert trees(tmp_path / "run") == whole
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_collection_ended_at_random_moments_leaves_no_process_and_the_same_trees(
-    finished_run: Path, whole: str, tmp_path: Path, number: int
-) -> None:
-    out, rng = tmp_path / "run", random.Random(number)
-    command = collection(finished_run, out)
-    began = time.monotonic()
-    subprocess.run([PROGRAM, *command], check=True, capture_output=True)
-    length = time.monotonic() - began
-    assert trees(out) == whole
-    shutil.rmtree(out)
-    ended = 0
-    while ended < MOMENTS:
-        started = Started(PROGRAM, *command)
-        try:
-            started.process.communicate(timeout=rng.uniform(0.1, 1.0) * length)
-            assert started.process.returncode == 0
-            assert trees(out) == whole
-            shutil.rmtree(out)
-        except subprocess.TimeoutExpired:
-            started.all()
-            started.process.send_signal(number)
-            left = started.left()
-            _, said = started.process.communicate(timeout=20)
-            assert not left, f"{len(left)} processes are left at moment {ended}"
-            assert "Traceback" not in said
-            if started.process.returncode != (-number if number == signal.SIGKILL else 128 + number):
-                # Its work was done. Python no longer handles signals while it unloads its modules.
-                assert started.process.returncode in (0, -number), said
-                assert trees(out) == whole
-                shutil.rmtree(out)
-            ended += 1
-    assert treeagent(*command, "workers=1").returncode == 0
-    assert trees(out) == whole
-
-
 @pytest.mark.parametrize(
     ("before", "sent", "code"),
     [
@@ -197,27 +156,6 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, "")
-
-
-def test_a_copy_of_the_process_does_not_take_a_signal_for_an_interrupt() -> None:
-    program = """
-import os, sys, time
-from signal import SIGTERM
-import treeagent.cli
-def fork():
-    ready, there = os.pipe()
-    if (child := os.fork()) == 0:
-        os.write(there, b" ")
-        time.sleep(100)
-    os.read(ready, 1)
-    os.kill(child, SIGTERM)
-    sys.exit(os.waitpid(child, 0)[1])
-treeagent.cli.main = fork
-from treeagent.__main__ import main
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (signal.SIGTERM, "")
 
 
 def play(job: str, emit: Emit) -> None:
@@ -251,18 +189,6 @@ def test_workers_that_hang_die_with_a_killed_parent(tmp_path: Path) -> None:
         started.process.stdout.readline()
     time.sleep(0.5)
     assert len(started.all()) >= 5  # the parent, two workers, the environment and its child process
-    started.process.kill()
-    assert not started.left()
-    started.process.communicate()
-
-
-def test_idle_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(parent("print(flush=True); import time; time.sleep(1000)"))
-    started = Started(sys.executable, program)
-    assert started.process.stdout is not None
-    started.process.stdout.readline()
-    assert len(started.all()) >= 3
     started.process.kill()
     assert not started.left()
     started.process.communicate()

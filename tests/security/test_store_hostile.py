@@ -3,7 +3,6 @@ folder."""
 
 import os
 import re
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import torch
 from command import treeagent
 
 from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
-from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.config import ConfigError, RunConfig
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.outcomes import load_batch
 from treeagent.search.node import Edge, Node, Tree
@@ -117,13 +116,6 @@ def test_what_is_no_file_is_refused_by_name(kind: str, name: str, read: Callable
     assert Path(name).name in str(caught.value)
 
 
-def test_a_pipe_that_takes_the_place_of_a_log_is_refused_before_it_is_written(run: Path) -> None:
-    with Run.create(run, RunConfig(), resume=True) as made:
-        os.mkfifo(run / "metrics.jsonl")
-        with pytest.raises(StoreError, match=r"metrics\.jsonl"):
-            made.log("collect", {"step": 0})
-
-
 @pytest.mark.parametrize("arguments", [["show"], ["show", "--digest"], ["export", "--out", "out"]])
 def test_commands_name_a_pipe_among_the_trees(arguments: list[str], run: Path) -> None:
     (run / SHARD).unlink()
@@ -136,24 +128,6 @@ def test_commands_name_a_pipe_among_the_trees(arguments: list[str], run: Path) -
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.parametrize("name", ["export.json", "README.md"])
-def test_an_export_names_a_pipe_in_its_folder(name: str, run: Path) -> None:
-    out = Path("out")
-    made = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", out)
-    assert made.returncode == 0, made.stderr
-    (out / name).unlink()
-    os.mkfifo(out / name)
-    said = treeagent("export", run, "--view", "transitions", "--format", "jsonl", "--out", out)
-    assert (said.returncode, "Traceback" in said.stderr) == (2, False)
-
-
-def test_settings_that_extend_a_pipe_are_refused(run: Path) -> None:
-    os.mkfifo("pipe")
-    (run / "config.toml").write_text('extends = "../pipe"')
-    with pytest.raises((StoreError, ConfigError), match="pipe"):
-        Run.open(run)
-
-
 @pytest.mark.parametrize("split", ["../../../up", "/tmp/up", "", "other", ["train"], None])
 def test_a_split_that_is_none_is_refused_since_it_names_files(split: object, run: Path) -> None:
     (record,) = read_as(dict, run / "trees")
@@ -161,16 +135,6 @@ def test_a_split_that_is_none_is_refused_since_it_names_files(split: object, run
     write_shard(run / "trees", "collect", 0, [record])
     with pytest.raises(CorruptShard, match="split"):
         list(read_as(from_record, run / "trees"))
-
-
-def test_an_honest_run_with_linked_files_is_read(run: Path) -> None:
-    """A store may lie on another disk, behind links."""
-    shutil.move(run / SHARD, "elsewhere")
-    (run / SHARD).symlink_to(Path("elsewhere").resolve())
-    assert len(list(read_as(from_record, run / "trees"))) == 1
-    shutil.move(run / "config.toml", "settings")
-    (run / "config.toml").symlink_to(Path("settings").resolve())
-    assert Run.open(run).config == load_config(run / "config.toml")
 
 
 def test_a_run_is_not_written_through_links(tmp_path: Path) -> None:

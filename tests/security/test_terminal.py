@@ -21,7 +21,6 @@ from command import Ended, treeagent
 from rich.text import Text
 
 from treeagent.config import RunConfig
-from treeagent.envs import Env, StepResult
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.report.fidelity import fidelity_json, fidelity_table
@@ -31,7 +30,7 @@ from treeagent.search.graph import write_graph
 from treeagent.search.node import Budget, Edge, Node, Tree
 from treeagent.search.record import to_record
 from treeagent.store import write_atomic, write_shard
-from treeagent.types import Action, Message, Split, State, Task, ToolCall
+from treeagent.types import Action, Message, State, Task, ToolCall
 from treeagent.world_model.fidelity import Bound, Fidelity, Figures
 
 ATTACK = (
@@ -114,35 +113,6 @@ def test_episodes_are_shown(run: Path) -> None:
     assert [field for field in fields if rf"{field}\x1b[2J" not in shown] == []
 
 
-def test_a_task_that_is_not_there_is_refused(run: Path) -> None:
-    ended = printed("show", run, attack("other"))
-    assert ended.returncode == 2 and r"other\x1b[2J" in ended.stderr and r"task\x1b[2J" in ended.stderr
-
-
-class Hostile(Env):
-    """An environment in which every text is an attack."""
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> list[Task]:
-        return [Task(attack(f"{split}-{start + each}"), attack("prompt"), split, each) for each in range(count)]
-
-    def reset(self, **options: object) -> tuple[str, dict[str, object]]:
-        return attack("reset"), {}
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        raise RuntimeError(attack("step"))
-
-    def snapshot(self) -> object:
-        raise RuntimeError(attack("snapshot"))
-
-    def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        raise RuntimeError(attack("restore"))
-
-
-def test_an_environment_is_checked() -> None:
-    ended = printed("envs", "check", "test_terminal:Hostile")
-    assert ended.returncode == 1 and r"\x1b[2J" in ended.stdout + ended.stderr
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -160,14 +130,6 @@ def test_an_environment_is_checked() -> None:
 def test_a_refusal_repeats_its_value_visibly(arguments: tuple[str, ...]) -> None:
     ended = printed(*arguments)
     assert ended.returncode == 2 and r"\x1b" in ended.stderr
-
-
-def test_brackets_are_text(tmp_path: Path) -> None:
-    assert "[link=https:/evil.example]" in printed("show", tmp_path / "[link=https://evil.example]").stderr
-    assert (
-        "[link=https:/evil.example]"
-        in printed("envs", "new", "lights", "--out", tmp_path / "[link=https://evil.example]").stdout
-    )
 
 
 @contextmanager
@@ -198,19 +160,6 @@ def print_by_other_ways() -> None:
     sys.stderr.write(warnings.formatwarning(attack("warning"), UserWarning, "file.py", 1))
     handler = logging.StreamHandler()
     handler.emit(logging.LogRecord("library", logging.ERROR, "file.py", 1, attack("log"), None, None))
-
-
-def test_bars_of_tqdm_are_still_drawn() -> None:
-    with guarded() as stream:
-        for text in (
-            "\r 50%|###   |",
-            "\n\n",
-            "\x1b[A\x1b[A",
-            "\r100%|##########|",
-            "\rlog \x1b[31m\x1b[A\x1b[0m \r",
-        ):
-            assert sys.stderr.write(text) == len(text)
-    assert stream.getvalue() == "\r 50%|###   |\n\n\x1b[A\x1b[A\r100%|##########|\rlog \\x1b[A \\r"
 
 
 def test_what_others_print_above_bars_is_visible() -> None:
