@@ -78,9 +78,6 @@ def train(
     Returns:
         rows for the first and the best policy in every mode of ``evaluate.modes``, and for all others in greedy mode if
         that is one of these modes.
-
-    Raises:
-        UserError: the settings ask for imagined trees, but the environment is itself imagined.
     """
     given = None if checkpoint is None else Path(checkpoint)
     uses: list[Use] = ["adapt", "update", "evaluate"]

@@ -46,9 +46,6 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
     """Write records as shard ``index`` of ``name``, replacing an existing one. Returns its path.
 
     NaN and infinities become null, because JSON has none.
-
-    Raises:
-        StoreError: the file system refused, or a record is not JSON; nothing is left behind.
     """
     file_name = shard_file(name, index)
     if not _SHARD.fullmatch(file_name):
@@ -68,22 +65,14 @@ def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) 
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a small file atomically: after a crash it holds either the old content or the new.
-
-    Raises:
-        StoreError: the file system refused; the old file is untouched.
-    """
+    """Write a small file atomically: after a crash it holds either the old content or the new."""
     with replacing(path) as file:
         file.write(content)
 
 
 def append_line(path: Path, value: object) -> None:
     """Add a value as a line of JSON at the end of a file, which is made if there is none. A last line that a kill has
-    cut off stays a line of its own. Only one process may write the file.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    cut off stays a line of its own. Only one process may write the file."""
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     try:
         with appendable(path) as file:
@@ -96,23 +85,14 @@ def append_line(path: Path, value: object) -> None:
 
 def appendable(path: Path) -> BinaryIO:
     """Open a file of a run at its end, to read and to append; it is made if there is none. A run may have been
-    downloaded, and a link in it could lead to any file, so links are not followed.
-
-    Raises:
-        StoreError: the path is a link, a named pipe, a device or a folder.
-        OSError: the file cannot be opened.
-    """
+    downloaded, and a link in it could lead to any file, so links are not followed."""
     if path.is_symlink():
         raise StoreError(f"{path} is a link, which may lead anywhere: put the file itself in its place")
     return open(os.open(regular(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab+")
 
 
 def regular(path: Path) -> Path:
-    """Check that ``path`` is a regular file, or a link to one, or does not exist, and return it.
-
-    Raises:
-        StoreError: the path is a named pipe, socket, device or folder. Opening or reading one may block for ever.
-    """
+    """Check that ``path`` is a regular file, or a link to one, or does not exist, and return it."""
     if os.path.exists(path) and not os.path.isfile(path):  # Path's own raise for some names, such as one too long
         raise StoreError(f"{path} is no regular file, such as a named pipe or a folder: move it away")
     return path
@@ -167,11 +147,7 @@ def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
     """Apply ``parse`` to each record of all shards of ``name``, or of every name, in order. One line at a time is in
-    memory. ``read_as(from_record, folder)`` reads trees.
-
-    Raises:
-        CorruptShard: a shard is cut short or holds something else, or ``parse`` raised ``UserError``.
-    """
+    memory. ``read_as(from_record, folder)`` reads trees."""
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
             yield _parsed(parse, path, number, line)
@@ -181,12 +157,7 @@ def read_lines(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str, index: int, lines: Iterable[int]
 ) -> Iterator[Read]:
     """Apply ``parse`` to the records in ``lines`` of a shard, which count from 0 and ascend. Other lines are not
-    parsed, and nothing after the last of them is read.
-
-    Raises:
-        CorruptShard: the shard is damaged before the last of these lines or lacks one, or ``parse`` raised
-            ``UserError``.
-    """
+    parsed, and nothing after the last of them is read."""
     path, following = folder / shard_file(name, index), 0
     texts = _lines(path)
     for line in lines:
@@ -198,11 +169,7 @@ def read_lines(
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of writers that were killed. Only the folder's single writer may call this.
-
-    Raises:
-        StoreError: the folder is a link.
-    """
+    """Remove temporary files of writers that were killed. Only the folder's single writer may call this."""
     if folder.is_symlink():
         raise StoreError(f"{folder} is a link, which may lead anywhere: put the folder itself in its place")
     for path in folder.glob(".*.tmp"):
@@ -297,11 +264,7 @@ def _parsed(parse: Callable[[dict[str, Any]], Read], path: Path, number: int, li
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:
-    """The unpacked content, in chunks.
-
-    Raises:
-        EOFError: the file ends inside a frame. zstandard's own stream reader ignores this.
-    """
+    """The unpacked content, in chunks."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     with regular(path).open("rb") as file:
         while chunk := file.read(_CHUNK):

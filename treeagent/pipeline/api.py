@@ -34,9 +34,6 @@ def load_config(recipe: str | Path | None = None, overrides: Sequence[str] = (),
 
     Args:
         recipe: the name of a recipe, such as "quickstart", or the path of a file; None means the defaults.
-
-    Raises:
-        UserError: there is no such file, or a setting is wrong.
     """
     return settings.load_config(None if recipe is None else find_recipe(str(recipe)), overrides, seed=seed)
 

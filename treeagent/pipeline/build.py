@@ -51,11 +51,7 @@ GENERATORS = {name: f"treeagent.generators.{name}" for name in ("local", "vllm",
 
 
 def tasks_at(env: Env, split: Split, places: Sequence[int]) -> list[Task]:
-    """The tasks with these indices in a split. Consecutive indices are fetched by one call.
-
-    Raises:
-        UserError: the split has fewer tasks.
-    """
+    """The tasks with these indices in a split. Consecutive indices are fetched by one call."""
     tasks: list[Task] = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         block = [place for _, place in run]
@@ -100,11 +96,7 @@ def _kept(settings: EnvironmentConfig) -> _World:
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
-    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made.
-
-    Raises:
-        UserError: ``environment.parallel`` is above 1 and the environment is imagined.
-    """
+    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made."""
     world, count = _kept(config.environment), config.environment.parallel
     if count == 1:
         return world.env
@@ -176,11 +168,7 @@ def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
 
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | TextPolicy]:
     """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
-    steps, and the policy that takes whole turns. All share one generator.
-
-    Raises:
-        UserError: the settings ask for split steps, and the policy gives no token ids.
-    """
+    steps, and the policy that takes whole turns. All share one generator."""
     search, (policy, value) = config.search, _loaded_policy(checkpoint, config)
     if not isinstance(policy, LLMPolicy):
         if search.granularity == "split":
@@ -209,11 +197,7 @@ def _loaded_policy(checkpoint: Path, config: RunConfig) -> Loaded:
 
 def _load_policy(checkpoint: Path, config: RunConfig) -> Loaded:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
-    hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers.
-
-    Raises:
-        UserError: the copy does not fit into memory.
-    """
+    hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers."""
     settings, tools, shown = config.policy, known_tools(config), shots(config)
     served: Generator | TextPolicy
     # The setting to change where a server cannot score given tokens.
@@ -329,11 +313,7 @@ def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
 
 
 def shots(config: RunConfig) -> tuple[Shot, ...]:
-    """The demonstrations that every prompt shows.
-
-    Raises:
-        UserError: as ``played_shots`` and ``read_shots``.
-    """
+    """The demonstrations that every prompt shows."""
     setting = config.policy.shots
     if isinstance(setting, str):
         return tuple(read_shots(Path(setting)))
@@ -383,11 +363,7 @@ def _conversation(
     context: int,
     end_ids: Sequence[int] = (),
 ) -> tuple[ChatFormat, Grammar]:
-    """``conversation`` for a model whose context holds ``context`` tokens.
-
-    Raises:
-        UserError: instructions and demonstrations leave no room for a conversation.
-    """
+    """``conversation`` for a model whose context holds ``context`` tokens."""
     most = settings.most_tokens(context)
     chat, grammar = conversation(tokenizer, settings, tools, most, shown, end_ids)
     used, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
@@ -401,11 +377,7 @@ def _conversation(
 
 
 def _engine_or_server(checkpoint: Path, config: RunConfig, scores: str) -> Generator | TextPolicy:
-    """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in.
-
-    Args:
-        scores: as for ``RemoteGenerator``.
-    """
+    """What samples for the policy: a vLLM engine, a client of a server, or what ``policy.generator`` plugs in."""
     settings, server = config.policy, config.server(config.policy.url)
     if settings.generator == "vllm":
         from treeagent.generators.vllm import engine

@@ -111,11 +111,7 @@ def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
 
 
 def demonstrations(config: RunConfig) -> Iterator[Tree]:
-    """Yield episodes of the environment's own demonstrator, the same ones on every call.
-
-    Raises:
-        RunError: the environment has no demonstrator.
-    """
+    """Yield episodes of the environment's own demonstrator, the same ones on every call."""
     env, settings = environment(config), config.warm_start
     demonstrator = env.demonstrator(settings.noise)
     if demonstrator is None:

@@ -68,11 +68,7 @@ def evaluation_jobs(config: RunConfig, run: Run, checkpoint: Path, mode: Mode) -
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
     Batches that are already on disk are not played again. If a stored file of a finished evaluation is missing, the
-    evaluation is played again as a whole.
-
-    Raises:
-        UserError: all episodes of a row failed before their first step. The row stays unfinished.
-    """
+    evaluation is played again as a whole."""
     for name in searched_without_value(config, evaluations):
         progress.warn(
             f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "

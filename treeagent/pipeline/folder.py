@@ -62,12 +62,7 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, resume: bool) -> Self:
-        """Begin a run in an empty or new folder, or continue a run with the same settings.
-
-        Raises:
-            RunError: the folder holds something else, or another process is writing it.
-            OSError: the folder cannot be written.
-        """
+        """Begin a run in an empty or new folder, or continue a run with the same settings."""
         _refuse_foreign_folder(path, resume)
         path.mkdir(parents=True, exist_ok=True)
         with appendable(path / ".lock") as file:
@@ -86,11 +81,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a run for reading; another process may be writing it.
-
-        Raises:
-            RunError: the folder holds no run.
-        """
+        """Open a run for reading; another process may be writing it."""
         if not (path / "config.toml").is_file():
             raise RunError(f"{path} holds no run: there is no config.toml in it; give the --out folder of a run")
         return cls(path, load_config(path / "config.toml"))
@@ -150,20 +141,12 @@ class Run:
         return self.stages()[stage]
 
     def record_checkpoint(self, purpose: str, checkpoint: Path) -> None:
-        """Record the checkpoint from which a part of the run starts, before that part begins.
-
-        Raises:
-            RunError: the part was begun with another checkpoint.
-        """
+        """Record the checkpoint from which a part of the run starts, before that part begins."""
         self._record(purpose, checkpoint_name(checkpoint, self.path))
 
     def record_trees(self, purpose: str, source: "Run") -> None:
         """Record the trees from which a part of this run learns, before that part begins: the current trees of the run
-        ``source``.
-
-        Raises:
-            RunError: the part was begun with other trees.
-        """
+        ``source``."""
         files = [file for name in source.collections() for file in shards(source.trees, name)]
         size = sum(file.stat().st_size for file in files)
         count, where = f"{len(files)} file{'s' * (len(files) != 1)}", checkpoint_name(source.trees, self.path)

@@ -35,9 +35,6 @@ def fit_to_machine(
     Args:
         checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
         begun: the settings with which a resumed run began. Its number formats are kept.
-
-    Raises:
-        UserError: there is no such model.
     """
     policy = config.policy
     name = config.policy.model if checkpoint is None else checkpoint

@@ -33,10 +33,6 @@ def opened(
         checkpoint: the policy to start from, if any.
         resume: whether a run that is there already is continued.
         progress: by default nothing is shown.
-
-    Raises:
-        UserError: something that the run needs is missing.
-        RunError: the folder holds something else, or a run with other settings.
     """
     shown, stored = progress or QuietProgress(), Path(out) / "config.toml"
     require(config, uses, methods, checkpoint)

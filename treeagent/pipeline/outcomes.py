@@ -101,9 +101,6 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
     With a search, ``found`` is the share of tasks with a success among the ends that it reached (coverage), and
     ``taken`` is the share of those tasks that were solved when the plan was executed (judgement). ``taken`` is absent
     if no success was found. ``pass_at_n`` is True if search could tell a success by the end of an episode.
-
-    Raises:
-        UserError: every episode failed before its first step.
     """
     error = next((" ".join(storable(outcome.error).split()) for outcome in outcomes if outcome.error), "")
     if all_failed_at_start(outcomes):

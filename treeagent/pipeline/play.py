@@ -243,14 +243,7 @@ async def _episodes(
     step_seconds: float | None,
     policies: Sequence[object],
 ) -> tuple[list[Outcome], list[Tree]]:
-    """Play until each task ends or fails.
-
-    Args:
-        choose: returns the next action of each episode by the ``id`` of its growth; where it finds none, it writes the
-            reason to the tree's ``error``.
-        policies: the policies and values that ``choose`` asks. If all are ``types.Concurrent``, no episode waits for
-            the step of another.
-    """
+    """Play until each task ends or fails."""
     runs: list[Episode] = [(growth, []) for growth in growths]
 
     async def play_until_end(active: list[Episode]) -> None:

@@ -33,9 +33,6 @@ def require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method] = 
         uses: the parts of the command that use tasks.
         methods: the update methods that the command uses.
         model: folder or hub name of the model to start from; None if a warm start makes one.
-
-    Raises:
-        UserError: something is not available. RunError, if it is a tracker's package or a task.
     """
     require_trackers(config)
     if config.evaluate.world:

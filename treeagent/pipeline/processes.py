@@ -71,9 +71,6 @@ def run_jobs(
     Args:
         work: a function that can be pickled; it gets a job and a function to send events with.
         on_event: called with each event in this process, while jobs run.
-
-    Raises:
-        WorkerLost: a worker process ended in the middle of a job.
     """
     if not jobs or (start_workers is None and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
@@ -239,14 +236,7 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
 
 def _context() -> ForkServerContext | SpawnContext:
     """How worker processes are started. This process itself cannot be forked: torch has started threads in it, and a
-    fork could hang.
-
-    The fork server is a process that has imported the modules of treeagent that this process has imported, and computes
-    nothing. The only threads in it are those that OpenBLAS and Arrow's jemalloc start at import; both handle forks.
-    Workers are forks of the server: they need no time for imports, and share the memory of these modules. On a machine
-    with a GPU, each worker imports them for itself, since CUDA does not work in the fork of a process that has used it,
-    and an import of some package might.
-    """
+    fork could hang."""
     if sys.platform != "linux" or torch.accelerator.is_available():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

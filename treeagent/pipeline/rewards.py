@@ -92,21 +92,13 @@ class _Plain(Reward):
 
 
 def make_reward(place: Place) -> Reward:
-    """The reward that the settings name.
-
-    Raises:
-        UserError: there is no such function, or it refuses the options.
-    """
+    """The reward that the settings name."""
     config = place.config.rewards
     return reward_named(config.function, config.options, place)
 
 
 def reward_named(name: str, options: dict[str, Any], place: Place) -> Reward:
-    """The reward ``name`` with these options: for ``make_reward``, and for a reward that is made of others.
-
-    Raises:
-        UserError: as ``make_reward``.
-    """
+    """The reward ``name`` with these options: for ``make_reward``, and for a reward that is made of others."""
     found = seams.resolve("rewards.function", name, {})
     if (options_type := getattr(found, "options_type", None)) is not None:
         made: Reward = found(seams.checked(options_type, options, f"rewards.function {name!r}"), place)
@@ -127,11 +119,7 @@ class RewardedDynamics:
         return await self._dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Step the dynamics, and score the step.
-
-        Raises:
-            UserError: the function returned something other than a finite number or None.
-        """
+        """Step the dynamics, and score the step."""
         transition = await self._dynamics.step(state, action)
         if transition.error:
             return transition

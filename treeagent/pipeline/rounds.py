@@ -215,11 +215,7 @@ def _spreads_of(run: Run, name: str) -> Iterator[tuple[int, float]]:
 
 def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int) -> Path:
     """Run the updates of a round, each starting from the checkpoint of the one before. An update that finds nothing to
-    learn leaves the policy as it is. Returns the last checkpoint.
-
-    Raises:
-        UserError: a setting is wrong. The run can be resumed once it is corrected.
-    """
+    learn leaves the policy as it is. Returns the last checkpoint."""
     names = names_to_learn_from(config, run, number)
     for method in config.adapt.methods:
         out = run.checkpoints / f"round-{number}-{method}"

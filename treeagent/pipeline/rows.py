@@ -41,11 +41,7 @@ class TrainJob:
 
 
 def policy_training_rows(job: TrainJob, checkpoint: Checkpoint) -> Iterator[Any]:
-    """Yield the rows of the job's method. Trees are read as the rows are asked for.
-
-    Raises:
-        UserError: another model searched the trees.
-    """
+    """Yield the rows of the job's method. Trees are read as the rows are asked for."""
     settings, chat = job.config.update, make_chat(checkpoint, job.config)
 
     def checked(tree: Tree) -> Tree:
@@ -81,12 +77,7 @@ def value_training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[fl
 
 
 def refuse_foreign(tree: Tree, chat: ChatFormat, job: TrainJob) -> None:
-    """Check that a tree has the token ids of the checkpoint that is trained.
-
-    Raises:
-        UserError: ``chat``, with the instructions and demonstrations of the settings, encodes the tree's task to other
-            ids than those stored in the tree.
-    """
+    """Check that a tree has the token ids of the checkpoint that is trained."""
     if tree.root.context_ids and chat.prompt_ids(tree.root.state.messages) != tree.root.context_ids:
         raise UserError(
             f"the tokenizer or chat template of {job.checkpoint} writes task {tree.task.id} in {job.trees} in "

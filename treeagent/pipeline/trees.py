@@ -12,29 +12,17 @@ from treeagent.views.figures import task_groups
 
 
 def write_trees(folder: Path, name: str, index: int, trees: Iterable[Tree]) -> None:
-    """Write trees as one shard.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write trees as one shard."""
     write_shard(folder, name, index, (record for _, record in storable_trees(trees)))
 
 
 def stored_trees(folder: Path, name: str | None = None, index: int | None = None) -> Iterator[Tree]:
-    """Yield the trees, or the episodes, of the shards of a name, or of all. Only one is in memory at a time.
-
-    Raises:
-        CorruptShard: a shard is damaged.
-    """
+    """Yield the trees, or the episodes, of the shards of a name, or of all. Only one is in memory at a time."""
     return read_as(from_record, folder, name, index)
 
 
 def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> Iterator[Tree]:
-    """Yield the searched training trees of the shards with these names.
-
-    Raises:
-        UserError: a tree was collected or imported by text alone.
-    """
+    """Yield the searched training trees of the shards with these names."""
     for name in names:
         for tree in stored_trees(folder, name):
             if tree.text_only:
@@ -47,11 +35,7 @@ def read_trees(folder: Path, names: Sequence[str] = (COLLECTED,)) -> Iterator[Tr
 
 def trees_by_task(folder: Path, names: Sequence[str]) -> Iterator[list[Tree]]:
     """Yield the trees of ``read_trees`` grouped by task, each group once its last tree was read. Trees of tasks that
-    have more than one are in memory until then.
-
-    Raises:
-        UserError: as ``read_trees``.
-    """
+    have more than one are in memory until then."""
     left: dict[str, int] = {}
     for name in names:
         for task_id in read_as(lambda record: str(record["task"]["id"]), folder, name):

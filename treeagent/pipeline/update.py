@@ -88,11 +88,6 @@ def update(
 
     Returns:
         the folders of the updated checkpoints, in the order of ``methods``.
-
-    Raises:
-        UserError: the trees were sampled at another temperature, and a method compares the policy with the
-            log-probabilities of their actions.
-        RunError: an update was begun with other trees.
     """
     source = trees or run
     sampled, temperature = source.config.policy.temperature, config.policy.temperature
@@ -172,11 +167,6 @@ def train_policy(
 
     Returns:
         the facts that the stage records.
-
-    Raises:
-        NothingToLearn: the trees give the method no rows.
-        UserError: another model searched the trees, a setting does not fit, or a loss or a gradient is NaN or
-            infinite; nothing is saved.
     """
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)

@@ -35,11 +35,7 @@ _NOISY = 0.6
 
 def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     """Train a model to imitate noisy demonstrations, from scratch unless ``policy.model`` names one. Its value head
-    learns their outcomes. Returns the folder of the checkpoint.
-
-    Raises:
-        RunError: there is nothing to imitate, or no row of a kind that the settings ask for is short enough.
-    """
+    learns their outcomes. Returns the folder of the checkpoint."""
     out = run.checkpoints / "warm"
     if run.is_done("warm_start"):
         return out
@@ -101,16 +97,7 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
 
 
 def _require_successes(config: RunConfig, demonstrations: Sequence[Tree]) -> None:
-    """Check before training that there is enough to imitate.
-
-    A demonstrator that errs at no more than 60 % of its decisions still earns something in more than 1 % of its
-    episodes. If it earns less, its calls are refused, or the environment pays nothing. Returns are not checked if the
-    environment's highest return is 0 or less, because a success is then not a positive return.
-
-    Raises:
-        RunError: no demonstration took a step, or fewer than 1 % of them earn a positive return at a
-            ``warm_start.noise`` of 0.6 or less.
-    """
+    """Check before training that there is enough to imitate."""
     name, count = config.environment.name, len(demonstrations)
     if not any(map(demonstration_path, demonstrations)):
         raise RunError(
