@@ -89,12 +89,6 @@ def test_a_thought_over_its_budget_is_led_into_its_call_by_tokens_that_carry_no_
         assert tuple(compress(range(context), tokens.mask)) == tuple(sampled)
 
 
-def test_a_structured_policy_reads_a_state_without_sampling() -> None:
-    acting = policy("react", "plain", structured=True)
-    [proposal] = asyncio.run(acting.propose([STATE], 0, [0]))
-    assert proposal.context_ids == acting.chat.prompt_ids(STATE.messages) and not proposal.actions
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_inserted_tokens_do_not_count_as_sampled(format: str) -> None:
     acting = policy(format, "qwen", structured=True)
@@ -102,39 +96,6 @@ def test_inserted_tokens_do_not_count_as_sampled(format: str) -> None:
     [proposal] = asyncio.run(acting.propose([STATE], 6, [0]))
     assert any(action.forced for action in proposal.actions)
     assert proposal.generated_tokens == acting.generator.usage.generated_tokens - before
-
-
-def test_without_a_form_a_thought_is_led_too_and_a_cut_turn_stays_cut() -> None:
-    actions = drawn(policy("react", "plain", structured=False))
-    assert all("Action:" in action.text for action in actions if len(action.token_ids) > 6)
-    free = drawn(policy("react", "plain", structured=False, thought_tokens=None))
-    assert not any(action.forced for action in free) and any(action.error for action in free)
-
-
-def test_a_split_turn_ends_its_thought_with_the_mark_that_leads_into_the_call() -> None:
-    acting = SplitPolicy(policy("react", "plain", structured=True))
-    for thought in drawn(acting):
-        if thought.call or thought.error:
-            continue  # a whole turn that fits into the budget
-        begun = Message("assistant", thought.text, thought.token_ids, partial=True)
-        state = State(STATE.task, (*STATE.messages, begun))
-        [proposal] = asyncio.run(acting.propose([state], 1, [1]))
-        assert thought.text.endswith("Action:")
-        [action] = proposal.actions
-        assert not action.error or not acting.policy.chat.has_ended(action.token_ids)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_inserted_tokens_of_a_thought_leave_its_action_the_whole_rest_of_the_limit(format: str) -> None:
-    """A thought may take 20 of 24 tokens. The model is noise, so an action without a form takes the 4 that are left."""
-    acting = SplitPolicy(policy(format, "plain", structured=False, thought_tokens=20))
-    led = [thought for thought in drawn(acting) if thought.forced]
-    assert led and all(len(thought.token_ids) - len(thought.forced) == 20 for thought in led)
-    begun = [Message("assistant", thought.text, thought.token_ids, partial=True) for thought in led]
-    states = [State(STATE.task, (*STATE.messages, each)) for each in begun]
-    for proposal in asyncio.run(acting.propose(states, 2, range(len(states)))):
-        for action in proposal.actions:
-            assert len(action.token_ids) == 4 or action.token_ids[-1] == acting.policy.chat.stop_id
 
 
 def test_forms_and_budgets_are_on_for_a_pretrained_model_in_this_process_alone() -> None:

@@ -1,9 +1,7 @@
 """The policy scores legal actions instead of sampling turns: the scores, and how a search uses them."""
 
 import asyncio
-import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,8 +9,6 @@ import pytest
 from toy_llama import CONFIG, TEXTS, plain_logprobs, shared_model, sharpened, tokenizer
 
 from treeagent.agent.policy import LLMPolicy
-from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, make_env
 from treeagent.envs.base import EnvBroken
 from treeagent.envs.calls import text_tool
@@ -21,17 +17,13 @@ from treeagent.generators.config import ActionSource
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import make_grammar
-from treeagent.pipeline.build import leaf_value
-from treeagent.pipeline.play import execute
 from treeagent.search.config import SearchConfig
-from treeagent.search.decide import best_path
 from treeagent.search.limits import Limits
 from treeagent.search.methods import make_search
-from treeagent.search.node import Tree, path_logprob
+from treeagent.search.node import Tree
 from treeagent.search.puct import given_edges, merge_key
-from treeagent.search.record import from_record, to_record
-from treeagent.search.values import MixedValue
-from treeagent.types import Action, Estimate, Message, Proposal, State, Task, ToolCall, Transition
+from treeagent.search.record import to_record
+from treeagent.types import Action, Message, Proposal, State, Task, ToolCall
 
 CHAT = ChatFormat(tokenizer())
 LEGAL = ("look", "look at it", "take it", "search[red lamp]")
@@ -151,91 +143,6 @@ def test_equal_beginnings_count_once_in_the_budget() -> None:
     assert proposal.generated_tokens == len(trie) < sum(len(each.token_ids) for each in proposal.actions)
 
 
-@pytest.mark.parametrize(
-    ("legal", "texts"),
-    [
-        (("look", "look", " look "), ["Action: look", "Action:  look "]),  # equal calls, one listed twice
-        (("look", "a\nb", "x\nAction: y"), ["Action: look"]),  # the format cannot write the other two
-        (("look", "walk " * 300), ["Action: look"]),  # longer than the context
-        ((), []),
-        (("a\nb",), []),
-        (None, []),
-        (("walk " * 300,), []),
-    ],
-)
-def test_what_cannot_be_written_is_left_out(legal: tuple[str, ...] | None, texts: list[str]) -> None:
-    [proposal] = propose(policy(), [replace(STATES[0], legal_actions=legal)])
-    assert sorted(action.text for action in proposal.actions) == sorted(texts)
-    assert bool(proposal.error) == (not texts)
-    assert not texts or math.fsum(proposal.priors) == pytest.approx(1)
-    if not texts:
-        too_long = legal is not None and len(str(legal)) > 1000
-        assert ("longer context" if too_long else "policy.actions=sample") in proposal.error
-
-
-class Doors:
-    """Two doors. Behind each is one forced move to an end, whose reward is withheld."""
-
-    def __init__(self) -> None:
-        self.turns = list[str]()
-
-    async def reset(self, task: Task) -> State:
-        return State(task, (Message("user", "two doors"),), "0", legal_actions=("left", "right"))
-
-    async def step(self, state: State, action: Action) -> Transition:
-        self.turns.append(action.text)
-        messages = (*state.messages, Message("assistant", action.text, action.token_ids), Message("user", "on"))
-        if len(state.messages) > 1:
-            return Transition(State(state.task, messages, None), reward=None, terminated=True)
-        legal = ("walk through the red room and take the lamp",) if action.call == "left" else ("go",)
-        return Transition(State(state.task, messages, str(action.call), legal_actions=legal))
-
-
-class LeftIsWorthMore:
-    async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        return [
-            Estimate(0.9 if any("left" in message.content for message in state.messages) else 0.1) for state in states
-        ]
-
-
-def test_a_forced_move_costs_no_likelihood() -> None:
-    """The model, which is untrained, finds the text of the long move far less likely than that of the short one."""
-    by = policy(generator=roomy())
-    search = make_search(by, Doors(), SearchConfig(Limits(simulations=20)), LeftIsWorthMore(), noise=False)
-    [tree] = asyncio.run(search.run([Task("a", "go")], [0]))
-    plan = best_path(tree, likelihood_weight=0.1)
-    assert [edge.action.call for edge in plan] == ["left", "walk through the red room and take the lamp"]
-    left, forced = plan
-    assert path_logprob(plan) == pytest.approx(math.log(left.prior)) and forced.action.logprob < -20
-    [chains] = asyncio.run(
-        make_search(by, Doors(), SearchConfig(Limits(simulations=9), method="best_of_n"), LeftIsWorthMore()).run(
-            [Task("a", "go")], [0]
-        )
-    )
-    for edge in chains.root.edges:  # a chain draws one action
-        [whole] = [each for each in tree.root.edges if each.action.call == edge.action.call]
-        assert edge.logprob == pytest.approx(math.log(whole.prior))
-    again = from_record(json.loads(json.dumps(to_record(tree))))
-    assert path_logprob(best_path(again, likelihood_weight=0.1)) == path_logprob(plan)
-
-
-def test_a_rollout_thinks_where_the_search_does() -> None:
-    world = Doors()
-    by = replace(policy(generator=roomy()), thought_tokens=6)
-    config = load_config(None, ["search.granularity=split", "policy.actions=score", "search.rollout_weight=1"])
-    steps = SplitDynamics(world, by.grammar)
-    value = leaf_value(MixedValue([LeftIsWorthMore()], [1.0]), by, steps, config)
-    assert value is not None
-    asyncio.run(value.estimate([asyncio.run(steps.reset(Task("a", "go")))]))
-    assert len(world.turns) == 2 and not any(turn.startswith("Action:") for turn in world.turns)
-
-
-def test_no_actions_are_scored_where_none_are_wanted() -> None:
-    """A value function of ends only asks for the context that the policy reads."""
-    [proposal] = propose(policy(), [replace(STATES[0], legal_actions=None)], count=0)
-    assert proposal == Proposal(CHAT.prompt_ids(STATES[0].messages))
-
-
 def test_sampled_and_scored_candidates_mix() -> None:
     """Three samples and the list of scored actions weigh 1/4 each. Samples come first. Equal calls become one edge,
     which keeps the sample, because it has a thought."""
@@ -250,12 +157,6 @@ def test_sampled_and_scored_candidates_mix() -> None:
     assert len(edges) == 4 and edges[0].action is thoughtful
     look = next(prior for action, prior in zip(scored.actions, scored.priors, strict=True) if action.call == "look")
     assert edges[0].prior == pytest.approx(0.5 + look / 2)
-
-
-@pytest.mark.parametrize("legal", [None, (), ("a\nb",)])
-def test_samples_are_enough_where_nothing_can_be_scored(legal: tuple[str, ...] | None) -> None:
-    state = replace(STATES[0], legal_actions=legal)
-    assert propose(policy("both"), [state], 3) == propose(policy("sample"), [state], 3)
 
 
 def test_the_first_candidates_are_kept_and_their_priors_scaled() -> None:
@@ -300,70 +201,9 @@ def test_an_untrained_model_makes_no_malformed_or_refused_call(
         assert "legal_actions" not in str(to_record(tree))
 
 
-def test_a_tree_of_scored_actions_is_the_same_alone_and_in_a_batch() -> None:
-    batch, [alone] = grow("frozenlake", {"size": 3}, slice(3)), grow("frozenlake", {"size": 3}, slice(1, 2))
-    for (path, node), (other_path, other) in zip(batch[1].walk(), alone.walk(), strict=True):
-        assert batch[1].prompt_ids(path) == alone.prompt_ids(other_path)
-        assert [edge.action.text for edge in node.edges] == [edge.action.text for edge in other.edges]
-        assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
-
-
-def test_legal_actions_are_scored_behind_sampled_thoughts() -> None:
-    """After a thought sampled by the model, the rest of the turn is one of the legal actions, token for token."""
-    by, begun = policy(), make_grammar("react").mark
-    split, states = SplitPolicy(by), list[State]()
-    for opening in ("Thought: a lamp\n", ""):
-        text = f"{opening}{begun}"
-        thought = Action(text, "", opening, CHAT.encode(text), (-1.0,) * len(CHAT.encode(text)))
-
-        class Nowhere:
-            async def reset(self, task: Task) -> State:
-                return STATES[0]
-
-            async def step(self, state: State, action: Action) -> None: ...
-
-        stepped = asyncio.run(SplitDynamics(Nowhere(), by.grammar).step(STATES[0], thought))  # type: ignore[arg-type]
-        states.append(stepped.state)
-    for state, proposal in zip(states, asyncio.run(split.propose(states, 1, [0, 1])), strict=True):
-        prompt, said = CHAT.prompt_ids(state.messages), state.messages[-1].content
-        assert len(proposal.actions) == 4 and math.fsum(proposal.priors) == pytest.approx(1)
-        for action in proposal.actions:
-            whole = by.grammar.read(said + action.text)
-            assert not whole.error and whole.call == action.call
-            expected = plain_logprobs(shared_model(), prompt, action.token_ids).tolist()
-            assert action.logprobs == pytest.approx(expected, abs=1e-5)
-    [thoughts] = asyncio.run(split.propose(STATES[:1], 3, [0]))
-    assert not thoughts.priors and len(thoughts.actions) == 3  # thoughts are sampled as usual
-
-
-def test_a_greedy_episode_takes_legal_actions_alone() -> None:
-    env = make_env("planning", {"domain": "blocks"})
-    dynamics = EnvDynamics(env, max_steps=5, list_actions=True)
-    tasks = env.tasks("test", 3)
-    by = replace(policy(generator=roomy()).greedy(), tools=env.tools())
-    outcomes, episodes = asyncio.run(execute(by, dynamics, tasks, [0] * 3, [()] * 3))
-    assert not any(outcome.error for outcome in outcomes)
-    assert not any(node.invalid for episode in episodes for node in episode.nodes())
-
-
 @pytest.mark.parametrize("answer", ["look", 3, [3], ["\ud800"], {"look": 1}])
 def test_a_list_of_actions_that_is_none_ends_its_episode(answer: object) -> None:
     env = make_env("planning", {"domain": "blocks"})
     env.legal_actions = lambda: answer  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(EnvBroken, match="legal_actions returned"):
         asyncio.run(EnvDynamics(env, max_steps=5, list_actions=True).reset(env.tasks("train", 1)[0]))
-
-
-def test_states_list_actions_where_they_are_asked_to() -> None:
-    env = make_env("planning", {"domain": "blocks"})
-    [task] = env.tasks("train", 1)
-    silent, dynamics = EnvDynamics(env, max_steps=5), EnvDynamics(env, max_steps=5, list_actions=True)
-    assert asyncio.run(silent.reset(task)).legal_actions is None
-    root = asyncio.run(dynamics.reset(task))
-    assert root.legal_actions and root.legal_actions[-1] == "finish"
-    malformed = asyncio.run(dynamics.step(root, Action("?", "", error="no call")))
-    assert malformed.state.legal_actions == root.legal_actions
-    moved = asyncio.run(dynamics.step(root, Action("", root.legal_actions[0])))
-    assert moved.state.legal_actions and moved.state.legal_actions != root.legal_actions
-    ended = asyncio.run(dynamics.step(root, Action("", "finish")))
-    assert ended.terminated and ended.state.legal_actions is None

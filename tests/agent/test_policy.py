@@ -18,7 +18,6 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.search.record import from_record, to_record
 from treeagent.types import Action, Message, State, Task, Transition
 
 CHAT = ChatFormat(tokenizer())
@@ -74,15 +73,6 @@ def test_a_tree_holds_exactly_what_the_model_read_and_said(temperature: float) -
     assert actions > 30
 
 
-def test_every_token_of_a_tree_is_read_once() -> None:
-    generator = LocalGenerator(shared_model())
-    [tree] = search(TASKS[:1], generator)
-    read = len(tree.root.context_ids)
-    read += sum(1 + len(node.context_ids) for path, node in tree.walk() if path)
-    assert generator.usage.encoded_tokens == read
-    assert generator.usage.generated_tokens == tree.budget.generated_tokens
-
-
 def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
     batch = search(TASKS, LocalGenerator(shared_model()))
     [alone] = search(TASKS[2:3], LocalGenerator(shared_model(), cache_bytes=0))
@@ -90,24 +80,6 @@ def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
         assert batch[2].prompt_ids(path) == alone.prompt_ids(other_path)
         assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
         assert node.value == pytest.approx(other.value, abs=1e-4)
-
-
-def test_a_recorded_tree_reads_the_same() -> None:
-    for tree in search(TASKS, LocalGenerator(shared_model())):
-        for path, node in from_record(to_record(tree)).walk():
-            assert tree.prompt_ids(path) == CHAT.prompt_ids(node.state.messages)
-
-
-def test_greedy_takes_the_likeliest_and_keeps_the_rest() -> None:
-    policy = LLMPolicy(LocalGenerator(shared_model()), CHAT, max_new_tokens=5)
-    states = [asyncio.run(Echo().reset(task)) for task in TASKS]
-    greedy = asyncio.run(policy.greedy().propose(states, 2, [1, 2, 3, 4]))
-    again = asyncio.run(policy.greedy().propose(states, 1, [5, 6, 7, 8]))
-    for one, two, state in zip(greedy, again, states, strict=True):
-        assert one.context_ids == CHAT.prompt_ids(state.messages)
-        assert {action.token_ids for action in one.actions} == {two.actions[0].token_ids}
-    assert policy.temperature == 1.0
-    assert policy.greedy().max_new_tokens == 5
 
 
 def answer_with(samples: list[list[Sample]], request: SampleRequest) -> list[list[Sample]]:
@@ -147,13 +119,6 @@ def test_a_state_too_long_for_the_model_costs_itself_alone() -> None:
         [proposals[1]],
         [estimates[1]],
     ]
-
-
-def test_a_state_that_cannot_be_read_never_ranks_above_the_others() -> None:
-    values = ValueHead(CONFIG.width, reward_range=(-10.0, 0.0))
-    long = State(Task("long", "long"), (Message("user", "x" * CONFIG.context),))
-    [unread] = asyncio.run(HeadValue(LocalGenerator(shared_model()), CHAT, values).estimate([long]))
-    assert unread.error and unread.value == -10.0
 
 
 def test_a_value_is_the_expected_outcome_less_what_was_paid() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pytest
@@ -16,18 +16,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.config import load_config
 from treeagent.envs import EnvDynamics
-from treeagent.envs.dynamics import paid
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import CHAT_TEMPLATE, PAD, ROLES, STOP, random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.build import greedy, with_split_steps
 from treeagent.pipeline.demonstrate import demonstrate, tokenise
-from treeagent.pipeline.play import execute
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -183,24 +179,6 @@ def test_a_thought_ends_with_the_token_that_completes_the_mark() -> None:
     assert thoughts > 20
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_thoughts_are_the_beginnings_of_the_turns_drawn_from_the_same_seed(temperature: float) -> None:
-    speaker, states = shopper(), shop_states()
-    split = propose(SplitPolicy(speaker.policy(temperature)), states, 4, seed=5)
-    whole = propose(speaker.policy(temperature), states, 4, seed=5)
-    for one, two in zip(split, whole, strict=True):
-        assert one.context_ids == two.context_ids
-        for part, turn in zip(one.actions, two.actions, strict=True):
-            length = len(part.token_ids)
-            assert part.token_ids == turn.token_ids[:length]
-            assert part.logprobs == pytest.approx(turn.logprobs[:length], abs=1e-4)
-            assert turn.text.startswith(part.text)
-            if not turn.error:
-                assert part.thought == turn.thought
-            if not begun(part):
-                assert (part.token_ids, part.call, part.error) == (turn.token_ids, turn.call, turn.error)
-
-
 @pytest.mark.parametrize("make", [shopper, straddler])
 def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> None:
     """Ids, text and parsed action are equal; log-probabilities are equal up to rounding."""
@@ -254,53 +232,6 @@ def test_sampled_halves_have_the_log_probabilities_of_a_whole_turn(
     assert turns >= 6
 
 
-def test_a_token_that_holds_the_mark_and_more_belongs_to_the_thought() -> None:
-    speaker = straddler()
-    state = State(Task("go", "go"), (Message("user", "go"),))
-    [proposal] = propose(SplitPolicy(speaker.policy()), [state], 12)
-    straddling = [action for action in proposal.actions if action.text.endswith("\nAction: open[")]
-    assert len(straddling) > 3
-    for thought in straddling:
-        transition = step(SplitDynamics(Memory()), state, thought)
-        [acted] = propose(SplitPolicy(speaker.policy()), [transition.state], 6)
-        for action in acted.actions:
-            assert not action.text.startswith(("\n", "Action", " "))
-            if not action.error:
-                assert str(action.call) == "open[" + action.text
-
-
-def test_a_thought_that_leaves_no_token_for_an_action_is_a_malformed_turn() -> None:
-    """The token limit of a turn covers both halves."""
-    speaker, state = shopper(), shop_states()[1]
-    [[thought]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0)), [state], 1)]
-    assert begun(thought)
-    length = len(thought.token_ids)
-    [[cut]] = [proposal.actions for proposal in propose(SplitPolicy(speaker.policy(0.0, length)), [state], 1)]
-    assert (cut.token_ids, cut.error) == (thought.token_ids, "nothing follows 'Action:'")
-    tight = SplitPolicy(speaker.policy(0.0, length + 1))
-    [[again]] = [proposal.actions for proposal in propose(tight, [state], 1)]
-    assert begun(again)
-    after = step(SplitDynamics(Memory()), state, again).state
-    [[action]] = [proposal.actions for proposal in propose(tight, [after], 1)]
-    assert len(action.token_ids) == 1
-
-
-def test_thoughts_and_actions_are_drawn_in_one_batch() -> None:
-    """Each is drawn as if it were alone."""
-    speaker, states = shopper(), shop_states()
-    policy, dynamics = SplitPolicy(speaker.policy()), SplitDynamics(Memory())
-    mixed: list[State] = []
-    for state, proposal in zip(states, propose(policy, states, 1), strict=True):
-        mixed += [state, *(step(dynamics, state, action).state for action in proposal.actions if begun(action))]
-    assert {state.messages[-1].partial for state in mixed} == {True, False}
-    together = propose(policy, mixed, 3, seed=20)
-    for place, state in enumerate(mixed):
-        [alone] = propose(SplitPolicy(speaker.policy()), [state], 3, seed=20 + place)
-        for one, two in zip(alone.actions, together[place].actions, strict=True):
-            assert (one.token_ids, one.text, one.call, one.error) == (two.token_ids, two.text, two.call, two.error)
-            assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
-
-
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_the_joined_turn_is_read_as_if_it_had_come_whole(thought: str, call: str) -> None:
     inner = Memory()
@@ -327,24 +258,6 @@ def test_a_thought_touches_nothing_and_costs_nothing() -> None:
     assert step(dynamics, root, first).state == after.state
     unknown = SplitDynamics(Memory(key=None))
     assert step(unknown, asyncio.run(unknown.reset(Task("t", "do it"))), first).state.key is None
-
-
-def test_what_was_paid_is_known_after_a_thought() -> None:
-    """A plan may end there, if nothing more can be read."""
-    dynamics = SplitDynamics(EnvDynamics(SHOP, max_steps=3, reveal_reward=False))
-    root = asyncio.run(dynamics.reset(TASKS[0]))
-    after = step(dynamics, root, REACT.read_thought("Thought: so\nAction:", (1,), (-1.0,)))
-    assert paid(after.state) == paid(root) == 0.0
-
-
-def test_a_turn_that_came_whole_is_stepped_at_once() -> None:
-    inner = Memory()
-    dynamics = SplitDynamics(inner)
-    root = asyncio.run(dynamics.reset(Task("t", "do it")))
-    for text in ("Thought: so. Action: go", "no mark at all"):
-        turn = REACT.read(text, (1,), (-1.0,))
-        assert step(dynamics, root, turn) == asyncio.run(inner.step(root, turn))
-        assert inner.asked[-2] == inner.asked[-1]
 
 
 def test_whole_turns_count_as_steps() -> None:
@@ -409,19 +322,6 @@ def test_a_split_tree_holds_exactly_what_the_model_read_and_said(temperature: fl
     assert thoughts > 10 and turns > 20
 
 
-def test_every_token_of_a_split_tree_is_read_once() -> None:
-    trees, generator = grown()
-    read = sum(len(tree.root.context_ids) for tree in trees)
-    read += sum(1 + len(node.context_ids) for tree in trees for path, node in tree.walk() if path)
-    assert generator.usage.encoded_tokens == read
-    assert generator.usage.generated_tokens == sum(tree.budget.generated_tokens for tree in trees)
-
-
-def test_environment_steps_are_those_of_whole_turns() -> None:
-    for tree in grown()[0]:
-        assert tree.budget.environment_steps == sum(not is_thought(node) for path, node in tree.walk() if path)
-
-
 def test_pairs_of_thoughts_and_of_actions_hold_the_models_own_numbers() -> None:
     """The prompt and action of each side, read in one pass, have the stored log-probabilities."""
     model = shopper().model
@@ -459,19 +359,6 @@ def test_advantage_rows_train_each_scored_token_once_with_its_own_log_probabilit
     assert kinds == {True, False}
 
 
-def test_pairs_and_advantages_of_a_split_tree_agree() -> None:
-    for tree in grown()[0]:
-        scored = advantages([tree], AdvantageConfig())
-        by_tokens = {
-            tree.prompt_ids(path) + edge.action.token_ids: scored.get(id(edge), 0.0)
-            for path, node in tree.walk()
-            for edge in node.edges
-        }
-        for pair in preference_pairs(tree, PairConfig(min_margin=0.001)):
-            chosen, rejected = (pair.context_ids + side.token_ids for side in (pair.chosen, pair.rejected))
-            assert by_tokens[chosen] > 0 > by_tokens[rejected]
-
-
 def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
     """Tokens and loss mask equal those of a composite tree. Value targets also exist at the last tokens of thoughts."""
     chat = shopper().chat
@@ -490,107 +377,3 @@ def test_rows_of_a_split_path_are_those_of_whole_turns() -> None:
             assert not any(row.mask)
             known += sum(row.token_ids[place] in chat.tokens_with(":") for place in row.value_positions)
     assert known > 10
-
-
-@dataclass(frozen=True)
-class Script:
-    """Returns the halves of given turns, one after the other."""
-
-    halves: Sequence[Action]
-    chat: ChatFormat
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        return [Proposal(self.chat.context_ids(state.messages), (self.halves[self.said(state)],)) for state in states]
-
-    @staticmethod
-    def said(state: State) -> int:
-        return sum(2 - message.partial for message in state.messages if message.role == "assistant")
-
-
-def halved(turn: Action, chat: ChatFormat) -> tuple[Action, Action]:
-    cut = next(end for end in range(len(turn.token_ids)) if REACT.begins_action(chat.decode(turn.token_ids[:end])))
-    first, rest = turn.token_ids[:cut], turn.token_ids[cut:]
-    thought = REACT.read_thought(chat.decode(first), first, (-1.0,) * len(first))
-    return thought, Action(turn.text.removeprefix(thought.text), turn.call, "", rest, (-1.0,) * len(rest))
-
-
-def test_a_split_success_is_imitated_as_a_whole() -> None:
-    """A demonstration split into halves gives the same rows as the demonstration."""
-    policy, player = shopper().policy(), SHOP.demonstrator(0.0)
-    assert player is not None
-    [shown] = demonstrate(EnvDynamics(SHOP, max_steps=12), player, TASKS[:1], seed=0, grammar=REACT)
-    whole = tokenise(shown, policy.chat)
-    assert isinstance(policy.generator, LocalGenerator)
-    halves = [half for node in whole.nodes() for edge in node.edges for half in halved(edge.action, policy.chat)]
-    grower = Search(
-        Script(halves, policy.chat),
-        SplitDynamics(EnvDynamics(SHOP, max_steps=12)),
-        SearchConfig(limits=Limits(simulations=len(halves)), candidates=1),
-        HeadValue(policy.generator, policy.chat, head(CONFIG.width)),
-    )
-    [tree] = asyncio.run(grower.run(TASKS[:1], [0]))
-    [expected], [row] = (list(imitation_rows(each, ImitationConfig())) for each in (whole, tree))
-    assert (row.token_ids, row.mask) == (expected.token_ids, expected.mask)
-    assert set(expected.value_positions) < set(row.value_positions)
-
-
-@dataclass(frozen=True)
-class Lamps:
-    """Lists its legal actions, and ends after the first call."""
-
-    async def reset(self, task: Task) -> State:
-        return State(task, (Message("user", task.prompt),), legal_actions=("open[a]", "open[b]", "wait"))
-
-    async def step(self, state: State, action: Action) -> Transition:
-        said, seen = Message("assistant", action.text, action.token_ids), Message("user", "done")
-        after = State(state.task, (*state.messages, said, seen))
-        return Transition(after, float(action.call == "open[b]"), terminated=True, invalid=bool(action.error))
-
-
-def test_legal_actions_are_scored_behind_thoughts_whose_last_token_says_more_than_the_mark() -> None:
-    """After a token that spells ``Action: open[``, only the two calls that begin like this remain."""
-    scoring = replace(straddler().policy(), actions="score")
-    config = SearchConfig(limits=Limits(simulations=12), candidates=4, widening=0)
-    tasks = [Task("t", "go"), Task("u", "go on")]
-    trees = asyncio.run(Search(SplitPolicy(scoring), SplitDynamics(Lamps()), config).run(tasks, [0, 1]))
-    ways = set()
-    for node in (node for tree in trees for node in tree.nodes() if node.state.messages[-1].partial and node.edges):
-        said = node.state.messages[-1].content
-        calls = {REACT.read(said + edge.action.text).call for edge in node.edges}
-        assert calls == ({"open[a]", "open[b]"} if said.endswith("open[") else {"open[a]", "open[b]", "wait"})
-        assert sum(edge.prior for edge in node.edges) == pytest.approx(1)
-        ways.add(said.endswith("open["))
-    assert True in ways
-
-
-def test_a_greedy_policy_that_scores_thinks_first_where_thoughts_are_steps() -> None:
-    config = load_config(None, ["search.granularity=split", "policy.actions=score"])
-    whole = replace(straddler().policy(), actions="score")
-    player = greedy(whole, config)
-    dynamics = with_split_steps(Lamps(), config, REACT)
-    [outcome], [episode] = asyncio.run(execute(player, dynamics, [Task("t", "go")], [0], [()]))
-    thought, call = (node.edges[0] for node in episode.nodes() if node.edges)
-    assert (thought.thought, call.thought, outcome.steps, outcome.error) == (True, False, 1, "")
-    assert call.action.call in ("open[a]", "open[b]", "wait")
-    assert isinstance(greedy(whole, load_config(None, ["search.granularity=split"])), LLMPolicy)
-
-
-def test_a_world_model_learns_after_a_thought_what_was_paid_before_it() -> None:
-    @dataclass
-    class Reader:
-        paid: list[float] = field(default_factory=list[float])
-
-        async def reset(self, task: Task) -> State:
-            return State(task, (Message("user", "go"),))
-
-        async def step(self, state: State, action: Action) -> Transition:
-            self.paid.append(state.paid)
-            return Transition(state)
-
-    async def turn(paid: float) -> None:
-        thought = await split.step(await split.reset(Task("t", "go")), Action("Thought: so\nAction:", ""))
-        await split.step(replace(thought.state, paid=paid), Action(" look", "look"))
-
-    split = SplitDynamics(reader := Reader())
-    asyncio.run(turn(0.5))
-    assert reader.paid == [0.5]

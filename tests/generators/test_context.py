@@ -10,11 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_llama import FirstLetter, head, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import head, plain_hidden, plain_logprobs, shared_model, tokenizer
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
-from treeagent.contrib.methods.critic import LMCritic
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
@@ -61,35 +60,6 @@ def test_the_oldest_observations_are_left_out_by_hand() -> None:
     assert reading.messages == as_read(TALK, (2, 4))
     saved = len(WHOLE.encode(LONG[0])) - len(WHOLE.encode(note(LONG[0]).content))
     assert 0 < saved < length(*TALK) // 2 - 1
-
-
-def test_no_more_is_left_out_than_half_the_budget_wants() -> None:
-    """Without the oldest observation, the rest has half the budget's tokens, or half a token more."""
-    oldest, next_one, newest = seen("z" * 300), seen("q" * 100), seen("w" * 60)
-    talk = (seen("go"), said("a"), oldest, said("b"), next_one, said("c"), newest)
-    rest = length(*talk[:2], note(oldest.content), *talk[3:])
-    assert length(*talk[:5]) < 2 * rest - 1 < length(*talk)
-    assert ChatFormat(tokenizer(), context_tokens=2 * rest).read(talk).left_out == (2,)
-    assert ChatFormat(tokenizer(), context_tokens=2 * rest - 1).read(talk).left_out == (2, 4)
-
-
-def test_a_prompt_goes_on_from_one_that_was_cut_until_the_next_cut() -> None:
-    chat = ChatFormat(tokenizer(), context_tokens=500)
-    talk: tuple[Message, ...] = TALK[:1]
-    cuts: list[tuple[int, ...]] = []
-    for number in range(12):
-        talk = (*talk, said(f"{number}"), seen("w" * 12 if number % 3 else "y" * 150))
-        reading = chat.read(talk)
-        before = chat.read(talk[:-2])
-        prompt, added = WHOLE.prompt_ids(reading.messages), chat.added_ids(reading)
-        assert not reading.error and len(prompt) <= 500
-        if reading.left_out:
-            cuts.append(reading.left_out)
-            assert added == prompt
-        else:
-            assert prompt == WHOLE.prompt_ids(before.messages) + talk[-2].token_ids + added
-    assert len(cuts) >= 2 and set(cuts[0]) < set(cuts[1])
-    assert all(talk[place].content.startswith("y") for place in cuts[-1])  # the note would be longer than the others
 
 
 def test_what_cannot_be_left_out_is_refused() -> None:
@@ -223,48 +193,3 @@ def test_a_tree_holds_the_prompts_that_were_read(config: dict[str, Any]) -> None
         assert [again.prompt_ids(path) for path, _ in again.walk()] == [
             tree.prompt_ids(path) for path, _ in tree.walk()
         ]
-
-
-def test_a_tree_is_the_same_alone_and_in_a_batch() -> None:
-    batch = grow(TASKS, LocalGenerator(shared_model()))
-    [alone] = grow(TASKS[1:2], LocalGenerator(shared_model(), cache_bytes=0))
-    assert restarts(alone)
-    for (path, node), (other_path, other) in zip(batch[1].walk(), alone.walk(), strict=True):
-        assert batch[1].prompt_ids(path) == alone.prompt_ids(other_path)
-        assert node.left_out == other.left_out
-        assert [edge.visits for edge in node.edges] == [edge.visits for edge in other.edges]
-
-
-def test_without_a_budget_nothing_is_left_out_and_under_an_ample_one_nothing_changes() -> None:
-    """Trees are equal to the bit, in each way of reading the turns."""
-    plain = [to_record(tree) for tree in grow(TASKS, LocalGenerator(shared_model()), WHOLE)]
-    ample = [
-        to_record(tree)
-        for tree in grow(TASKS, LocalGenerator(shared_model()), ChatFormat(tokenizer(), context_tokens=10_000))
-    ]
-    for tree in (*plain, *ample):
-        tree["budget"]["seconds"] = 0.0
-        del tree["spent"]["seconds"]
-    assert plain == ample
-    assert not any("left_out" in node for tree in plain for node in tree["nodes"])
-
-
-def test_a_state_that_cannot_be_read_costs_itself_alone() -> None:
-    policy, value = LLMPolicy(LocalGenerator(shared_model()), CHAT), None
-    states = [State(TASKS[0], (seen(text),)) for text in ("go", "x" * BUDGET)]
-    good, bad = asyncio.run(policy.propose(states, 1, [1, 2]))
-    assert good.actions and not good.error
-    assert (bad.context_ids, bad.actions, bad.left_out) == ((), (), ())
-    assert bad.error.startswith("the prompt has")
-    value = HeadValue(LocalGenerator(shared_model()), CHAT, head())
-    _, told = asyncio.run(value.estimate(states))
-    assert (told.value, told.context_ids, told.error) == (0.0, (), bad.error)
-
-
-def test_the_critic_reads_what_the_policy_reads() -> None:
-    chat, generator = ChatFormat(tokenizer(), context_tokens=length(*TALK) - 1), FirstLetter(shared_model())
-    actions = [Action(call, call) for call in ("left", "right")]
-    asyncio.run(LMCritic(generator, chat).rank([State(TASKS[0], TALK)], [actions]))
-    told = chat.read(TALK).messages
-    read = WHOLE.prompt_ids(told[:5]) + told[5].token_ids
-    assert generator.asked and all(prompt[: len(read)] == read for prompt in generator.asked)

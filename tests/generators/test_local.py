@@ -2,18 +2,15 @@
 
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
-from toy_llama import CONFIG, make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
+from toy_llama import make_grouped_model, make_model, plain_hidden, plain_logprobs, shared_model, tokenizer
 from transformers import PreTrainedModel
 
 from treeagent.generators.base import Pause, Sample, SampleRequest, Usage
 from treeagent.generators.local import LocalGenerator, PrefixCache, Segment, _draw
-from treeagent.learners.sft import token_logprobs
 from treeagent.types import UserError
 
 NEVER = -1
@@ -72,14 +69,6 @@ def same(one: Sequence[Sample], two: Sequence[Sample]) -> None:
     assert [sample.token_ids for sample in one] == [sample.token_ids for sample in two]
     for left, right in zip(one, two, strict=True):
         assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
-
-
-def test_the_toy_model_reads_its_prompt() -> None:
-    """Otherwise the comparisons below would pass with any mask and any position."""
-    model, prompt = shared_model(), ids(1, 9)
-    for spoilt in ((6, *prompt[1:]), (*prompt[:4], prompt[5], prompt[4], *prompt[6:]), prompt[1:]):
-        difference = plain_logprobs(model, prompt, ids(5, 4)) - plain_logprobs(model, spoilt, ids(5, 4))
-        assert difference.abs().max() > 0.05
 
 
 @pytest.mark.parametrize("make", [shared_model, make_grouped_model])
@@ -159,17 +148,6 @@ def test_a_sample_ends_at_its_pause() -> None:
         assert generator.usage.encoded_tokens - before == 1  # its last token, which was sampled but not fed
 
 
-def test_a_pause_and_the_stop_token_end_a_sample_at_whichever_comes_first() -> None:
-    model = shared_model()
-    [[free]] = draw(LocalGenerator(model), PROMPTS[:1], 1, new=12)
-    late, early = free.token_ids[7], free.token_ids[4]
-    assert free.token_ids.index(late) == 7 and free.token_ids.index(early) == 4
-    for stop, pause in ((late, early), (early, late), (early, early)):
-        always = Pause(frozenset([pause]), lambda ids: True)
-        [[sample]] = draw(LocalGenerator(model), PROMPTS[:1], 1, new=12, stop_id=stop, pauses=[always])
-        assert sample.token_ids == free.token_ids[:5]
-
-
 def test_each_prompt_has_its_own_limit() -> None:
     model = shared_model()
     free = draw(LocalGenerator(model), PROMPTS, 3, new=9)
@@ -226,20 +204,6 @@ def test_hidden_states_are_the_models_own() -> None:
         torch.testing.assert_close(generator.hidden([prompt])[0], plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)
 
 
-def test_the_head_reads_contiguous_rows() -> None:
-    """Of rows that are not contiguous, torch computes one after the other, which takes many times as long."""
-    model = make_model()
-    read: list[torch.Tensor] = []
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, given: read.append(given[0]))
-    generator = LocalGenerator(model)
-    generator.hidden(PROMPTS)
-    draw(generator, PROMPTS)
-    generator.score(PROMPTS, [[ids(5, 3)]] * len(PROMPTS))
-    token_logprobs(model, [(prompt, ids(6, 4)) for prompt in PROMPTS])
-    hook.remove()
-    assert len(read) > 3 and all(rows.is_contiguous() for rows in read)
-
-
 def test_the_draw_depends_on_its_own_seed_alone() -> None:
     model = shared_model()
     together = draw(LocalGenerator(model), PROMPTS, 3, SEEDS)
@@ -283,14 +247,6 @@ def test_a_full_gpu_halves_the_batch_and_says_so_once() -> None:
         draw(generator, PROMPTS, 3, SEEDS)
 
 
-def test_equal_prompts_with_other_seeds_are_drawn_apart() -> None:
-    generator = LocalGenerator(shared_model())
-    one, two, three = draw(generator, [PROMPTS[0]] * 3, 3, [1, 2, 1])
-    assert one != two
-    same(one, three)
-    assert generator.usage.encoded_tokens == len(PROMPTS[0])
-
-
 def test_samples_follow_the_distribution() -> None:
     """20,000 draws of one token: each frequency within five standard errors."""
     model, prompt = shared_model(), PROMPTS[1]
@@ -326,40 +282,9 @@ def test_no_token_is_read_twice_along_a_path() -> None:
     assert generator.usage.generated_tokens == generated
 
 
-def test_a_stopped_sample_is_not_read_twice_either() -> None:
-    model = shared_model()
-    stop = draw(LocalGenerator(model), PROMPTS[:1], 4, [3], new=12)[0][1].token_ids[3]
-    generator = LocalGenerator(model)
-    [samples] = draw(generator, PROMPTS[:1], 4, [3], new=12, stop_id=stop)
-    lengths = {len(sample.token_ids) for sample in samples}
-    assert len(lengths) > 1
-    for sample in samples:
-        before = generator.usage.encoded_tokens
-        generator.hidden([(*PROMPTS[0], *sample.token_ids, 9, 9)])
-        assert generator.usage.encoded_tokens - before == 3
-
-
 def segment(cache: PrefixCache, parent: Segment | None, *token_ids: int, read: bool = False) -> Segment:
     hidden = torch.zeros(4) if read else None
     return cache.add(Segment(parent, token_ids, torch.zeros(1, 2, 1, len(token_ids), 1), hidden))
-
-
-def test_the_longer_of_two_siblings_is_found() -> None:
-    """The tokens of one sibling are the beginning of another's."""
-    cache = PrefixCache(1 << 20)
-    root = segment(cache, None, 1, 2)
-    short, long = segment(cache, root, 3), segment(cache, root, 3, 4, 5)
-    assert cache.find((1, 2, 3, 4, 5, 6)) == [root, long]
-    assert cache.find((1, 2, 3, 4)) == [root, short]
-    assert cache.find((1, 2, 9)) == [root]
-    assert cache.find((2, 1)) == []
-
-
-def test_what_was_read_is_found_before_what_was_sampled() -> None:
-    cache = PrefixCache(1 << 20)
-    segment(cache, None, 1, 2)
-    read = segment(cache, None, 1, 2, read=True)
-    assert cache.find((1, 2)) == [read]
 
 
 def test_the_oldest_leaf_is_dropped_first() -> None:
@@ -420,44 +345,3 @@ def test_forget_after_the_weights_have_changed() -> None:
     torch.testing.assert_close(fresh, expected, atol=1e-4, rtol=1e-4)
     assert (stale - expected).abs().max() > 0.05
     assert_plain(model, PROMPTS, draw(generator, PROMPTS))
-
-
-def test_a_cached_segment_holds_its_own_numbers_alone() -> None:
-    """A view would keep the memory of its whole batch, which the cache would not count."""
-    generator = LocalGenerator(shared_model())
-    draw(generator, PROMPTS)
-    segments = list(generator.cache._order.values())
-    assert len(segments) > len(PROMPTS)
-    held = 0
-    for each in segments:
-        tensors = [tensor for tensor in (each.keys_values, each.hidden, each.logits) if tensor is not None]
-        held += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-    assert generator.cache.bytes == held
-
-
-def test_a_prompt_that_does_not_fit_is_refused() -> None:
-    generator = LocalGenerator(shared_model())
-    generator.hidden([ids(0, 255)])
-    assert generator.refusal(ids(0, 255)) == ""
-    assert "256 tokens" in generator.refusal(ids(0, 256)) and "environment.max_steps" in generator.refusal(ids(0, 256))
-
-
-def test_two_threads_with_one_model_read_their_own_hidden_states() -> None:
-    model = shared_model()
-    prompts = [ids(start, 4 + start % 7) for start in range(3, 60)]
-
-    def read(mine: list[tuple[int, ...]]) -> list[Tensor]:
-        return [LocalGenerator(model).hidden([prompt])[0] for prompt in mine]
-
-    with ThreadPoolExecutor(4) as pool:
-        found = [hidden for part in pool.map(read, [prompts[place::4] for place in range(4)]) for hidden in part]
-    for prompt, hidden in zip([prompt for place in range(4) for prompt in prompts[place::4]], found, strict=True):
-        torch.testing.assert_close(hidden, plain_hidden(model, prompt), atol=1e-4, rtol=1e-4)
-
-
-def test_the_last_states_take_the_place_of_a_middle_layer_that_cannot_be_told() -> None:
-    model = make_model()
-    last = plain_hidden(model, PROMPTS[0])[CONFIG.width :]
-    model.model.layers = torch.nn.Sequential(*model.model.layers)
-    hidden = LocalGenerator(model).hidden([PROMPTS[0]])[0]
-    torch.testing.assert_close(hidden, torch.cat([last, last]), atol=1e-4, rtol=1e-4)

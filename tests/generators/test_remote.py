@@ -24,7 +24,7 @@ from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, shared_m
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
-from treeagent.config import ConfigError, RunConfig, load_config
+from treeagent.config import RunConfig, load_config
 from treeagent.generators import remote as serving_client
 from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
@@ -38,9 +38,8 @@ from treeagent.pipeline.collect import SearchJob, collect, search_batch
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.trees import read_trees
-from treeagent.search.node import Edge, Node, finished_paths
+from treeagent.search.node import Edge, Node
 from treeagent.types import Message, State, Task, UserError
-from treeagent.world_model.remote import RemoteWriter
 
 CHAT = ChatFormat(tokenizer())
 PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 23, 1, 14)]
@@ -121,35 +120,11 @@ def test_given_turns_are_scored_as_the_local_generator_scores_them(server: OpenA
     assert len(server.asked) - asked == 4 + 2 + 0 + 3  # one request for each distinct beginning
 
 
-def test_a_prompt_whose_scores_fail_costs_itself_alone(server: OpenAIServer) -> None:
-    generator = remote(server)
-    server.fault = lambda body: 400 if body["prompt"] == [*PROMPTS[1], 7] else None
-    scored = generator.score(PROMPTS[:3], [[(7, 8)]] * 3)
-    assert [isinstance(each, Failure) for each in scored] == [False, True, False]
-
-
-def test_a_server_that_scores_nothing_is_refused_at_the_start(server: OpenAIServer) -> None:
-    server.sglang = True
-    with pytest.raises(UserError, match=r"logprob_token_ids.*policy\.actions"):
-        RemoteGenerator(config(server), "org/toy", 1.0, scores="policy.actions=sample")
-
-
 def test_the_distribution_asked_for_is_the_models_whole_one(server: OpenAIServer) -> None:
     """The request overrides the checkpoint's generation_config.json."""
     draw(remote(server), temperature=0.7)
     for body in server.asked:
         assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_sglang_serves_as_vllm_does(server: OpenAIServer, temperature: float) -> None:
-    server.sglang = True
-    generator = remote(server, temperature or 1.0)
-    drawn = [draw(each, 1, temperature=temperature) for each in (generator, LocalGenerator(shared_model()))]
-    same(*drawn)
-    assert generator.usage.cached_tokens == 0 < generator.usage.encoded_tokens
-    with pytest.raises(UserError, match=r"logprob_token_ids.*policy\.actions"):
-        RemoteGenerator(config(server), "org/toy", temperature or 1.0, scores="policy.actions=sample")
 
 
 def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAIServer) -> None:
@@ -165,14 +140,6 @@ def test_stop_token_limits_and_pauses_are_the_local_generators(server: OpenAISer
     same(*drawn)
 
 
-def test_a_prompt_and_its_samples_fit_the_context(server: OpenAIServer) -> None:
-    generator, local = remote(server), LocalGenerator(shared_model())
-    for prompt in ((7,) * 255, (7,) * 256):
-        assert generator.refusal(prompt) == local.refusal(prompt)
-    [[sample]] = sampled(generator.sample(SampleRequest([(7,) * 250], 1, [0], stop_id=NEVER, max_new_tokens=40)))
-    assert len(sample.token_ids) == 6
-
-
 def test_usage_is_the_servers_word(server: OpenAIServer) -> None:
     generator = remote(server)
     before = replace(generator.usage)
@@ -184,40 +151,9 @@ def test_usage_is_the_servers_word(server: OpenAIServer) -> None:
     assert generator.usage.generated_tokens - before.generated_tokens == generated == 72
 
 
-def test_requests_in_flight_are_bounded(server: OpenAIServer) -> None:
-    generator = RemoteGenerator(replace(config(server), concurrency=3), "toy", 1.0)
-    server.fault = lambda body: 0.05
-    prompts = [(5 + place, 6) for place in range(12)]
-    assert len(generator.sample(SampleRequest(prompts, 2, range(12), stop_id=NEVER, max_new_tokens=2))) == 12
-    assert server.most_in_flight == 3
-
-
-def test_a_server_that_gives_few_replies_at_a_time_is_asked_again(server: OpenAIServer) -> None:
-    server.most_choices = 2
-    for count in (5, 0):
-        drawn = RemoteChat(config(server), "toy").reply(ASKED, count, [1, 2], max_new_tokens=6, temperature=1.0)
-        assert [len(each.texts) for each in drawn if not isinstance(each, Failure)] == [count] * 2
-    assert draw(remote(server), 0) == [[]] * 4
-
-
-def test_an_answer_of_a_world_model_that_its_limit_cuts_off_is_a_failure(server: OpenAIServer) -> None:
-    prompts, chat = [(Message("user", "a c g"),)], RemoteChat(config(server), "toy")  # the answer has three tokens
-    whole, cut = (asyncio.run(RemoteWriter(chat, most).write(prompts)) for most in (3, 2))
-    assert whole == ["\x0cThou"]
-    assert isinstance(cut[0], Failure)
-
-
 def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
     """Return each fault for one request, then none."""
     return lambda body: faults.pop() if faults else None
-
-
-def test_what_passes_is_tried_again(server: OpenAIServer) -> None:
-    expected = draw(remote(server))
-    generator = RemoteGenerator(replace(config(server), timeout=2.0), "toy", 1.0)
-    server.fault, sent = once([429, 500, 503, 3.0]), len(server.asked)
-    same(draw(generator), expected)
-    assert len(server.asked) - sent == len(PROMPTS) + 4
 
 
 @pytest.mark.parametrize(
@@ -270,15 +206,6 @@ def test_a_server_that_is_down_is_named() -> None:
         RemoteGenerator(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", 1.0)
     with pytest.raises(UserError, match=r"world\.url"):
         RemoteChat(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", "world")
-
-
-def test_the_key_comes_from_the_environment(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.key = "secret"
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(UserError, match="set OPENAI_API_KEY"):
-        remote(server)
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    assert len(draw(remote(server))) == 4
 
 
 def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
@@ -432,36 +359,6 @@ def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_oth
     assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
 
 
-def test_a_default_temperature_never_stands_for_another_one(server: OpenAIServer) -> None:
-    chat = RemoteChat(config(server), "toy")
-    server.fault = thinking
-    chat.reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.0)
-    for refused in chat.reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.7):
-        assert isinstance(refused, Failure) and "only the default" in refused.reason.lower()
-
-
-def test_a_server_that_refuses_token_ids_is_refused_with_its_reason(server: OpenAIServer) -> None:
-    server.fault = lambda body: unsupported("return_token_ids", "is unknown here", None)
-    with pytest.raises(UserError, match=r"'return_token_ids' is unknown here.*plays by text alone"):
-        remote(server)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        {"message": "the prompt holds an unknown word, by n and large"},
-        {"message": "Unsupported parameter: 'seed' is unknown here"},
-        {"message": "max_tokens is too large: 6, of a context of 4", "param": "max_tokens", "code": "invalid_value"},
-        {"message": "this prompt is not supported: it asks for a seed", "param": "messages", "code": None},
-    ],
-)
-def test_what_a_server_does_not_take_of_one_prompt_costs_that_prompt(server: OpenAIServer, error: Body) -> None:
-    server.fault = lambda body: error if body["messages"][0]["content"] == "b" else None
-    first, second = RemoteChat(config(server), "toy").reply(ASKED, 1, [1, 2], max_new_tokens=6, temperature=0.0)
-    assert not isinstance(first, Failure)
-    assert isinstance(second, Failure) and second.reason.endswith(f"answered 400: {error['message']}")
-
-
 def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) -> None:
     form = Form(CHAT, lambda spelt: f"turn: {spelt('Action: ')} (/[a-z]/ | {spelt('<|pad|>')})")
     with pytest.raises(UserError, match=r"does not hold turns to a form: .*guidance, or set policy"):
@@ -560,33 +457,6 @@ def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[Op
         load_actors(checkpoint, config)
 
 
-@pytest.mark.parametrize("failing", ["values", "actions"])
-def test_a_failed_request_leaves_its_state_unknown(shop: tuple[OpenAIServer, Path, RunConfig], failing: str) -> None:
-    """A state whose V(s) or whose actions the server does not give is no failed episode. It would otherwise count as
-    one that returns 0, in the search and in all training data."""
-    server, checkpoint, config = shop
-    give_logprob_head(checkpoint, server)
-    config = replace(config, search=replace(config.search, widening=0))
-    load_actors(checkpoint, config)  # checks the server
-    start = len(server.asked)
-
-    def fault(body: Body) -> Fault | None:
-        asks_for = "values" if "logprob_token_ids" in body else "actions"
-        is_below_root = len(body["prompt"]) > len(server.asked[start]["prompt"])
-        return 400 if asks_for == failing and is_below_root else None
-
-    server.fault = fault
-    cost = search_batch(SearchJob(config, checkpoint, COLLECTED, 0, [0], checkpoint.parent), lambda event: None)
-    [tree] = read_trees(checkpoint.parent)
-    assert tree.error == ""
-    assert not list(finished_paths(tree))
-    unknown = [(path, node) for path, node in tree.walk() if node.unknown]
-    assert unknown and cost.failed_requests == len(unknown)
-    for path, node in unknown:
-        assert node.exhausted and not node.edges
-        assert path[-1].visits == (failing == "actions")  # the visit that found V(s), before the actions failed
-
-
 def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
     _, checkpoint, config = shop
     huge = json.loads((checkpoint / "config.json").read_text()) | {"intermediate_size": 2**32}
@@ -607,8 +477,3 @@ def give_logprob_head(checkpoint: Path, server: OpenAIServer) -> None:
 def spelt(step: tuple[tuple[Edge, ...], Node]) -> tuple[tuple[tuple[int, ...], ...], float]:
     path, node = step
     return tuple(edge.action.token_ids for edge in path), node.value
-
-
-def test_one_process_has_one_engine() -> None:
-    with pytest.raises(ConfigError, match="are both 'vllm', but a process has one engine: serve the world model"):
-        load_config(None, ["policy.generator=vllm", "world.generator=vllm", "workers=1"])

@@ -6,15 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from toy_llama import CONFIG, TEXTS, make_model, tokenizer
+from toy_llama import CONFIG, make_model, tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.scratch import random_model, train_tokenizer
+from treeagent.generators.scratch import random_model
 from treeagent.types import Message
 
 SPECIAL = set(tokenizer().all_special_tokens)
@@ -28,17 +26,6 @@ def test_any_text_survives(words: str) -> None:
     assert not set(ids) & set(tokenizer().all_special_ids)
 
 
-def test_merges_were_learnt_from_the_texts() -> None:
-    chat = ChatFormat(tokenizer())
-    assert len(chat.encode(TEXTS[0])) < len(TEXTS[0]) / 2
-    assert len(tokenizer()) <= CONFIG.vocabulary
-
-
-def test_equal_texts_give_the_equal_tokenizer() -> None:
-    again = train_tokenizer(TEXTS, CONFIG)
-    assert again.get_vocab() == tokenizer().get_vocab()
-
-
 def test_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -49,11 +36,6 @@ def test_weights_depend_on_the_seed_alone() -> None:
     weights = [torch.cat([each.flatten() for each in model.state_dict().values()]) for model in (one, two, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-
-
-def test_a_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValidationError, match="width 30 is no multiple of"):
-        ScratchConfig(width=30, heads=4)
 
 
 @pytest.mark.parametrize("with_head", [False, True])

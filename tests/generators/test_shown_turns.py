@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from template_families import FAMILIES, STOPS, family, with_template
+from template_families import FAMILIES, family
 from toy_llama import make_model, plain_hidden, plain_logprobs, tokenizer
 
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
-from treeagent.types import Message, UserError
+from treeagent.types import Message
 
 
 def shot(*texts: str) -> tuple[Message, ...]:
@@ -38,19 +38,6 @@ def test_shots_are_the_turns_of_one_long_conversation(name: str, preface: str) -
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_every_turn_of_every_shot_is_encoded_as_a_turn(name: str) -> None:
-    chat = ChatFormat(family(name), preface="Be brief.", shots=SHOTS)
-    ids = chat.prompt_ids((Message("user", "find a door"),))
-    place = 0
-    for text in (" search[lamp]\n", "click[buy]", "<think>a bed</think>back"):
-        turn = chat.encode_action(text)
-        place = next(at for at in range(place, len(ids)) if ids[at : at + len(turn)] == turn) + len(turn)
-    prompt = str(chat.tokenizer.decode(list(ids)))
-    assert prompt.count("Be brief.") == 1 and prompt.index("Be brief.") < prompt.index("find a lamp")
-    assert prompt.count(STOPS[name]) >= 3 and STOPS[name] * 2 not in prompt.replace("\n", "")
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: str) -> None:
     chat = ChatFormat(family(name), shots=SHOTS)
     told = spoken(chat, "find a door", "open[door]", "a wall", "back", "a hall")
@@ -64,13 +51,6 @@ def test_a_prompt_grows_by_what_is_new_and_root_context_holds_the_shots(name: st
     assert all(chat.prompt_ids(messages)[: len(shared)] == shared for messages in (root, first, second))
 
 
-def test_openings_of_shots_are_the_user_s_where_observations_are_the_tool_s() -> None:
-    tool = {"type": "function", "function": {"name": "find", "description": "", "parameters": {}}}
-    chat = ChatFormat(family("qwen"), tools=[tool], shots=SHOTS)
-    prompt = str(chat.tokenizer.decode(list(chat.prompt_ids(spoken(chat, "find a door", "open", "a wall")))))
-    assert prompt.count("<tool_response>") == 2 and prompt.count("<|im_start|>user\nfind a") == 3
-
-
 def test_shots_are_never_left_out_of_a_long_conversation() -> None:
     whole = ChatFormat(tokenizer(), shots=SHOTS)
     told = spoken(whole, "find a door", *("open[door]", "a wall " * 40) * 6)
@@ -80,24 +60,6 @@ def test_shots_are_never_left_out_of_a_long_conversation() -> None:
     assert reading.left_out and len(chat.prompt_ids(reading.messages)) <= most
     shared = chat.shared_ids()
     assert chat.added_ids(reading)[: len(shared)] == shared == whole.shared_ids()
-
-
-def test_nothing_is_shared_where_nothing_is_told() -> None:
-    assert ChatFormat(tokenizer()).shared_ids() == ()
-    assert ChatFormat(tokenizer(), preface="Be brief.").shared_ids() != ()
-
-
-@pytest.mark.parametrize("skipped", ["loop.index0 > 2", "loop.index0 < 2"])
-def test_a_template_that_leaves_out_earlier_turns_is_refused(skipped: str) -> None:
-    template = (
-        "{% for m in messages %}{% if m.role != 'assistant' or not long or not (" + skipped + ") %}"
-        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    spoken_by = with_template("{% set long = messages | length > 7 %}" + template, *FAMILIES["qwen"])
-    ChatFormat(spoken_by)
-    with pytest.raises(UserError, match="chat template"):
-        ChatFormat(spoken_by, shots=[*SHOTS, *SHOTS])
 
 
 def requests(chat: ChatFormat, tasks: Sequence[str]) -> list[tuple[int, ...]]:
@@ -121,17 +83,3 @@ def test_what_all_prompts_begin_with_is_read_once() -> None:
             assert list(sample.logprobs) == pytest.approx(expected.tolist(), abs=2e-4)
     for prompt, hidden in zip(prompts, sharing.hidden(prompts), strict=True):
         assert hidden.tolist() == pytest.approx(plain_hidden(model, prompt).tolist(), abs=2e-4)
-
-
-def test_what_is_shared_is_read_anew_once_forgotten_and_not_for_other_prompts() -> None:
-    generator, chat = LocalGenerator(make_model()), ChatFormat(tokenizer(), shots=SHOTS)
-    generator.shared = chat.shared_ids()
-    foreign = ChatFormat(tokenizer()).prompt_ids((Message("user", "a"),))
-    generator.hidden([foreign])
-    assert generator.usage.encoded_tokens == len(foreign)
-    [prompt] = requests(chat, ["find a lamp"])
-    for read in (1, 2):
-        generator.hidden([prompt])
-        generator.hidden([prompt])
-        assert generator.usage.encoded_tokens == len(foreign) + read * len(prompt)
-        generator.forget()

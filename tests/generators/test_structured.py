@@ -3,33 +3,22 @@
 import asyncio
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_families import blank_first, family
-from tokenizers import decoders
-from toy_llama import CONFIG, plain_logprobs, shared_model, tokenizer
+from toy_llama import plain_logprobs, shared_model, tokenizer
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.agent.think_act import SplitPolicy
-from treeagent.agent.value_head import ValueHead
-from treeagent.config import ConfigError, RunConfig, load_config
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
-from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.generators.turn import Grammar, make_grammar
-from treeagent.pipeline.build import conversation, known_tools
-from treeagent.pipeline.collect import SearchJob, search_batch
-from treeagent.pipeline.folder import COLLECTED
-from treeagent.pipeline.preflight import require_whole_vocabulary
-from treeagent.pipeline.trees import read_trees
 from treeagent.types import Message, State, Task, ToolCall, UserError
 
 
@@ -108,14 +97,6 @@ def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, 
     assert grammar.read(chat.decode(ids)).error == ""
 
 
-@pytest.mark.parametrize(("format", "name"), CASES)
-@settings(max_examples=12)
-@given(thought=words, said=words.filter(bool))
-def test_without_tools_a_text_is_said(format: str, name: str, thought: str, said: str) -> None:
-    chat, grammar = talk(format, name)
-    assert first_refused(form(format, name, tooled=False), chat, ids_of(chat, grammar.write(thought, said))) is None
-
-
 @pytest.mark.parametrize("thought", ["", "I see a lamp."])
 @pytest.mark.parametrize("name", ["plain", "blank first", "deepseek"])
 @pytest.mark.parametrize("format", FORMATS)
@@ -125,18 +106,6 @@ def test_a_demonstration_can_be_drawn(format: str, name: str, thought: str) -> N
     assert first_refused(form(format, name), chat, ids) is None
     turn = grammar.read(chat.decode(ids))
     assert (turn.thought, turn.error) == (thought, "")
-
-
-def test_a_thought_in_tags_may_draft_an_action() -> None:
-    chat, grammar = talk("react", "deepseek")
-    text = 'Or\nAction: say["a"]\nNo.\n</think>\n\nThought: so\nAction: say["b"]'
-    assert first_refused(form("react", "deepseek"), chat, (*chat.encode_marks(text), chat.stop_id)) is None
-    assert grammar.read(text).call == 'say["b"]'
-    assert not grammar.begins_action(text.partition("No")[0], opened=True)
-    unfinished = "<think>\nabc"
-    assert grammar.read(f"{unfinished}{grammar.lead(unfinished, opened=False, calls=True)} go").call == "go"
-    assert grammar.read("Action: say </think> x").call == "say </think> x"
-    assert grammar.begins_action(text, opened=True)
 
 
 MALFORMED: list[tuple[str, str, str]] = [
@@ -166,12 +135,6 @@ def test_an_integer_that_no_stored_tree_holds_cannot(more: dict[str, object]) ->
         ids = ids_of(chat, f'<tool_call>\n{{"name": "count", "arguments": {{"to": {"1" * digits}}}}}\n</tool_call>')
         assert grammar.read(chat.decode(ids)).error.endswith(told)
         assert (first_refused(held, chat, ids) is None) == (not told)
-
-
-@pytest.mark.parametrize("text", ["", " ", "<think>\nso", "a <tool_call>", "</tool_call>"])
-def test_without_tools_a_text_makes_no_call_and_is_not_empty(text: str) -> None:
-    chat, _ = talk("tools", "qwen")
-    assert first_refused(form("tools", "qwen", tooled=False), chat, ids_of(chat, text)) is not None
 
 
 @pytest.mark.parametrize("marks", ["text", "tokens"])
@@ -227,15 +190,6 @@ def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperat
     )
 
 
-def test_a_form_that_everything_fits_changes_no_draw() -> None:
-    chat, _ = talk("react", "plain")
-    tokens = f"<[0-{len(chat.tokenizer) - 1}]>"
-    anything = Form(chat, lambda spelt: f"turn: {tokens}*")
-    free = SampleRequest([(9, 10, 11), (12, 13)], 3, [1, 2], stop_id=chat.stop_id, max_new_tokens=8)
-    generator = LocalGenerator(shared_model())
-    assert generator.sample(replace(free, form=anything)) == generator.sample(free)
-
-
 def test_a_split_turn_is_held_to_what_its_thought_began() -> None:
     chat, grammar = talk("react", "plain")
     policy = LLMPolicy(
@@ -277,51 +231,3 @@ def test_a_lead_into_the_call_follows_a_thought_and_no_call(format: str) -> None
     assert held.may_follow(chat.encode_marks(begun), lead)
     call = chat.encode_action(grammar.write("so", ToolCall("say", {"words": "a"})))
     assert not held.may_follow(call[:-4], lead)
-
-
-def settings_of(*overrides: str) -> RunConfig:
-    small = ["environment.name=frozenlake", "search={candidates=3, widening=0, limits={simulations=12}}"]
-    policy = ["policy.max_new_tokens=64", "policy.format=tools", "policy.structured=true"]
-    return load_config(None, [*small, *policy, *overrides])
-
-
-@pytest.mark.parametrize("granularity", ["step", "split"])
-def test_every_turn_of_a_run_that_came_to_its_end_makes_a_call(tmp_path: Path, granularity: str) -> None:
-    """The model has random weights. A turn that it does not end makes no call."""
-    shape, spoken = replace(CONFIG, context=4096), family("qwen")
-    save_checkpoint(Checkpoint(random_model(spoken, shape, 0), spoken, ValueHead(shape.width)), tmp_path / "model")
-    config = settings_of(f"search.granularity={granularity}", "policy.thought_tokens=4", "policy.max_new_tokens=120")
-    search_batch(SearchJob(config, tmp_path / "model", COLLECTED, 0, [0, 1, 2], tmp_path), lambda event: None)
-    stop = ChatFormat(spoken).stop_id
-    edges = [edge for tree in read_trees(tmp_path) for path, _ in tree.walk() for edge in path[-1:]]
-    ended = [edge.action for edge in edges if edge.action.token_ids[-1] == stop]
-    assert len(ended) >= 5 and not any(action.error for action in ended)
-
-
-def test_learning_from_log_probabilities_among_the_allowed_tokens_alone_is_refused() -> None:
-    config = settings_of("policy.generator=vllm", "workers=1")
-    with pytest.raises(UserError, match=r"^grpo needs .*policy.structured"):
-        require_whole_vocabulary(config, ["rft", "grpo"])
-    require_whole_vocabulary(config, ["rft", "distil"])
-    require_whole_vocabulary(replace(config, policy=replace(config.policy, generator="local")), ["dpo", "grpo"])
-
-
-def test_thoughts_and_actions_apart_are_held_by_the_local_generator_alone() -> None:
-    with pytest.raises(ConfigError, match=r"search.granularity is 'split', but policy.generator 'vllm'"):
-        settings_of("policy.generator=vllm", "workers=1", "search.granularity=split")
-
-
-def test_a_tokenizer_that_llguidance_misreads_is_refused() -> None:
-    odd = copy.deepcopy(tokenizer())
-    odd.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), odd.backend_tokenizer.decoder])
-    _, grammar = talk("react", "plain")
-    with pytest.raises(UserError, match=r"policy\.structured=false"):
-        Form(ChatFormat(odd), partial(grammar.rules, ()))
-
-
-def test_the_form_of_a_policy_is_of_its_environments_tools_whether_it_is_told_them_or_not() -> None:
-    held = load_config(None, ["policy.structured=true", "policy.format=tools", "environment.name=sql"])
-    assert "query" in str(known_tools(held))
-    assert known_tools(replace(held, policy=replace(held.policy, structured=False, format="react"))) == ()
-    chat, _ = conversation(tokenizer(), held.policy, known_tools(held))
-    assert chat.prompt_ids((Message("user", "go"),)) == ChatFormat(tokenizer()).prompt_ids((Message("user", "go"),))

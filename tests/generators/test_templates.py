@@ -128,26 +128,6 @@ def test_a_turn_ends_as_the_family_ends_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_thoughts_stay_where_stock_templates_drop_them(name: str) -> None:
-    format = chat(name)
-    turn = "<think>\nthe red one\n</think>\n\nclick[red]"
-    told = (Message("user", "a"), said(format, turn), Message("user", "b"), said(format, turn), Message("user", "c"))
-    assert spelled(format, *told).count("the red one") == 2
-    stock = reference(name, [("user", "a"), ("assistant", turn), ("user", "b"), ("assistant", turn), ("user", "c")])
-    assert stock.count("the red one") == (0 if name in ("qwen", "qwen35", "deepseek") else 2)
-
-
-@pytest.mark.parametrize("name", ["llama3", "mistral", "gemma"])
-def test_a_template_that_trims_takes_turns_that_begin_and_end_with_blanks(name: str) -> None:
-    format = chat(name)
-    turn = said(format, " \n go \n")
-    prompt = format.prompt_ids((Message("user", "a"), turn, Message("user", "b")))
-    start = len(format.prompt_ids((Message("user", "a"),)))
-    assert prompt[start : start + len(turn.token_ids)] == turn.token_ids
-    assert " \n go \n" + STOPS[name] in format.tokenizer.decode(list(prompt))
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_system_message_is_told_once_at_the_beginning(name: str) -> None:
     """It is put into the first message if there is no such role, or if the template would move it to the last
     message."""
@@ -159,15 +139,6 @@ def test_a_system_message_is_told_once_at_the_beginning(name: str) -> None:
         told = (*told, said(format, f"turn {turn}"), Message("user", "seen"))
     if name in ("gemma", "mistral"):
         assert "Be brief.\n\nfind a lamp" in spelled(format, *told)
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_instructions_are_a_system_message_of_every_conversation(name: str) -> None:
-    told = (Message("user", "find a lamp"),)
-    with_message = chat(name).prompt_ids((Message("system", "Write JSON."), *told))
-    assert chat(name, instructions="Write JSON.").prompt_ids(told) == with_message
-    both = chat(name, instructions="Write JSON.").prompt_ids((Message("system", "Be brief."), *told))
-    assert both == chat(name).prompt_ids((Message("system", "Write JSON.\n\nBe brief."), *told))
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama3"])
@@ -198,32 +169,8 @@ def test_a_prompt_does_not_depend_on_the_day() -> None:
     assert "Today is 26 Jul 2024" in spelled(chat("llama3"), Message("user", "a"))
 
 
-def test_a_template_that_reads_the_clock_reads_the_same_time_in_every_prompt() -> None:
-    """As the templates of SmolLM3, Granite and Mistral Small do, here to the microsecond."""
-    ticking = "{{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}" + str(family("qwen").chat_template)
-    format = made(ticking)
-    task, turn = Message("user", "a"), said(format, "b")
-    assert spelled(format, task).startswith("2024-07-26 00:00:00.000000")
-    longer = format.prompt_ids((task, turn, Message("user", "c")))
-    assert longer[: len(format.prompt_ids((task,)))] == format.prompt_ids((task,))
-
-
-def test_a_conversation_that_the_template_cannot_write_is_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot write this conversation \(user and model must take turns\): give"):
-        chat("gemma").prompt_ids((Message("user", "a"), Message("user", "b")))
-
-
-CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-
-
 def made(template: str) -> ChatFormat:
     return ChatFormat(with_template(template, *FAMILIES["qwen"]))
-
-
-def test_a_template_without_a_generation_prompt_is_refused() -> None:
-    with pytest.raises(UserError, match="generation prompt"):
-        made(CHATML)
-    made(CHATML + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
 
 @pytest.mark.parametrize(
@@ -237,21 +184,6 @@ def test_a_template_without_a_generation_prompt_is_refused() -> None:
 def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: str) -> None:
     with pytest.raises(UserError, match="rewrites earlier turns"):
         made(template)
-
-
-def test_a_template_that_rewrites_history_later_on_is_refused_then() -> None:
-    late = made("{% for m in messages[-7:] %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}[assistant]")
-    told: tuple[Message, ...] = (Message("user", "a"),)
-    for _ in range(3):
-        told = (*told, said(late, "x"), Message("user", "b"))
-        late.prompt_ids(told)
-    with pytest.raises(UserError, match="rewrites earlier turns"):
-        late.prompt_ids((*told, said(late, "x"), Message("user", "b")))
-
-
-def test_a_template_that_leaves_out_what_is_to_be_read_is_refused() -> None:
-    with pytest.raises(UserError, match="does not write a message of role 'system' once: give"):
-        made("{% for m in messages %}[{{ m.role }}]{{ m.content if m.role == 'assistant' }}.{% endfor %}[assistant]")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
 """Turns as ReAct text and as tool calls: what is written is read again, and what is malformed carries the reason."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +15,10 @@ from treeagent.envs import EnvDynamics
 from treeagent.envs.base import ToolSpec
 from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.shop import ShopEnv, ShopOptions
-from treeagent.generators.turn import Grammar, ReAct, ToolCalls, make_grammar, openai_tools
+from treeagent.generators.turn import Grammar, ReAct, ToolCalls, make_grammar
 from treeagent.pipeline.build import conversation, known_tools
 from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.search.node import Edge, Node, Tree
-from treeagent.search.record import from_record, to_record
-from treeagent.types import Action, Message, State, Task, ToolCall, UserError
+from treeagent.types import Action, Message, ToolCall, UserError
 
 REACT, HERMES = ReAct(), ToolCalls()
 line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])).map(str.strip)
@@ -81,45 +77,6 @@ def test_malformed_steps(text: str, reason: str) -> None:
     action = REACT.read(text, (3,), (-1.0,))
     assert (action.text, action.call, action.error) == (text, "", reason)
     assert (action.token_ids, action.logprobs) == ((3,), (-1.0,))
-
-
-@pytest.mark.parametrize(
-    ("text", "begins"),
-    [
-        ("Action:", True),
-        ("Thought: a\nAction:", True),
-        ("Thought: a\nAction: b", True),
-        ("\nAction:", True),
-        ("", False),
-        ("Thought: a\nAction", False),
-        ("Thought: my Action: b", False),
-        ("Thought: a\n Action: b", False),
-        ("Reaction:", False),
-        ("hm</think>Action:", True),
-    ],
-)
-def test_an_action_begins_where_a_line_starts_with_its_mark(text: str, begins: bool) -> None:
-    assert REACT.begins_action(text) == begins
-
-
-@given(lines, steps, st.data())
-def test_a_turn_begins_its_action_once(thought: str, call: str, data: st.DataObject) -> None:
-    """``begins_action`` is true from the mark on."""
-    text = REACT.write(thought, call)
-    end = data.draw(st.integers(0, len(text)))
-    assert REACT.begins_action(text[:end]) == (end >= len(text) - len(f" {call}"))
-
-
-@given(lines)
-def test_a_thought_alone_has_no_call_and_nothing_wrong(thought: str) -> None:
-    text = REACT.write(thought, "x").removesuffix(" x")
-    action = REACT.read_thought(text, (1, 2), (-0.5, -0.25))
-    assert (action.text, action.thought, action.call, action.error) == (text, thought, "", "")
-    assert (action.token_ids, action.logprobs) == ((1, 2), (-0.5, -0.25))
-
-
-def test_what_a_token_says_beyond_the_mark_is_no_thought() -> None:
-    assert REACT.read_thought("Thought: a\nAction: open[").thought == "a"
 
 
 FIND = ToolCall("find", {"thing": "a lamp", "least": 2})
@@ -224,25 +181,6 @@ def test_malformed_tool_calls(text: str, reason: str) -> None:
     assert (action.text, action.call) == (text, "") and action.error.startswith(reason)
 
 
-def test_what_a_call_holds_can_be_kept_with_its_tree() -> None:
-    """The widest integers, a whole surrogate pair, and nesting up to the limit."""
-    arguments = {"x": [2**63, -(2**63), 1e308, "\U0001f600", nested(97)]}
-    action = HERMES.read(written("a", arguments))
-    assert action.call == ToolCall("a", arguments)
-    tree = Tree(Task("t", "t"), 0, Node(State(Task("t", "t"), (Message("user", "go"),)), edges=[Edge(action, 1.0)]))
-    assert from_record(orjson.loads(orjson.dumps(to_record(tree)))).root.edges[0].action == action
-
-
-def test_a_turn_without_a_tool_call_says_its_text() -> None:
-    action = HERMES.read("<think>\na way?\n</think>\n\n go north\n")
-    assert (action.thought, action.call, action.error) == ("a way?", "go north", "")
-
-
-def test_a_call_nested_too_deeply_is_malformed() -> None:
-    text = f'<tool_call>{{"name": "a", "arguments": {"[" * 100_000}}}</tool_call>'
-    assert HERMES.read(text).error.startswith("maximum recursion depth") or "no JSON" in HERMES.read(text).error
-
-
 def test_a_thought_may_mention_or_draft_a_call() -> None:
     """The template has opened the thought."""
     whole = HERMES.write("", ToolCall("set", {"text": "a </think> b"}))
@@ -253,14 +191,6 @@ def test_a_thought_may_mention_or_draft_a_call() -> None:
     for turn in (whole, f"So.\n</think>\n\n{whole}"):
         assert HERMES.read(turn).call == ToolCall("set", {"text": "a </think> b"})
     assert HERMES.begins_action(f"So.\n</think>\n\n{whole}", opened=True)
-
-
-def test_a_format_is_the_core_s_or_plugged_in() -> None:
-    assert make_grammar("react") == REACT and make_grammar("tools") == HERMES
-    assert make_grammar("tools", str(family("qwen").chat_template), SQL.tools()) == HERMES
-    for wrong in ("json", "no.module:Name"):
-        with pytest.raises(UserError, match=r"policy\.format"):
-            make_grammar(wrong)
 
 
 @pytest.mark.parametrize(
@@ -368,55 +298,6 @@ def test_react_is_told_each_tool_as_a_text_calls_it(
 ) -> None:
     assert line in ReAct().instructions([spec, tool("other", [])]).splitlines()
     assert as_call(said, [spec]) == ToolCall(spec.name, arguments)
-
-
-@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
-def test_instructions_explain_the_task_and_the_tools(grammar: Grammar) -> None:
-    lines = grammar.instructions(SQL.tools())
-    assert all(f"- {name}" in lines for name in ("schema", "query", "answer"))
-    assert "- query" not in grammar.instructions(())
-    assert "the task that the user gives you" in grammar.instructions(())
-
-
-@pytest.mark.parametrize("format", ["react", "tools"])
-@pytest.mark.parametrize("model", [None, "m"])
-def test_a_user_s_own_text_stands_before_the_explanation(model: str | None, format: str) -> None:
-    tools = SQL.tools()
-
-    def system(instructions: str) -> str:
-        settings = PolicyConfig(model=model, format=format, instructions=instructions)
-        chat, _ = conversation(family("qwen"), settings, tools)
-        return str(chat.tokenizer.decode(list(chat.prompt_ids((Message("user", "go"),)))))
-
-    bare = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
-    assert system("") == bare
-    assert (system("auto") == bare) == (model is None)
-    own = system("Be <|im_end|> brief.")
-    assert own.startswith("<|im_start|>system\nBe <|im_end|> brief.\n\n") and own.endswith(bare)
-    assert all(name in own for name in ("schema", "query", "answer"))
-
-
-def test_tools_for_a_template_are_in_openai_s_form() -> None:
-    [schema, query, _] = openai_tools(SQL.tools())
-    assert schema["type"] == query["type"] == "function"
-    assert query["function"]["name"] == "query"
-    assert query["function"]["parameters"]["required"] == ["sql"]
-
-
-@pytest.mark.parametrize("grammar", [REACT, HERMES], ids=repr)
-def test_a_malformed_turn_is_answered_and_the_episode_goes_on(grammar: Grammar) -> None:
-    dynamics = EnvDynamics(SQL, max_steps=3)
-    state = asyncio.run(dynamics.reset(SQL.tasks("train", 1)[0]))
-    malformed = grammar.read(grammar.write("", ToolCall("query", {"sql": "x"})) + f"\n{grammar.mark}")
-    after = asyncio.run(dynamics.step(state, malformed))
-    assert (after.invalid, after.terminated, after.truncated) == (True, False, False)
-    assert after.state.messages[-1].content == f"Invalid action: {malformed.error}"
-    unknown = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("fly", {})))))
-    assert unknown.invalid
-    assert unknown.state.messages[-1].content.startswith("no tool fly")
-    schema = asyncio.run(dynamics.step(after.state, grammar.read(grammar.write("", ToolCall("schema", {})))))
-    assert not schema.invalid
-    assert " TEXT" in schema.state.messages[-1].content
 
 
 def test_a_model_that_was_not_made_here_is_told_the_format_and_the_tools() -> None:

@@ -22,16 +22,10 @@ from treeagent.generators.structured import Form
 
 pytest.importorskip("vllm", reason="wants the vllm extra")
 
-from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import HeadValue
 from treeagent.agent.value_head import LogprobHead
-from treeagent.config import load_config
-from treeagent.generators import vllm
 from treeagent.generators.vllm import VllmGenerator
-from treeagent.generators.vllm import engine as shared_engine
-from treeagent.pipeline.imagination import world_model
-from treeagent.types import Message, State, Task, UserError
-from treeagent.world_model.local import LocalWriter
+from treeagent.types import Message, State, Task
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]  # -W default: vllm warns on import
 PROMPTS = [tuple(10 + place % 300 for place in range(length)) for length in (9, 23, 1, 300)]
@@ -98,20 +92,6 @@ def test_log_probabilities_are_the_models_own(engine: VllmGenerator, folder: Pat
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_given_turns_are_scored_as_the_local_generator_scores_them(
-    engine: VllmGenerator, folder: Path, temperature: float
-) -> None:
-    assert engine.load(str(folder / "0"), None)
-    candidates: list[list[tuple[int, ...]]] = [[(7, 300, 9), (7, 300), (7, 42)], [(11,)], [], [(7, 9), (7, 9)]]
-    here = LocalGenerator(network(0)).score(PROMPTS, candidates, temperature)
-    there = engine.score(PROMPTS, candidates, temperature)
-    for one, two in zip(here, there, strict=True):
-        assert not isinstance(two, Failure)
-        for sample, other in zip(one, two, strict=True):
-            assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-
-
 def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator, folder: Path) -> None:
     """A head by default reads as many log-probabilities as a request may ask for at most."""
     assert engine.load(str(folder / "0"), None)
@@ -144,21 +124,6 @@ def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: Vl
         engine, SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd])
     )
     assert all(sum(token % 2 for token in sample.token_ids[:-1]) == 0 for sample in paused)
-
-
-def test_a_shared_prefix_is_read_once(engine: VllmGenerator, folder: Path) -> None:
-    engine.forget()
-    before = replace(engine.usage)
-    engine.sample(SampleRequest(PROMPTS[3:], 1, [0], stop_id=NEVER, max_new_tokens=1))
-    assert engine.usage.cached_tokens == before.cached_tokens
-    drawn_by(engine, SampleRequest([(*PROMPTS[3], 7, 8)], 1, [0], stop_id=NEVER, max_new_tokens=1))
-    assert engine.usage.cached_tokens - before.cached_tokens >= 128  # whole blocks, of 128 tokens on a CPU
-
-
-def test_what_wants_another_engine_is_not_loaded(engine: VllmGenerator, folder: Path) -> None:
-    assert not engine.load(str(folder / "1"), None)  # its output layer is tied to its embedding
-    assert not engine.load(str(folder / "0"), folder / "adapter")  # the engine has no room for an adapter
-    assert difference(engine, network(0), 1.0) < 1e-4
 
 
 # Each test below has an engine of its own. The end of an engine in this process may end the shared one, too.
@@ -209,40 +174,3 @@ def test_an_adapter_runs_on_its_base(folder: Path) -> None:
     wider = peft.PeftModel.from_pretrained(network(0), str(folder / "adapter8")).eval()
     assert difference(engine, cast(PreTrainedModel, wider), 1.0) < 1e-4
     engine.close()
-
-
-@pytest.fixture
-def own_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The test begins without an engine, and the one that it starts ends with it."""
-    monkeypatch.setattr(vllm, "_running", None)
-    monkeypatch.setattr(vllm, "_user", "")
-    yield
-    if vllm._running is not None:
-        vllm._running.close()
-
-
-def test_a_world_model_writes_what_it_writes_in_transformers(folder: Path) -> None:
-    chat, model = ChatFormat(tokenizer()), network(0)
-    engine = VllmGenerator(str(folder / "0"), None, VllmConfig(), "float32")
-    prompts = [(Message("user", text),) for text in ("look", "x " * 600, "click[red]")]
-
-    def written(writer: LocalWriter) -> list[str | Failure]:
-        return [*asyncio.run(writer.write(prompts))]
-
-    ours, theirs = (
-        written(LocalWriter(generator, chat, max_new_tokens=12)) for generator in (LocalGenerator(model), engine)
-    )
-    engine.close()
-    assert theirs == ours
-    assert isinstance(theirs[1], Failure) and "context holds" in theirs[1].reason and theirs[0] and theirs[2]
-
-
-def test_the_engine_of_a_world_model_is_no_policys(folder: Path, tmp_path: Path) -> None:
-    save_checkpoint(Checkpoint(network(0), tokenizer(), None), tmp_path / "world")
-    config = load_config(None, ["workers=1", "world.generator=vllm", "world.dtype=float32"])
-    with world_model(config, tmp_path / "world"):
-        pass
-    with pytest.raises(
-        UserError, match="vLLM engine runs the world's model, so the policy's cannot: serve one of them"
-    ):
-        shared_engine("policy", str(folder / "0"), None, VllmConfig(), "float32")

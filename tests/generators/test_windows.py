@@ -1,24 +1,17 @@
 """Models with sliding-window layers are sampled, scored and evaluated as transformers itself runs them."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
-from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, composite, made, narrowed, opt
-from toy_llama import make_grouped_model, plain_logprobs, tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedModel
+from families import FULL, SOME_WINDOWED, UNFIT, VOCABULARY, WINDOWED, made, narrowed
+from toy_llama import plain_logprobs
+from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
-from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from treeagent.agent.value_head import ValueHead
-from treeagent.config import RunConfig
 from treeagent.generators.attention import Window
 from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.local import TESTED, LocalGenerator
-from treeagent.learners.value import _states
-from treeagent.pipeline.build import value_head
 from treeagent.types import UserError
-from treeagent.views.tokens import TokenRow
 
 HIDDEN = 32
 
@@ -65,39 +58,6 @@ def test_what_lies_beyond_a_window_is_not_seen(family: str) -> None:
     assert generator.usage.cached_tokens - before > sum(map(len, PROMPTS))
 
 
-@pytest.mark.parametrize("family", [*WINDOWED, *FULL])
-def test_given_continuations_see_what_plain_ones_see(family: str) -> None:
-    """The continuations share beginnings in which windows end at different places. One is as long as a window."""
-    model = made(WINDOWED.get(family) or FULL[family])
-    candidates = [[ids(5, 12), (*ids(5, 4), *ids(6, 5)), ids(5, 3)]] * len(PROMPTS)
-    assert_plain(model, PROMPTS, LocalGenerator(model).score(PROMPTS, candidates))
-
-
-@pytest.mark.parametrize("family", SOME_WINDOWED)
-def test_greedy_is_generates_greedy(family: str) -> None:
-    model = made(WINDOWED[family])
-    drawn = draw(LocalGenerator(model), PROMPTS, 1, temperature=0.0)
-    for prompt, [sample] in zip(PROMPTS, drawn, strict=True):
-        batch = torch.tensor([prompt])
-        whole = model.generate(  # type: ignore[operator]
-            batch, attention_mask=torch.ones_like(batch), do_sample=False, max_new_tokens=10, eos_token_id=None
-        )
-        assert sample.token_ids == tuple(whole[0, len(prompt) :].tolist())
-
-
-@pytest.mark.parametrize("family", [*SOME_WINDOWED, "opt"])
-def test_a_value_head_judges_the_states_that_it_was_fitted_to(family: str) -> None:
-    """The head is fitted on padded rows, and reads shared prefixes in a search."""
-    model = made(WINDOWED.get(family, opt))
-    rows = [TokenRow("", prompt, (False,) * len(prompt), (len(prompt) - 1,), (0.0,)) for prompt in PROMPTS]
-    rows.sort(key=lambda row: len(row.token_ids))
-    fitted, _ = _states(model, ValueHead(HIDDEN), rows, 4)
-    generator = LocalGenerator(model)
-    draw(generator, PROMPTS)
-    judged = generator.hidden([row.token_ids for row in rows])
-    torch.testing.assert_close(judged, fitted, atol=1e-4, rtol=1e-4)
-
-
 def test_chunks_and_windows_by_position() -> None:
     queries, keys = torch.tensor([[3, 4]]), torch.arange(5)[None]
     assert Window(3).sees(queries, keys).int().tolist() == [[[0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]]
@@ -129,15 +89,6 @@ def test_every_architecture_called_tested_is_tested() -> None:
     assert {model.config.get_text_config().model_type for model in models} == TESTED
 
 
-@pytest.mark.filterwarnings("error")
-def test_an_untested_architecture_is_used_with_a_warning() -> None:
-    model = make_grouped_model()
-    LocalGenerator(model)
-    model.config.model_type = "unheard-of"  # type: ignore[misc]
-    with pytest.warns(UserWarning, match=r"policy\.generator=local .*'unheard-of'"):
-        LocalGenerator(model)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "opt", "qwen3"])
 def test_a_row_at_its_limit_waits_for_the_others(name: str) -> None:
     """The long prompt leaves room for 8 tokens, the short one takes 40. GPT-2 and OPT have no position beyond."""
@@ -147,28 +98,6 @@ def test_a_row_at_its_limit_waits_for_the_others(name: str) -> None:
     drawn = generator.sample(SampleRequest([long, short], 2, [0, 1], stop_id=-1, max_new_tokens=40))
     assert {len(sample.token_ids) for sample in drawn[1]} == {40} != {len(sample.token_ids) for sample in drawn[0]}
     assert_plain(model, [long, short], drawn)
-
-
-def test_a_row_beyond_its_limit_does_not_turn_the_keys_of_others() -> None:
-    """Dynamic rotary embeddings depend on the greatest position of the batch."""
-    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
-    model = made(
-        lambda: LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCABULARY,
-                hidden_size=HIDDEN,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                max_position_embeddings=128,
-                rope_parameters=rope,
-            )
-        )
-    )
-    generator = LocalGenerator(model)
-    long, short = ids(5, 120), ids(6, 10)
-    drawn = generator.sample(SampleRequest([long, short], 2, [0, 1], stop_id=-1, max_new_tokens=40))
-    assert_plain(model, [short], drawn[1:])
 
 
 def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
@@ -197,13 +126,3 @@ def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
     assert [len(sample.token_ids) for sample in drawn[0]] == [6, 6, 6]
     assert_plain(model, [STEM], drawn)
     assert generator.refusal(ids(9, 29)) == "" != generator.refusal(ids(9, 30))
-
-
-def test_a_checkpoint_of_parts_has_a_value_head(tmp_path: Path) -> None:
-    model = composite()
-    head = value_head(Checkpoint(model, tokenizer()), RunConfig())
-    assert head.hidden_size == HIDDEN
-    folder = save_checkpoint(Checkpoint(model, tokenizer(), head), tmp_path / "policy")
-    loaded = load_checkpoint(folder)
-    assert type(loaded.model) is type(model)
-    assert loaded.head is not None and loaded.head.hidden_size == HIDDEN

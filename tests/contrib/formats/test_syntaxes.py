@@ -83,19 +83,6 @@ def test_any_text_is_an_action(grammar: Grammar, text: str) -> None:
     assert bool(action.error) != bool(action.call)
 
 
-@pytest.mark.parametrize("grammar", SYNTAXES, ids=repr)
-@given(thought=thoughts, call=tool_calls, data=st.data())
-def test_a_turn_begins_its_call_once_and_its_thought_is_known_there(
-    grammar: Grammar, thought: str, call: ToolCall, data: st.DataObject
-) -> None:
-    text = grammar.write(thought, call)
-    begin = text.index(grammar.mark) + len(grammar.mark)
-    end = data.draw(st.integers(0, len(text)))
-    assert grammar.begins_action(text[:end]) == (end >= begin)
-    action = grammar.read_thought(text[:begin], (1, 2), (-0.5, -0.25))
-    assert (action.text, action.thought, action.call, action.error) == (text[:begin], thought, "", "")
-
-
 @pytest.mark.parametrize(
     ("grammar", "text", "thought"),
     [
@@ -185,19 +172,6 @@ def test_malformed_calls_in_tags(text: str, reason: str) -> None:
     assert action.call == "" and action.error.startswith(reason), action.error
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"))
-tagged_calls = st.fixed_dictionaries(
-    {"text": texts},
-    optional={"number": st.integers(-(2**63), 2**63), "on": st.booleans() | st.none(), "kind": st.just("new")},
-)
-
-
-@given(thought=thoughts, arguments=tagged_calls)
-def test_what_is_written_in_tags_is_read(thought: str, arguments: dict[str, object]) -> None:
-    action = TAGS.read(TAGS.write(thought, ToolCall("set", arguments)))
-    assert (action.thought, action.call, action.error) == (thought, ToolCall("set", arguments), "")
-
-
 @pytest.mark.parametrize("grammar", [TAGS, MISTRAL, LLAMA], ids=repr)
 def test_a_thought_may_mention_or_draft_a_call(grammar: Grammar) -> None:
     """The template has opened the thought."""
@@ -262,12 +236,6 @@ def test_what_is_well_formed_can_be_drawn(format: str, name: str, thought: str, 
     assert grammar.read(chat.decode(ids)).call == call
 
 
-@pytest.mark.parametrize(("format", "name"), CASES)
-def test_without_tools_a_text_is_said(format: str, name: str) -> None:
-    chat, grammar = talk(format, name)
-    assert may_be_drawn(form(format, name, tooled=False), chat, ids_of(chat, grammar.write("so", "go north")))
-
-
 @pytest.mark.parametrize(
     ("format", "name", "text"),
     [
@@ -283,15 +251,6 @@ def test_without_tools_a_text_is_said(format: str, name: str) -> None:
 def test_what_is_malformed_cannot(format: str, name: str, text: str) -> None:
     chat, _ = talk(format, name)
     assert not may_be_drawn(form(format, name), chat, ids_of(chat, text))
-
-
-@pytest.mark.parametrize("words", ["the <s> tag", "the [TOOL_CALLS] tag"])
-def test_an_argument_holds_no_special_token(words: str) -> None:
-    chat, grammar = talk("mistral", "mistral")
-    ids = chat.encode_action(grammar.write("", ToolCall("say", {"words": words})))
-    assert may_be_drawn(form("mistral", "mistral"), chat, ids)
-    [mark, *_] = chat.encode_marks("[TOOL_CALLS]")
-    assert ids.count(mark) == 1 and not set(chat.encode_marks("<s>")) & set(ids)
 
 
 def test_the_later_mistrals_spelling_can_be_drawn() -> None:

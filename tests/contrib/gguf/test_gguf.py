@@ -1,22 +1,18 @@
 """GGUF files become stock checkpoints. A file that cannot be read is refused in one sentence."""
 
 import json
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from command import treeagent
 from toy_llama import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.contrib.gguf.files import import_gguf
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.structured import Form
-from treeagent.generators.turn import make_grammar
 from treeagent.types import Message, UserError
 
 gguf = pytest.importorskip("gguf")
@@ -116,15 +112,6 @@ def test_a_file_becomes_the_model_that_it_was_made_of(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_turns_of_an_imported_model_can_be_held_to_their_format(tmp_path: Path) -> None:
-    chat = ChatFormat(load_checkpoint(import_gguf(written(tmp_path / "toy.gguf"), tmp_path / "out")).tokenizer)
-    form = Form(chat, partial(make_grammar("react", str(chat.tokenizer.chat_template)).rules, ()))
-    states = form.sample_states([()], 1, len(chat.tokenizer))
-    for token in [*chat.encode("Thought: it is red\nAction: search[red lamp]"), chat.stop_id]:
-        assert states.allowed()[0, 0, token]
-        states.advance([[token]])
-
-
 def test_quantised_weights_are_written_unquantised(tmp_path: Path) -> None:
     file = written(tmp_path / "toy.gguf", kind=gguf.GGMLQuantizationType.Q8_0)
     whole = load_checkpoint(import_gguf(file, tmp_path / "out")).model
@@ -187,12 +174,6 @@ def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, reason: str) -
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "toy.gguf") == []
 
 
-def test_an_unknown_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
-    file = written(tmp_path / "toy.gguf", architecture="rwkv7")
-    with pytest.raises(UserError, match=r"architecture 'rwkv7', which transformers [\d.]+ does not read"):
-        import_gguf(file, tmp_path / "out")
-
-
 def test_weights_larger_than_memory_are_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,16 +181,6 @@ def test_weights_larger_than_memory_are_refused_before_they_are_read(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=4096))
     with pytest.raises(UserError, match=r"weights of .*toy.gguf take 0.0 GiB as float32, but this machine has 0.0 GiB"):
         import_gguf(file, tmp_path / "out")
-
-
-def test_the_command_refuses_what_is_there_already(tmp_path: Path) -> None:
-    file = written(tmp_path / "toy.gguf")
-    (tmp_path / "out").mkdir()
-    told = treeagent("gguf", file, tmp_path / "out")
-    assert told.returncode == 2 and "exists: choose a new folder" in told.stderr
-    told = treeagent("gguf", file, tmp_path / "model", "--dtype", "bfloat16")
-    assert told.returncode == 0, told.stderr
-    assert load_checkpoint(tmp_path / "model").model.dtype == torch.bfloat16
 
 
 def test_a_folder_whose_weights_are_larger_than_memory_is_refused_before_they_are_read(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Pools of servers: trees stay with one server, a server that fails is replaced, and new weights reach all."""
 
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -111,18 +110,6 @@ def test_a_prompt_that_no_server_answers_costs_itself_alone(two: tuple[OpenAISer
     assert isinstance(broken, Failure) and "answered 500" in broken.reason and not isinstance(fine, Failure)
 
 
-def test_when_all_are_down_the_run_stops_with_a_sentence(two: tuple[OpenAIServer, OpenAIServer], toy: Path) -> None:
-    generator = pool(toy, *two)
-    two[0].kill()
-    with pytest.warns(UserWarning, match=re.escape(two[0].url)):
-        assert not isinstance(draw(pool(toy, *two), (5, 6))[0], Failure)  # a run begins with those that are up
-    two[1].kill()
-    with pytest.warns(UserWarning), pytest.raises(UserError, match=r"cannot be reached .*: start it"):
-        draw(generator, (5, 6))
-    with pytest.raises(UserError, match=r"cannot be reached .*: start it"):
-        pool(toy, *two)
-
-
 def whole(folder: Path, seed: int) -> Path:
     return save_checkpoint(Checkpoint(random_model(tokenizer(), CONFIG, seed), tokenizer()), folder)
 
@@ -180,9 +167,3 @@ def test_a_reload_that_fails_is_told_and_stops_the_run_if_none_is_left(
     monkeypatch.setattr(reloading, "_MOST_SECONDS", 0.5)
     with pytest.raises(UserError, match=r"serves .*round-1'.* after the command, not .*round-2'"):
         reload(urls[:1], str(whole(tmp_path / "round-2", 2)), ["true"])
-
-
-@pytest.mark.parametrize("options", [{"urls": ()}, {"urls": ("ftp://b/v1",)}, {"urls": ("http://a/v1",), "reload": ()}])
-def test_options_that_name_no_servers_or_no_command_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        Servers(**options)  # type: ignore[arg-type]
