@@ -28,9 +28,9 @@ def hindsight(
     """
     import orjson
 
-    from treeagent.contrib.hindsight.criticality import criticality
     from treeagent.contrib.hindsight.divergence import hindsight as measured
     from treeagent.contrib.hindsight.divergence import searching_policy
+    from treeagent.contrib.viewer.criticality import criticality
     from treeagent.pipeline.folder import COLLECTED, Run
     from treeagent.search.record import from_record
     from treeagent.store import read_as, write_atomic
@@ -46,8 +46,8 @@ def hindsight(
             for path, _ in tree.walk():
                 if path and (divergence := found.get(id(path[-1]))) is not None:
                     text = path[-1].action.text
-                    where = {"task": tree.task.id, "depth": len(path), "action": text}
-                    row = where | {"divergence": divergence, "drop": drops.get(id(path[-1]))}
+                    step = {"task": tree.task.id, "depth": len(path), "action": text}
+                    row = step | {"divergence": divergence, "drop": drops.get(id(path[-1]))}
                     rows.append((divergence, f"{tree.task.id}, step {len(path)}: {text}", row))
     write_atomic(run.path / "hindsight.jsonl", b"".join(orjson.dumps(row) + b"\n" for _, _, row in rows))
     console = Terminal(soft_wrap=True)
