@@ -19,11 +19,10 @@ from treeagent.types import Task, ToolCall, UserError
 pytest.importorskip("unified_planning", reason="the planning extra is not installed")
 
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
-from treeagent.envs.planning.generators import DRAW, draw_hanoi, draw_tireworld, problem_of
+from treeagent.envs.planning.domains import DRAW, draw_hanoi, draw_tireworld, problem_of
+from treeagent.envs.planning.env import goal_words, prompt_of
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Holds, Join, Not, Problem, State, holds
-from treeagent.envs.planning.reader import read_domain, read_problem
-from treeagent.envs.planning.words import goal_words, prompt_of
+from treeagent.envs.planning.problem import Holds, Join, Not, Problem, State, holds, read_domain, read_problem
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]

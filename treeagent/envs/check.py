@@ -214,11 +214,7 @@ def check_tasks(env: Env, count: int = 20) -> list[str]:
 
 
 def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-    """Return tasks as ``Env.tasks`` does, or all from ``start`` on if there are fewer than ``count``.
-
-    Raises:
-        UserError: ``tasks`` returns no sequence, or raises another exception than ValueError.
-    """
+    """Return tasks as ``Env.tasks`` does, or all from ``start`` on if there are fewer than ``count``."""
 
     def are_missing(number: int) -> bool:
         try:

@@ -182,24 +182,14 @@ class Forkable:
         return as_call(action, self._tools)
 
     def mark(self) -> Mark:
-        """Return a mark of the current state for ``goto``.
-
-        Raises:
-            RuntimeError: a stochastic environment's snapshots do not fit into their budget.
-        """
+        """Return a mark of the current state for ``goto``."""
         current = self._current_mark()
         if self.env.snapshot_kind == "exact" and self._stored_snapshot(current) is None:
             self._store_snapshot(current)
         return current
 
     def goto(self, mark: Mark) -> None:
-        """Return to the state of ``mark``.
-
-        Raises:
-            ReplayDivergence: a replayed observation differs from the original one.
-            RuntimeError: the environment is stochastic, and the mark no longer has a snapshot.
-            ValueError: the environment supports neither snapshots nor replay.
-        """
+        """Return to the state of ``mark``."""
         if self.env.snapshot_kind == "exact":
             self.forget_state()
             if self._replayable:

@@ -50,9 +50,6 @@ class GymnasiumEnv(Env):
             that fails.
         key: game → a key as for ``Env.state_key``; None if there is none.
         stochastic: whether the game draws random numbers from its ``np_random`` during an episode.
-
-    Raises:
-        UserError: the extra is not installed, no environment is registered under that id, or no action is given.
     """
 
     def __init__(

@@ -19,11 +19,7 @@ BUILT_IN = {
 
 def env_class(name: str) -> type[Env]:
     """Return the class, or the function that makes it, of an environment: a short name, or the user's own by
-    ``"module:Class"``. The module may be in the current folder.
-
-    Raises:
-        UserError: there is no such environment.
-    """
+    ``"module:Class"``. The module may be in the current folder."""
     found: type[Env] = seams.resolve("environment.name", name, BUILT_IN)
     return found
 
@@ -32,9 +28,6 @@ def make_env(name: str, options: Mapping[str, object] | None = None) -> Env:
     """Build an environment by its short name, or the user's own by ``"module:Class"``.
 
     A class with an ``options_type`` gets one value of that type, any other class gets the options as keyword arguments.
-
-    Raises:
-        UserError: there is no such environment, it does not take these options, or the result is not an environment.
     """
     factory = env_class(name)
     if not _makes(factory, Env):
@@ -50,9 +43,6 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, object]]) -> Env:
 
     Args:
         wrappers: each a short name or ``"module:Class"``, or a table with this ``name`` and ``options``.
-
-    Raises:
-        UserError: there is no such wrapper, or it does not take these options.
     """
     for wrapper in wrappers:
         match {"name": wrapper} if isinstance(wrapper, str) else wrapper:

@@ -1,9 +1,7 @@
 """Run any environment in its own process, so that one that hangs, crashes or returns nonsense costs only one task.
 
-The parent talks to the process over a socket, one request and one reply at a time, each under a time limit. If the
-process exceeds a limit, it is killed together with all processes that it has started. The next ``reset`` or ``restore``
-starts a new one.
-"""
+The parent talks to the process over a socket, one request and one reply at a time, each under a time limit. A process
+that exceeds a limit is killed with all that it has started; the next reset or restore starts a new one."""
 
 import contextlib
 import faulthandler
@@ -24,9 +22,29 @@ from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
 from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
-from treeagent.envs.lifeline import kill_at_close
 from treeagent.envs.make import make_env
 from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
+
+
+def kill_at_close(lifeline: int, process_id: int) -> None:
+    """Make the kernel kill ``process_id`` when the last writing end of the pipe ``lifeline`` is closed. This happens at
+    the latest when the parent that holds it ends.
+
+    The parent calls this as soon as it has started a process that inherits the reading end. It therefore works before
+    the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG, it depends on
+    the parent process and not on the thread that started the child. It does nothing on systems other than Linux.
+
+    Args:
+        lifeline: the reading end of a pipe that nothing is written to.
+        process_id: a process, or the negative number of a process group, as for ``os.kill``.
+    """
+    if sys.platform == "linux":
+        # These settings belong to the open pipe, not to the descriptor. They stay after the parent closes its own
+        # reading end.
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
 
 _START = (
     "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
@@ -75,12 +93,6 @@ class WorkerEnv(Env):
         options: as for ``make_env``.
         call_seconds: limit of each call.
         start_seconds: limit for starting the process and making the environment.
-
-    Raises:
-        UserError: the environment is unknown, or does not take these options.
-        EnvTimeout: a call took longer than its limit. All methods except ``close`` raise this and the next two errors.
-        EnvCrashed: the process ended during a call.
-        EnvBroken: a call returned a value that the contract does not allow, or that cannot be pickled.
     """
 
     def __init__(
@@ -242,12 +254,7 @@ class _Process:
             os.close(lifeline)
 
     def ask(self, request: bytes, seconds: float) -> bytes:
-        """Send a request and return the reply.
-
-        Raises:
-            TimeoutError: nothing arrives for ``seconds``.
-            EOFError, ConnectionError, UnpicklingError: the process has closed its end of the socket.
-        """
+        """Send a request and return the reply."""
         if os.fstat(self._stderr.fileno()).st_size > _STDERR_BYTES:
             self._stderr.truncate(0)
         self._channel.settimeout(max(seconds, 1e-6))  # 0 would mean "do not block"

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from treeagent.config import RunConfig
-from treeagent.envs.lifeline import kill_at_close
+from treeagent.envs.worker import kill_at_close
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.terminal import guard_streams
 from treeagent.search.growth import describe

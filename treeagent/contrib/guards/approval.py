@@ -79,9 +79,6 @@ def ask(folder: Path, request: Request, seconds: float) -> str | None:
 
     Returns:
         why the call must not be made, or None if it is approved.
-
-    Raises:
-        StoreError: the folder cannot be used, or an answer is damaged.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,11 +137,7 @@ def _answer(folder: Path, request_id: str) -> Answer | None:
 
 
 class ApprovedEnv(EnvWrapper):
-    """Asks a person before it makes a call that matches. A refused call is answered like one that a shield forbids.
-
-    Raises:
-        UserError: a pattern is no regular expression.
-    """
+    """Asks a person before it makes a call that matches. A refused call is answered like one that a shield forbids."""
 
     options_type = Approval
 

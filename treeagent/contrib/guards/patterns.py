@@ -12,11 +12,7 @@ from treeagent.types import ToolCall, UserError, only_text
 
 class Patterns:
     """Patterns for calls of ``tools``, case-insensitive. They are searched in the call written as
-    ``tool[argument, argument]`` with each argument as plain text, as JSON, and in the action as the agent wrote it.
-
-    Raises:
-        UserError: a pattern is no regular expression.
-    """
+    ``tool[argument, argument]`` with each argument as plain text, as JSON, and in the action as the agent wrote it."""
 
     def __init__(self, patterns: Sequence[str], tools: Sequence[ToolSpec]) -> None:
         self._tools = tools

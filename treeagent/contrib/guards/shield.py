@@ -31,11 +31,7 @@ class Shield:
 
 class ShieldedEnv(EnvWrapper):
     """Refuses forbidden calls: in search, in replay, of a demonstrator, in imagination and at evaluation. The agent
-    gets an observation with the reason, which is also in ``info["tool_error"]``.
-
-    Raises:
-        UserError: a pattern is no regular expression, or the predicate cannot be imported.
-    """
+    gets an observation with the reason, which is also in ``info["tool_error"]``."""
 
     options_type = Shield
 

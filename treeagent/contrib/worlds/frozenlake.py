@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from treeagent.envs.base import SnapshotKind, probability, required
-from treeagent.envs.drawn import DrawnTasks
 from treeagent.envs.gymnasium import Game, GymnasiumEnv
+from treeagent.envs.visit import DrawnTasks
 from treeagent.types import Split, Task, UserError
 
 _ACTIONS: Mapping[str, int] = {"left": 0, "down": 1, "right": 2, "up": 3}
@@ -30,11 +30,7 @@ class FrozenLakeOptions:
 
 class FrozenLakeEnv(GymnasiumEnv):
     """Gymnasium's FrozenLake: cross the ice to the goal without falling into a hole. Each task is a different map, and
-    no map is in two splits.
-
-    Raises:
-        UserError: Gymnasium is not installed.
-    """
+    no map is in two splits."""
 
     extra = "gymnasium"
     options_type = FrozenLakeOptions

@@ -32,11 +32,7 @@ class MiniGridOptions:
 
 
 class MiniGridEnv(GymnasiumEnv):
-    """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, with a view of seven squares.
-
-    Raises:
-        UserError: MiniGrid is not installed, or has no such level.
-    """
+    """A level of MiniGrid or BabyAI: find, fetch and open things in a world of rooms, with a view of seven squares."""
 
     extra = "minigrid"
     options_type = MiniGridOptions

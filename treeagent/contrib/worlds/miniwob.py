@@ -209,11 +209,7 @@ class MiniWoBEnv(Env):
 
     Tasks are seeds. Each split has every third seed, but a page with few variants shows the same variant under many
     seeds. Time has no influence: the page has no time limit, its date is fixed, and jQuery and CSS animations are off.
-    A success is the page's full reward before its decay over time. Dragging is not supported.
-
-    Raises:
-        UserError: the extra or a browser is not installed, or there is no such page.
-    """
+    A success is the page's full reward before its decay over time. Dragging is not supported."""
 
     extra = "miniwob"
     options_type = MiniWoBOptions
@@ -376,11 +372,7 @@ class MiniWoBDemonstrator:
 
 @functools.cache
 def pages() -> Mapping[str, str]:
-    """Return the addresses of the pages that ship with MiniWoB++, by name, sorted.
-
-    Raises:
-        UserError: the extra is not installed.
-    """
+    """Return the addresses of the pages that ship with MiniWoB++, by name, sorted."""
     html = Path(required("miniwob").__file__).parent / "html"
     files = {file.stem: file for file in html.glob("miniwob/*.html")}
     files |= {f"flight.{file.parent.name}": file for file in html.glob("flight/*/wrapper.html")}

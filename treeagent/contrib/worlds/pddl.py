@@ -10,8 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
 from treeagent.envs.planning.env import HIDDEN
-from treeagent.envs.planning.problem import Problem
-from treeagent.envs.planning.reader import read_problem
+from treeagent.envs.planning.problem import Problem, read_problem
 from treeagent.types import Split, Task, UserError
 
 Files = str | list[str]
@@ -35,11 +34,7 @@ class PddlOptions(PlanningOptions):
 
 
 class PddlEnv(PlanningEnv):
-    """Planning problems in PDDL files, played as those of ``planning``.
-
-    Raises:
-        UserError: unified-planning is not installed, a file cannot be read, or the domain has an action ``finish``.
-    """
+    """Planning problems in PDDL files, played as those of ``planning``."""
 
     options_type = PddlOptions
 
@@ -77,11 +72,7 @@ class PddlEnv(PlanningEnv):
 
 
 def _read_text(path: Path) -> str:
-    """Read a PDDL file.
-
-    Raises:
-        UserError: there is no such file, or it is not a text file.
-    """
+    """Read a PDDL file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -89,11 +80,7 @@ def _read_text(path: Path) -> str:
 
 
 def _find_files(options: "PddlOptions") -> tuple[Path, Mapping[Split, Sequence[Path]]]:
-    """Return the file of the domain and the files of the problems by split.
-
-    Raises:
-        UserError: the options name a domain without problems or the reverse, or the files do not exist.
-    """
+    """Return the file of the domain and the files of the problems by split."""
     if options.pddlgym is not None:
         return _of_pddlgym(options.pddlgym)
     if options.domain_file is None or options.problems is None:

@@ -12,8 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.base import StepResult, ToolSpec, probability, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.drawn import DrawnTasks
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.visit import DrawnTasks, VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 Square = tuple[int, int]

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.shop.catalogue import Catalogue, OptionGroups, Product
-from treeagent.envs.shop.demonstrator import ShopDemonstrator
+from treeagent.envs.shop.env import ShopDemonstrator
 from treeagent.envs.shop.goals import Goal, Matching
 from treeagent.types import Split, UserError
 
@@ -44,12 +44,7 @@ class WebShopOptions(ShopOptions):
 
 
 class WebShopEnv(ShopEnv):
-    """The store with products and instructions from WebShop's own files. It has no demonstrator.
-
-    Raises:
-        UserError: a file is not valid.
-        OSError: a file cannot be read.
-    """
+    """The store with products and instructions from WebShop's own files. It has no demonstrator."""
 
     options_type: type[ShopOptions] = WebShopOptions
     extra = "webshop"
@@ -160,12 +155,7 @@ class FileGoals:
 
 
 def load_webshop(options: "WebShopOptions") -> tuple[Catalogue, FileGoals]:
-    """Read the products and the goals in the files that ``options`` names.
-
-    Raises:
-        OSError: a file cannot be read.
-        UserError: a file does not have WebShop's format, or there is no goal.
-    """
+    """Read the products and the goals in the files that ``options`` names."""
     about: Mapping[str, _AttributeEntry] = {}
     if options.webshop_attributes is not None:
         about = _read(options.webshop_attributes, TypeAdapter(dict[str, _AttributeEntry]))

@@ -1,8 +1,8 @@
-"""The environment of planning problems."""
+"""The environment of planning problems, and its texts."""
 
 import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Literal, NamedTuple
 
@@ -11,13 +11,24 @@ from pydantic.dataclasses import dataclass
 
 from treeagent.envs.base import StepResult, ToolSpec, required, task_to_play
 from treeagent.envs.calls import read_call, text_tool
-from treeagent.envs.drawn import DrawnTasks
-from treeagent.envs.planning.generators import DRAW, problem_of
+from treeagent.envs.planning.domains import DRAW, problem_of
 from treeagent.envs.planning.planner import FINISH, Planner, PlanningDemonstrator
-from treeagent.envs.planning.problem import Problem, State, holds
-from treeagent.envs.planning.reader import read_domain
-from treeagent.envs.planning.words import prompt_of, sentences
-from treeagent.envs.visit import VisitEnv
+from treeagent.envs.planning.problem import (
+    Domain,
+    Equal,
+    Fact,
+    Formula,
+    Holds,
+    Join,
+    Not,
+    Problem,
+    Quantified,
+    State,
+    holds,
+    read_domain,
+    sentence,
+)
+from treeagent.envs.visit import DrawnTasks, VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
 LOADED = 256
@@ -79,11 +90,7 @@ class PlanningEnv(VisitEnv[Place]):
     Problems are generated for four domains, with a size that controls the horizon. An action is a name and its objects,
     such as ``unstack a b``, or a call of the only tool, ``act``. Only ``finish`` ends an episode:
     the reward is 1 if the goal holds then, and 0 otherwise. The end of an episode therefore does not reveal a success,
-    and a dead end is not reported.
-
-    Raises:
-        UserError: unified-planning is not installed, or the domain has an action ``finish``.
-    """
+    and a dead end is not reported."""
 
     extra = "planning"
     options_type = PlanningOptions
@@ -216,3 +223,57 @@ def _problem_in(task: Task) -> tuple[str, ...]:
     if not isinstance(lines, list | tuple) or not lines:
         raise UserError(f"task {task.id!r} holds no planning problem: take tasks from PlanningEnv.tasks")
     return tuple(map(str, lines))
+
+
+def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
+    """Return the sentences of the facts whose predicate is not hidden, in alphabetical order."""
+    return ", ".join(sorted(sentence(fact) for fact in facts if fact[0] not in hidden))
+
+
+def goal_words(goal: Formula) -> str:
+    match goal:
+        case Holds(fact):
+            return sentence(fact)
+        case Equal(left, right):
+            return f"{left} is {right}"
+        case Not(part):
+            return f"not {_inner(part)}"
+        case Join(parts, every):
+            one = len(parts) == 1
+            return (", " if every else " or ").join(goal_words(part) if one else _inner(part, every) for part in parts)
+        case Quantified(variables, part, every):
+            names = ", ".join(f"{each.type} {each.name}" for each in variables)
+            return f"{'every' if every else 'some'} {names}: {_inner(part)}"
+
+
+def _inner(part: Formula, every: bool | None = None) -> str:
+    """Write a part of a condition, in brackets if it would be ambiguous without them.
+
+    A fact needs no brackets, and neither does an "and" within an "and" or an "or" within an "or".
+
+    Args:
+        every: whether the condition around it is an "and" (True) or an "or" (False); None for anything else.
+    """
+    plain = isinstance(part, Holds | Not) or (isinstance(part, Join) and (len(part.parts) == 1 or every == part.every))
+    return goal_words(part) if plain else f"({goal_words(part)})"
+
+
+def action_words(domain: Domain) -> str:
+    """Return the form of a call of each action, such as ``stack block lower``."""
+    return ", ".join(
+        " ".join([each.name, *(v.name.removeprefix("?") for v in each.variables)]) for each in domain.schemas
+    )
+
+
+def prompt_of(problem: Problem, hidden: Collection[str]) -> str:
+    """Return the task's prompt: the goal, the facts that never change, and the actions."""
+    known = sentences(problem.known, hidden)
+    return "\n".join(
+        line
+        for line in (
+            f"Goal: {goal_words(problem.aim)}",
+            known and f"Always: {known}",
+            f"Actions: {action_words(problem.domain)}, finish",
+        )
+        if line
+    )

@@ -9,8 +9,7 @@ from itertools import count as numbers
 from typing import NamedTuple
 
 from treeagent.envs.base import probability
-from treeagent.envs.planning.problem import Condition, Fact, Problem, State, holds
-from treeagent.envs.planning.words import sentence
+from treeagent.envs.planning.problem import Condition, Fact, Problem, State, holds, sentence
 
 _PATIENCE = 20_000
 """States that the planner expands before it gives up."""

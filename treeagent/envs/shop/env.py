@@ -1,26 +1,135 @@
-"""The environment of the store."""
+"""The store: the state of a visit, its pages and calls, the environment, and a scripted shopper."""
 
+import random
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
-from treeagent.envs.base import ToolSpec
-from treeagent.envs.shop.catalogue import DIFFICULTIES, Product, SearchEngine, generate
-from treeagent.envs.shop.demonstrator import ShopDemonstrator
+from treeagent.envs.base import ToolSpec, probability
+from treeagent.envs.calls import text_tool
+from treeagent.envs.shop.catalogue import DIFFICULTIES, Catalogue, Product, SearchEngine, generate
 from treeagent.envs.shop.goals import WORD_FOR_WORD, GeneratedGoals, Goal, Goals, purchase_reward
-from treeagent.envs.shop.session import (
-    TOOLS,
-    Session,
-    ShopOptions,
-    action_and_target,
-    product_page,
-    results_page,
-    text_call,
-)
 from treeagent.envs.visit import CallRefused, ToolEnv
 from treeagent.types import Split, Task, ToolCall
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ShopOptions:
+    """Settings of ``ShopEnv``."""
+
+    products: int = Field(default=1000, ge=100, le=9999)
+    """Number of products in the catalogue."""
+    page_size: int = Field(default=5, ge=1, le=50)
+    """Products on a page of results."""
+    labels: Literal["id", "number"] = "id"
+    """The label of a product on a page of results, which a click on it must name: its id, as in WebShop, or its number
+    on the page, which a very small model copies more reliably."""
+    catalogue_seed: int = 0
+    """Seed of the catalogue and its goals. Another seed gives another store."""
+    difficulty: int = Field(default=3, ge=1, le=5)
+    """A higher value means more required attributes and options, more near-duplicates, and more attributes that titles
+    do not show."""
+
+
+TOOLS = (
+    text_tool("search", "Search the store by words of product titles, from any page.", "query", read_only=True),
+    text_tool(
+        "click",
+        "Click a product of the page of results, by what its line begins with, or an option value of the open product, "
+        "or one of these buttons: next > (further results), < prev (back), back to search, buy now (ends the visit).",
+        "button",
+    ),
+)
+"""WebShop's two actions. Demonstrations write them as texts; tool formats call them by name."""
+_TEXT_CALL = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTALL)
+_BUTTONS = {"next >": "next", "< prev": "back", "back to search": "home", "buy now": "buy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The state of a visit. Only demonstrators use ``query`` and ``opened``; no page depends on them."""
+
+    page: Literal["search", "results", "product", "done"] = "search"
+    results: tuple[str, ...] = ()
+    """Ids of all results, best first, over all result pages."""
+    number: int = 0
+    """Number of the current result page, from 0."""
+    product_id: str = ""
+    chosen: tuple[tuple[str, str], ...] = ()
+    """Chosen options as (group, value), in the product page's order of groups."""
+    query: str = ""
+    opened: tuple[str, ...] = ()
+
+    def key(self) -> tuple[object, ...]:
+        """Return a key that is equal for two sessions only if all further actions have the same results in both."""
+        return (self.page, self.results, self.number, self.product_id, self.chosen)
+
+    def listed(self, options: ShopOptions) -> dict[str, str]:
+        """Return the ids on the current page of results, by label."""
+        ids = self.results[self.number * options.page_size : (self.number + 1) * options.page_size]
+        return {str(index) if options.labels == "number" else each: each for index, each in enumerate(ids, start=1)}
+
+    def last_page(self, options: ShopOptions) -> bool:
+        return (self.number + 1) * options.page_size >= len(self.results)
+
+
+def text_call(text: str) -> ToolCall:
+    """Parse a text in WebShop's grammar into a call. The action's name is case-insensitive."""
+    match = _TEXT_CALL.fullmatch(text)
+    if match is None:
+        raise CallRefused("write search[words] or click[button]")
+    searches = match[1].lower() == "search"
+    return ToolCall("search" if searches else "click", {"query" if searches else "button": match[2]})
+
+
+def action_and_target(call: ToolCall) -> tuple[str, str]:
+    """Return the action of a call and its target. The action is ``search``, a button (``next``, ``back``, ``home``,
+    ``buy``), or ``click`` for a target whose meaning depends on the page."""
+    target = plain(" ".join(map(str, call.arguments.values())))
+    if not target:
+        raise CallRefused("nothing between the brackets")
+    return (_BUTTONS.get(target, "click") if call.name == "click" else call.name), target
+
+
+def plain(text: str) -> str:
+    """Return the text in lower case, without redundant spaces."""
+    return " ".join(text.lower().split())
+
+
+def dollars(price: float) -> str:
+    """Format a price: ``$54``, or ``$54.99`` if there are cents."""
+    return f"${price:.0f}" if price == int(price) else f"${price:.2f}"
+
+
+def results_page(products: Mapping[str, Product], more: bool) -> str:
+    """Write a page of results: one line per product, starting with its label. ``more`` adds the button "next >"."""
+    lines = [f"{label} {product.title} {dollars(product.price)}" for label, product in products.items()]
+    return "\n".join((*lines, "next >") if more else lines)
+
+
+def product_page(product: Product, *, distinct: bool) -> str:
+    """Write a product page: title and price, features, and one line per option group.
+
+    ``distinct`` writes ``Red/Blue`` instead of ``red, blue``, so that words and numbers have other tokens here than in
+    instructions and titles. A very small model then learns much sooner to distinguish what the page offers from what
+    the instruction asks for.
+    """
+    brand = f" by {product.brand}" if product.brand else ""
+    style, between = (str.capitalize, "/") if distinct else (str, ", ")
+    return "\n".join(
+        (
+            f"{product.title}{brand} {dollars(product.price)}",
+            f"features: {', '.join(map(style, product.details))}",
+            *(f"{group}: {between.join(map(style, values))}" for group, values in product.options),
+        )
+    )
+
 
 MAX_RESULTS = 50
 """Most products that a search returns on all its pages together, as in WebShop."""
@@ -83,7 +192,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def state_key(self) -> str:
         return f"{self.task.id} {self.visit.key()}"
 
-    def demonstrator(self, noise: float) -> ShopDemonstrator | None:
+    def demonstrator(self, noise: float) -> "ShopDemonstrator":
         return ShopDemonstrator(self, self.catalogue, self.options, noise)
 
     def close(self) -> None:
@@ -140,3 +249,121 @@ class ShopEnv(ToolEnv[Goal, Session]):
             return "no results"
         products = {label: self.catalogue.products[each] for label, each in session.listed(self.options).items()}
         return results_page(products, more=not session.last_page(self.options))
+
+
+_MISREADS = 0.2
+"""Share of errors that name something that is not on the page. They show how to continue after a refusal."""
+
+
+class ShopDemonstrator:
+    """Searches, opens a product that fits, checks every requirement on its page, chooses the options and buys.
+
+    A thought compares what the conversation shows so far with what the instruction asks for, even if the action is then
+    an error, so a model that imitates it learns to verify. With probability ``noise``, a decision is an error: a query
+    without most keywords, another product of the page or a misread id, a wrong or forgotten option, or a purchase
+    despite a mismatch. Errors that are visible on the page are corrected at the next decision, unless that is an error,
+    too.
+    """
+
+    def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
+        self._env, self._catalogue, self._options = env, catalogue, options
+        self._noise = probability(noise)
+
+    def act(self, rng: random.Random) -> tuple[str, str]:
+        goal, session = self._env.key, self._env.visit
+        errs = rng.random() < self._noise
+        match session.page:
+            case "results":
+                return self._on_results(goal, session, rng, errs)
+            case "product":
+                return self._on_product(goal, session, rng, errs)
+            case _:
+                return "", _search(goal, rng, errs)
+
+    def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
+        seen = [self._product(each) for each in session.results[: (session.number + 1) * self._options.page_size]]
+        page = {label: self._product(each) for label, each in session.listed(self._options).items()}
+        # The ranking puts the title with most words of the query first. A title with fewer cannot be the target.
+        best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
+        judgements: list[str] = []
+        for label, product in page.items():
+            verdict = _verdict(goal, session, product, best)
+            judgements.append(f"{label} {verdict}")
+            if verdict == "fits":
+                return " . ".join(judgements), f"click[{self._slip(label, page, rng) if errs else label}]"
+        thought = " . ".join(judgements)
+        if session.query != _query(goal) and not errs:
+            return thought, f"search[{_query(goal)}]"
+        if session.last_page(self._options):
+            return thought, _search(goal, rng, errs)
+        return thought, "click[next >]"
+
+    def _slip(self, meant: str, page: Mapping[str, Product], rng: random.Random) -> str:
+        """Return the label of a similar product on the page, or a misread label."""
+        others = [label for label in page if label != meant]
+        alike = [label for label in others if page[label].type == page[meant].type] or others
+        if alike and rng.random() >= _MISREADS:
+            return rng.choice(alike)
+        if self._options.labels == "number":
+            return str(self._options.page_size + 1)
+        return f"B{rng.randrange(len(self._catalogue.products)):04d}"
+
+    def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
+        product = self._product(session.product_id)
+        chosen = dict(session.chosen)
+        checks = [(attribute, attribute in product.attributes) for attribute in goal.attributes]
+        checks += [(value, product.group_of(value) is not None) for value in goal.options]
+        judgements: list[str] = []
+        leaves = "click[buy now]" if errs else "click[< prev]"
+        for what, holds in checks:
+            judgements.append(f"{what} {'yes' if holds else 'no'}")
+            if not holds:
+                return " . ".join(judgements), leaves
+        judgements.append(_price(goal, product))
+        if product.price > goal.price_limit:
+            return " . ".join(judgements), leaves
+        missing = [value for value in goal.options if value not in chosen.values()]
+        if not missing:
+            return "all chosen", "click[buy now]"
+        thought = f"{missing[0]} not chosen" if chosen else " . ".join(judgements)
+        if not errs:
+            return thought, f"click[{missing[0]}]"
+        offered = dict(product.options)[product.group_of(missing[0]) or ""]
+        slips = [f"click[{value}]" for value in offered if value != missing[0]]
+        if rng.random() < _MISREADS:
+            slips = [f"click[{value}]" for value in self._catalogue.option_values if value not in offered]
+        forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
+        return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
+
+    def _product(self, identifier: str) -> Product:
+        return self._catalogue.products[identifier]
+
+
+def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
+    """Judge a product by its line in the results: "seen" if opened before, "other" if another product, "over" if too
+    expensive, "fits" otherwise."""
+    if product.id in session.opened:
+        return "seen"
+    if goal.type not in product.title or _title_words(goal, product) < best:
+        return "other"
+    return "fits" if product.price <= goal.price_limit else "over"
+
+
+def _query(goal: Goal) -> str:
+    return " ".join((*goal.attributes, goal.type))
+
+
+def _search(goal: Goal, rng: random.Random, errs: bool) -> str:
+    """Return a search for the whole query or, as an error, for a query without most of its words."""
+    sloppy = [goal.type, goal.type.split()[-1], *goal.attributes]
+    return f"search[{rng.choice(sloppy) if errs else _query(goal)}]"
+
+
+def _title_words(goal: Goal, product: Product) -> int:
+    """Return the number of words of the query that are in the title."""
+    title = product.title.split()
+    return sum(word in title for word in _query(goal).split())
+
+
+def _price(goal: Goal, product: Product) -> str:
+    return f"{product.price:.0f} {'under' if product.price <= goal.price_limit else 'over'} {goal.price_limit:.0f}"

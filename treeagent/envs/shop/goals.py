@@ -48,11 +48,7 @@ class GeneratedGoals:
         self._seen: set[str] = set()
 
     def take(self, split: Split, count: int, start: int = 0) -> Sequence[tuple[Goal, str]]:
-        """Return pairs (goal, instruction), number ``start`` to ``start + count``.
-
-        Raises:
-            UserError: the split seems to have fewer.
-        """
+        """Return pairs (goal, instruction), number ``start`` to ``start + count``."""
         goals, misses = self._drawn[split], 0
         while len(goals) < start + count:
             goal, instruction = self._draw(self._rngs[split], split)

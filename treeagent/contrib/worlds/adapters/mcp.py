@@ -45,13 +45,6 @@ class McpEnv(Env):
         characters: most characters of a result that the agent reads.
         env: environment variables of the server, besides the few that every server gets, such as a key.
         cwd: folder in which the server runs; by default this process's.
-
-    Raises:
-        UserError: the extra is not installed, the server does not start, or ``tools`` names tools that it does not
-            have. Also if an agent could not call or read the tools: a name has characters that the protocol does not
-            recommend, two names differ only in case, or the descriptions and schemas are too long.
-        EnvCrashed: from ``step``, the server has ended, or its output breaks the protocol or a limit of ``stdio``.
-        EnvTimeout: from ``step``, a call took longer than ``seconds``.
     """
 
     def __init__(

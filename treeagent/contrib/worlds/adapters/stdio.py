@@ -56,11 +56,7 @@ class Pipes:
         self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> AsyncIterator[tuple[ObjectReceiveStream[Any], Any]]:
         """Start the server. Yields a transport for ``mcp.Client``: a stream of the server's messages, and a stream of
-        messages to it.
-
-        Raises:
-            OSError: the server cannot be started.
-        """
+        messages to it."""
         # A server may print any number of lines that are not messages. For each, the package logs a traceback to the
         # terminal, which can take longer than the time limit of a call. Relevant errors are raised in any case.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -25,11 +25,7 @@ class AlfworldEnv(VisitEnv[tuple[str, ...]]):
     Official games can be loaded from files.
 
     Actions are admissible commands, or calls of the only tool, ``act``. The reward is 1 when the task is done. The
-    visit is the sequence of commands that had an effect.
-
-    Raises:
-        UserError: ALFWorld is not installed, or a folder has no games.
-    """
+    visit is the sequence of commands that had an effect."""
 
     extra = "alfworld"
     options_type = AlfworldOptions

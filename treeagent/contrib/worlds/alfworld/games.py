@@ -80,11 +80,7 @@ def objective(spec: GameSpec) -> str:
 
 
 def game_data(source: GameSpec | str) -> Mapping[str, Any]:
-    """Return the generated game of a spec, or the official game in a file, in the format of ``game.tw-pddl``.
-
-    Raises:
-        UserError: the file is not a game.
-    """
+    """Return the generated game of a spec, or the official game in a file, in the format of ``game.tw-pddl``."""
     if isinstance(source, str):
         try:
             return dict(json.loads(Path(source).read_text()))
@@ -233,9 +229,5 @@ def official_games(folder: Path, split: Split) -> Sequence[Task]:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """Return the spec of the generated game in ``task.data``.
-
-    Raises:
-        UserError: the data is not a valid spec.
-    """
+    """Return the spec of the generated game in ``task.data``."""
     return task_data(task, _GAME_SPEC, "ALFWorld game", "AlfworldEnv")

@@ -53,11 +53,7 @@ class Unavailable(Exception):
 
 
 def lock(megabytes: int) -> None:
-    """Drop all privileges except to compute and to write to files that are already open.
-
-    Raises:
-        Unavailable: this machine has no way to drop one of them.
-    """
+    """Drop all privileges except to compute and to write to files that are already open."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise Unavailable(f"it is {sys.platform} on {os.uname().machine}, not linux on x86_64")
     limits = {

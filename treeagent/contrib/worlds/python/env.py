@@ -36,11 +36,7 @@ class PythonEnv(ToolEnv[Exercise, Visit]):
     otherwise 0.
 
     Calls are ``run[code]``, ``test[code]`` and ``submit[code]``, or tool calls; code of several lines is written as
-    ``run {"code": "..."}``. The expected values of the tests never enter the sandbox.
-
-    Raises:
-        UserError: this machine has no way to run code safely.
-    """
+    ``run {"code": "..."}``. The expected values of the tests never enter the sandbox."""
 
     options_type = PythonOptions
     key_type = Exercise

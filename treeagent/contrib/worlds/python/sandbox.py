@@ -37,11 +37,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """Runs code under limits. A run has no network, no files, no other processes and no environment variables. Its CPU
-    time is limited, too (``CPU_SECONDS``). It can import the modules that ``child.py`` loads.
-
-    Raises:
-        UserError: from ``run``, before any code is run, if this machine does not support the sandbox.
-    """
+    time is limited, too (``CPU_SECONDS``). It can import the modules that ``child.py`` loads."""
 
     seconds: float = 10.0
     """Most wall-clock time of a run, in seconds."""

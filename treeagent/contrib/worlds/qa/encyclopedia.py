@@ -195,11 +195,7 @@ class Encyclopedia:
         self.passages = tuple(Passage(str(number), *each) for number, each in enumerate(titles_and_texts))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return questions ``start`` to ``start + count`` of a split.
-
-        Raises:
-            UserError: the split has fewer questions.
-        """
+        """Return questions ``start`` to ``start + count`` of a split."""
         if split not in self._chains:
             part = self._parts[split]
             chains = [chain for entity in part.values() for chain in _chains(part, entity, self._hops)]

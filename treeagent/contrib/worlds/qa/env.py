@@ -51,11 +51,7 @@ class QaEnv(ToolEnv[Question, Visit]):
     The reward is 1 for an accepted answer, up to case, punctuation and articles, and otherwise 0.
 
     Calls are ``search[query]``, ``search {"query": ..., "k": 5}`` and ``answer[text]``, or tool calls. The corpus is a
-    generated encyclopedia, or comes from the user's own files.
-
-    Raises:
-        UserError: the user's files cannot be read.
-    """
+    generated encyclopedia, or comes from the user's own files."""
 
     options_type = QaOptions
     key_type = Question

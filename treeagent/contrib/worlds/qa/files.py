@@ -26,12 +26,7 @@ _Line = TypeVar("_Line")
 
 class OwnFiles:
     """The passages and questions of two JSONL files. A hash of the question assigns a tenth of them to validation and a
-    tenth to test. Duplicate questions are dropped.
-
-    Raises:
-        OSError: a file cannot be read.
-        UserError: a line of a file is not valid. ``passages`` is read lazily and raises this error, too.
-    """
+    tenth to test. Duplicate questions are dropped."""
 
     def __init__(self, corpus: Path, questions: Path) -> None:
         self.passages = _lines(corpus, Passage)
@@ -51,11 +46,7 @@ class OwnFiles:
                 self._tasks[split].append(Task(f"qa-{digest.hexdigest()}", line.question, split, data=data))
 
     def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        """Return questions ``start`` to ``start + count`` of a split.
-
-        Raises:
-            UserError: the split has fewer questions.
-        """
+        """Return questions ``start`` to ``start + count`` of a split."""
         known = self._tasks[split]
         if start + count > len(known):
             raise UserError(

@@ -32,11 +32,7 @@ class TextWorldEnv(VisitEnv[Position]):
     for winning and 0 otherwise.
 
     ``info["components"]["progress"]`` is TextWorld's intermediate reward: 1 if the command led closer to winning, -1 if
-    it led away, otherwise 0. It uses information that the player cannot see.
-
-    Raises:
-        UserError: TextWorld is not installed.
-    """
+    it led away, otherwise 0. It uses information that the player cannot see."""
 
     extra = "textworld"
     options_type = TextWorldOptions

@@ -90,11 +90,7 @@ def task_of(options: TextWorldOptions, split: Split, index: int) -> Task:
 
 
 def spec_of(task: Task) -> GameSpec:
-    """Return the specification of the game in ``task.data``.
-
-    Raises:
-        UserError: the data is not a valid specification.
-    """
+    """Return the specification of the game in ``task.data``."""
     return task_data(task, _GAME_SPEC, "TextWorld game", "TextWorldEnv")
 
 
@@ -110,11 +106,7 @@ def compiled_folder(spec: GameSpec, cache: Path) -> Path:
     """Return the folder of a compiled game. A game that is not cached is compiled, which takes one to three seconds.
 
     The folder gets its name only when all its files are complete, so a killed process or two processes at the same time
-    do no harm.
-
-    Raises:
-        UserError: the game cannot be generated or compiled, or the cache cannot be written.
-    """
+    do no harm."""
     folder = cache / spec.name
     if folder.is_dir():
         return folder

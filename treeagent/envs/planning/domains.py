@@ -16,11 +16,7 @@ PEGS = ("peg1", "peg2", "peg3")
 
 
 def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
-    """Parse lines into a problem of ``domain``.
-
-    Raises:
-        UserError: the lines are not a valid problem.
-    """
+    """Parse lines into a problem of ``domain``."""
     parts: dict[str, list[Fact]] = {"object": [], "init": [], "goal": []}
     for line in lines:
         kind, *fact = line.split()
