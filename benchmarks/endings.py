@@ -20,7 +20,6 @@ from benchmarks.command import parser, record_of
 from benchmarks.record import Row, digest
 from treeagent.envs.planning import PlanningEnv
 from treeagent.envs.planning.planner import FINISH, STUCK
-from treeagent.envs.planning.problem import holds
 from treeagent.pipeline.build import environment
 from treeagent.pipeline.folder import COLLECTED, Run
 from treeagent.pipeline.outcomes import evaluation_stage
@@ -36,7 +35,7 @@ ENDS = ("finished at the goal", "finished elsewhere", "at the goal, not finished
 
 
 def at_goal(env: PlanningEnv) -> bool:
-    return holds(env.problem.goal, env.visit.state)
+    return env.problem.goal.holds(env.visit.state)
 
 
 def play(env: PlanningEnv, tree: Tree, edges: Sequence[Edge]) -> Iterator[bool]:

@@ -1,8 +1,5 @@
 """Small environments that fail on demand, helpers that observe their processes, and a long run of faulty episodes."""
 
-import asyncio
-import gc
-import math
 import os
 import random
 import re
@@ -12,13 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from treeagent.envs import Demonstrator, Env, EnvDynamics, WorkerEnv
+from treeagent.envs import Demonstrator, Env
 from treeagent.envs.base import SnapshotKind, StepResult
 from treeagent.types import Action, Proposal, Split, State, Task, ToolCall, Unanswered
 
@@ -238,86 +233,5 @@ def gone(process: int, seconds: float = 10.0) -> bool:
     return not runs(process)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Resources that this process holds."""
-
-    resident: int
-    """Resident memory in bytes."""
-    descriptors: int
-    processes: int
-
-
-def held() -> Held:
-    gc.collect()
-    return Held(resident_bytes(), len(os.listdir("/proc/self/fd")), len(children()))
-
-
 def resident_bytes(process: int | str = "self") -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-@dataclass(frozen=True, slots=True)
-class Endured:
-    """The outcome of many episodes in a worker, some of them with a fault."""
-
-    faults: Mapping[str, int]
-    """Number of episodes by injected fault; "" stands for none."""
-    solved: int
-    lost: tuple[str, ...]
-    """Episodes without a fault that failed, and faults that went unnoticed, as messages."""
-    stuck: int
-    """Number of episodes that took longer than a call and a start may take."""
-    starts: int
-    """Number of processes started."""
-    warm: Held
-    """Resources held after a fifth of the episodes, 200 at most."""
-    after: Held
-
-
-def fault_of(number: int) -> str:
-    """The fault of an episode: 2 in 100 fail at once, 1 in 1,000 hangs, and 1 in 200 is slow, which is not a
-    failure."""
-    if number % 1000 == 500:
-        return "hog" if number % 2000 == 500 else "sleep"
-    if number % 200 == 11:
-        return "slow"
-    quick = [fault for fault in FAULTS if fault not in ("sleep", "hog")]
-    return quick[number // 50 % len(quick)] if number % 50 == 7 else ""
-
-
-def endure(
-    episodes: int, *, seconds: float = math.inf, call_seconds: float = 5.0, start_seconds: float = 60.0
-) -> Endured:
-    """Climb the stairs ``episodes`` times in a worker, or until ``seconds`` have passed, with injected faults."""
-    env = WorkerEnv(STAIRS, call_seconds=call_seconds, start_seconds=start_seconds)
-    dynamics = EnvDynamics(env, max_steps=6)
-    solved = stuck = 0
-    lost = list[str]()
-    warm, played, deadline = held(), 0, time.monotonic() + seconds
-
-    async def climbed(number: int) -> bool:
-        state = await dynamics.reset(stairs_task(number, fault_of(number)))
-        for _ in range(3):
-            transition = await dynamics.step(state, Action("up", "up"))
-            state = transition.state
-        return transition.terminated and transition.reward == 1.0
-
-    for number in range(episodes):
-        sound, began, failure = fault_of(number) in ("", "slow"), time.monotonic(), ""
-        try:
-            success = asyncio.run(climbed(number))
-        except Exception as error:  # an episode may fail in any way
-            success, failure = False, repr(error)
-        solved += success
-        if success != sound:
-            lost.append(f"episode {number} with fault {fault_of(number)!r}: {failure or success}")
-        stuck += time.monotonic() - began > call_seconds + start_seconds
-        if number == min(episodes // 5, 200):
-            warm = held()
-        played += 1
-        if time.monotonic() > deadline:
-            break
-    after = held()
-    env.close()
-    return Endured(Counter(map(fault_of, range(played))), solved, tuple(lost), stuck, env.starts, warm, after)

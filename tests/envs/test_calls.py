@@ -99,10 +99,6 @@ def test_a_text_is_what_the_only_tool_is_called_with_if_that_takes_one_text(text
     assert as_call("go north", (GUESS,)) == "go north"  # the tool takes a number
 
 
-def test_without_tools_every_text_stays_a_text() -> None:
-    assert as_call("search[red]", ()) == "search[red]"
-
-
 @pytest.mark.parametrize("text", ["guess[seven]", "search", 'add {"x": 1}', 'add {"x": 1, "y": "2"}'])
 def test_a_call_that_does_not_fit_its_schema_has_a_reason(text: str) -> None:
     call = as_call(text, TOOLS)
@@ -193,20 +189,6 @@ class TwoLineAdder(Adder):
         return thought, text.replace(", ", ",\n")
 
 
-class Locked(Strict):
-    """Refuses every call."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return "locked", 0.0, False, False, {"tool_error": "locked"}
-
-
-class Mute(Strict):
-    """No action is possible in it."""
-
-    def demonstrator(self, noise: float) -> None:  # type: ignore[override]
-        return None
-
-
 def test_the_check_of_formats_passes_where_every_format_plays_alike() -> None:
     assert check_formats(Strict(), Strict().tasks("train", 2)) == ([], [])
 
@@ -215,25 +197,3 @@ def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() ->
     violations, skipped = check_formats(TwoLines(), Strict().tasks("train", 2))
     assert not skipped and len(violations) == 1
     assert "react" in violations[0] and "one line" in violations[0]
-    locked, _ = check_formats(Locked(), Strict().tasks("train", 2))
-    assert len(locked) == 2 and all("locked" in each and "100 calls" in each for each in locked)
-
-
-class Unlisted(Strict):
-    """Accepts a call that none of its tools makes."""
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return (text_tool("other", "Do something else.", "what"), text_tool("end", "End."))
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return "done", 0.0, True, False, {}
-
-
-def test_the_check_of_formats_names_calls_that_are_none_of_the_tools() -> None:
-    (violation,) = check_formats(Unlisted(), Strict().tasks("train", 1))[0]
-    assert "tools()" in violation and "1 of 1" in violation
-
-
-def test_formats_are_not_checked_where_nothing_can_be_played() -> None:
-    violations, skipped = check_formats(Mute(), Strict().tasks("train", 2))
-    assert not violations and len(skipped) == 1

@@ -11,7 +11,6 @@ from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
 from treeagent.envs import EnvDynamics
 from treeagent.envs.base import Env, EnvBroken, SnapshotKind, StepResult
-from treeagent.envs.forks import Snapshots
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
@@ -63,11 +62,6 @@ def test_messages_grow_by_turns() -> None:
     assert after.state.messages[2].content.endswith("next >")
     assert (after.reward, after.terminated, after.truncated, after.invalid, after.cost) == (0.0, False, False, False, 1)
     assert (root.key, after.state.key) == (f"0 {task.id} ('search', (), 0, '', ())", f"1 {SHOP.state_key()}")
-
-
-def test_a_prompt_in_the_observation_is_not_said_twice() -> None:
-    task = dataclasses.replace(SHOP.tasks("train", 1)[0], prompt="search")
-    assert reset(EnvDynamics(SHOP, max_steps=3), task).messages[0].content == "search page"
 
 
 def test_states_can_be_stepped_in_any_order() -> None:
@@ -134,15 +128,6 @@ def test_a_malformed_action_touches_nothing_but_costs_a_step() -> None:
     assert step(dynamics, first.state, act("", error="again")).truncated
 
 
-def test_a_refused_call_is_invalid() -> None:
-    dynamics = EnvDynamics(SHOP, max_steps=5)
-    root = reset(dynamics, SHOP.tasks("train", 1)[0])
-    transition = step(dynamics, root, act("click[buy now]"))
-    assert transition.invalid
-    assert root.key is not None
-    assert transition.state.key == f"1{root.key[1:]}"
-
-
 def test_replayed_steps_are_paid_for() -> None:
     dynamics = EnvDynamics(ReplayedShop(SHOP.options), max_steps=9)
     root = reset(dynamics, SHOP.tasks("train", 1)[0])
@@ -168,30 +153,6 @@ def test_equal_places_are_equal_states_only_with_as_many_steps_left() -> None:
     assert key("search[lamp]") != key("search[boot]", "search[lamp]") != key("", "", "search[lamp]")
 
 
-def test_a_state_without_a_key_stays_without() -> None:
-    class Keyless(Stairs):
-        def state_key(self) -> str | None:
-            return None
-
-    dynamics = EnvDynamics(Keyless(), max_steps=5)
-    root = reset(dynamics, stairs_task(0))
-    assert [root.key, step(dynamics, root, act("up")).state.key] == [None, None]
-    assert step(dynamics, root, act("", error="no call")).state.key is None
-
-
-def test_a_small_budget_of_snapshots_costs_replayed_steps_and_no_tree_pays_them() -> None:
-    task = SHOP.tasks("train", 1)[0]
-    plenty, none = EnvDynamics(SHOP, max_steps=9), EnvDynamics(SHOP, max_steps=9, snapshots=Snapshots(0))
-    seen: list[list[Transition]] = []
-    for dynamics in (plenty, none):
-        first = step(dynamics, reset(dynamics, task), act("search[lamp]"))
-        second = step(dynamics, first.state, act("click[next >]"))
-        again = step(dynamics, first.state, act("click[next >]"))
-        seen.append([first, second, again, step(dynamics, second.state, act("click[< prev]"))])
-    assert seen[1] == seen[0]
-    assert (plenty.replayed_steps, none.replayed_steps) == (0, 4)
-
-
 @pytest.mark.parametrize("snapshots", ["plain", "none"])
 def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str) -> None:
     dynamics = EnvDynamics(Stairs(snapshots), max_steps=9)
@@ -208,26 +169,6 @@ def test_an_environment_that_fails_serves_other_states_afterwards(snapshots: str
         step(dynamics, second, act("up"))
     top = step(dynamics, step(dynamics, sound, act("up")).state, act("up"))
     assert (top.reward, top.terminated) == (1.0, True)
-
-
-def test_an_environment_that_fails_at_a_known_place_is_led_back_there() -> None:
-    class Forgetful(Stairs):
-        """Asking it for a second key changes its state."""
-
-        keys = 0
-
-        def state_key(self) -> str | None:
-            self.keys += 1
-            if self.keys == 2:
-                self.level = 7
-                raise KeyError("key")
-            return super().state_key()
-
-    dynamics = EnvDynamics(Forgetful("none"), max_steps=9)
-    root = reset(dynamics, stairs_task(0))
-    with pytest.raises(KeyError):
-        reset(dynamics, stairs_task(0))
-    assert step(dynamics, root, act("up")).state.messages[-1].content == "stair 1"
 
 
 @pytest.mark.parametrize(

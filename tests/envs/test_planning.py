@@ -2,55 +2,40 @@
 
 import pickle
 import random
-import statistics
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 
 import pytest
 
-from treeagent.config import load_config
-from treeagent.envs import Env, check_env, make_env
+from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
-from treeagent.types import Task, ToolCall, UserError
-
-pytest.importorskip("unified_planning", reason="the planning extra is not installed")
-
 from treeagent.envs.planning import PlanningEnv, PlanningOptions
 from treeagent.envs.planning.domains import DRAW, draw_hanoi, draw_tireworld, problem_of
-from treeagent.envs.planning.env import goal_words, prompt_of
 from treeagent.envs.planning.planner import Planner
-from treeagent.envs.planning.problem import Holds, Join, Not, Problem, State, holds, read_domain, read_problem
+from treeagent.envs.planning.problem import Problem, State, prompt_of, read_domain, read_problem
+from treeagent.types import Task, ToolCall, UserError
 
 DOMAINS = ("blocks", "hanoi", "logistics", "tireworld")
 BLOCKS = ["object a block", "object b block", "init on a b", "init ontable b", "init clear a", "init handempty"]
 SWAP = [*BLOCKS, "goal on b a"]
 
-# Uses every supported construct of ADL: a lamp whose switch is shut away, and a conditional effect for all lamps.
 LAMPS = """
-(define (domain lamps)
-  (:requirements :adl)
-  (:types lamp room)
+(define (domain Lamps)  ; a switch is shut away in a dark attic
+  (:requirements :strips :typing :negative-preconditions :equality)
+  (:types lamp room - thing ball)
   (:constants hall - room)
-  (:predicates (lit ?l - lamp) (dark ?r - room) (in ?l - lamp ?r - room) (power) (open))
-  (:action Toggle
-    :parameters (?l - lamp)
-    :precondition (and (power) (or (open) (not (in ?l hall))))
-    :effect (and (when (lit ?l) (not (lit ?l))) (when (not (lit ?l)) (lit ?l))))
-  (:action enter
-    :parameters (?r - room ?s - room)
-    :precondition (and (not (= ?r ?s)) (exists (?l - lamp) (in ?l ?r)) (imply (dark ?r) (open)))
-    :effect (and (open) (power) (forall (?l - lamp) (when (in ?l ?s) (not (lit ?l))))))
-)
+  (:predicates (lit ?l - lamp) (dark ?r - room) (in ?l - lamp ?r - room) (open))
+  (:action toggle :parameters (?l - lamp ?r - room)
+    :precondition (and (in ?l ?r) (not (dark ?r)) (not (lit ?l))) :effect (lit ?l))
+  (:action enter :parameters (?r ?s - room)
+    :precondition (and (not (= ?r ?s)) (dark ?s)) :effect (and (open) (not (dark ?s)))))
 """
 DUSK = """
-(define (problem dusk)
-  (:domain lamps)
-  (:objects one two - lamp attic - room)
-  (:init (in one hall) (in two attic) (dark attic) (lit one))
-  (:goal (and (forall (?l - lamp) (or (lit ?l) (in ?l hall))) (not (lit one)))))
+(define (problem dusk) (:domain lamps)
+  (:objects one two - lamp attic - room it)
+  (:init (in one hall) (in two attic) (dark attic))
+  (:goal (and (lit one) (not (dark attic)))))
 """
 
 
@@ -70,13 +55,6 @@ def generated(name: str, size: int, count: int) -> Iterator[Problem]:
         yield problem_of(domain, DRAW[name](size, random.Random(seed)))
 
 
-def demonstrated(env: Env) -> str:
-    """The call of a demonstrator that makes no mistakes."""
-    player = env.demonstrator(0.0)
-    assert player is not None
-    return player.act(random.Random(0))[1]
-
-
 def distances(problem: Problem, start: State) -> Mapping[State, int]:
     """Fewest actions to every state that can be reached, by breadth-first search."""
     found, queue = {start: 0}, deque([start])
@@ -94,8 +72,7 @@ def distances(problem: Problem, start: State) -> Mapping[State, int]:
 def test_check_env_finds_nothing(domain: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"domain": domain, "size": 3}
     env, other = make_env("planning", options), make_env("planning", options)
-    finishes: list[str | ToolCall] = ["finish", ToolCall("act", {"command": "finish"})]
-    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=finishes)
+    report = check_env(env, env.tasks("train", 1)[0], other=other)
     with capsys.disabled():
         print(f"{domain}: {report.equal_branches} of {report.branches} branches equal their replays")
     assert report.passed, report.violations
@@ -172,48 +149,37 @@ def test_the_prompt_has_the_goal_the_fixed_facts_and_the_actions() -> None:
     assert begun(SWAP, show_commands=True).step("unstack a b")[0].endswith("Commands: put-down a; stack a b; finish")
 
 
-def test_every_construct_of_adl_does_what_pddl_says() -> None:
+def test_strips_with_types_negation_and_equality_does_what_pddl_says() -> None:
     problem = read_problem(LAMPS, DUSK)
-    one, two, power, is_open = ("lit", "one"), ("lit", "two"), ("power",), ("open",)
-    # The attic is dark, so nobody enters it before the switch is open. A room cannot be entered from itself.
-    assert sorted(problem.steps) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
-    state: State = frozenset([one])
-    assert problem.start == state
-    assert problem.possible(state) == ["enter hall attic"]
-    state = problem.steps["enter hall attic"].after(state)
-    assert state == {one, power, is_open}
-    assert problem.possible(state) == ["enter attic hall", "enter hall attic", "toggle one", "toggle two"]
-    both = problem.steps["toggle two"].after(state)
-    assert both == {one, two, power, is_open} and not holds(problem.goal, both)
-    assert problem.steps["toggle one"].after(both) == {two, power, is_open}
-    end = problem.steps["enter attic hall"].after(both)
-    assert end == {two, power, is_open} and holds(problem.goal, end)
-    assert problem.possible(frozenset([power])) == ["enter hall attic", "toggle two"]
+    assert problem.start == {("dark", "attic")}
+    assert sorted(problem.steps) == ["enter hall attic", "toggle one hall", "toggle two attic"]
+    assert problem.possible(problem.start) == ["enter hall attic", "toggle one hall"]
+    entered = problem.steps["enter hall attic"].after(problem.start)
+    assert entered == {("open",)} and problem.possible(entered) == ["toggle one hall", "toggle two attic"]
+    end = problem.steps["toggle one hall"].after(entered)
+    assert problem.goal.holds(end) and not problem.goal.holds(entered)
     assert prompt_of(problem, ()).split("\n") == [
-        "Goal: (every lamp ?l: (lit ?l or ?l is in hall)), not lit one",
-        "Always: dark attic, one is in hall, two is in attic",
-        "Actions: toggle l, enter r s, finish",
+        "Goal: lit one, not dark attic",
+        "Always: one is in hall, two is in attic",
+        "Actions: toggle l r, enter r s, finish",
     ]
-    assert goal_words(Not(Join((Holds(one), Holds(two)), every=False))) == "not (lit one or lit two)"
     plan = Planner(problem).plan(problem.start)
-    assert plan is not None and (len(plan), plan[0]) == (3, "enter hall attic")
+    assert plan is not None and sorted(plan) == ["enter hall attic", "toggle one hall"]
 
 
-def test_what_is_deleted_and_added_at_once_is_true() -> None:
-    loop = ["object p1 place", "init vehicle-at p1", "init road p1 p1", "goal flattire"]
-    assert begun(loop, "tireworld").step("move-car p1 p1")[0] == "the car is at p1, the tire is flat"
-
-
-@pytest.mark.parametrize("name", DOMAINS)
-def test_a_generated_problem_is_the_one_that_the_library_reads_from_its_pddl(name: str) -> None:
-    for problem in generated(name, 4, 3):
-        objects = " ".join(f"{each} - {kind}" for each, kind in problem.objects.items())
-        facts = " ".join(f"({' '.join(fact)})" for fact in problem.init)
-        aim = " ".join(f"({' '.join(fact)})" for fact in problem.goal[0].yes)
-        text = f"(define (problem p) (:domain {name}) (:objects {objects}) (:init {facts}) (:goal (and {aim})))"
-        read = read_problem(domain_text(name), text)
-        assert (read.start, read.known, read.goal) == (problem.start, problem.known, problem.goal)
-        assert read.steps == problem.steps
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(lit one) (not", "(or (lit one) (lit two)) (not", "'or'.* is not supported"),
+        ("(:goal", "(:metric minimize (cost)) (:goal", ":metric is not supported"),
+        ("(dark attic))\n", "(dark attic))))\n", "cannot be read"),
+        ("problem dusk", "domain dusk", "it is no problem"),
+    ],
+)
+def test_what_is_no_strips_is_refused(old: str, new: str, message: str) -> None:
+    assert old in DUSK
+    with pytest.raises(UserError, match=message):
+        read_problem(LAMPS, DUSK.replace(old, new))
 
 
 def test_hanoi_has_all_its_states_and_needs_at_most_as_many_moves_as_is_known() -> None:
@@ -236,38 +202,15 @@ def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(nam
     fewest, planned = 0, 0
     for problem in generated(name, size, 10):
         found = distances(problem, problem.start)
-        shortest = min(steps for state, steps in found.items() if holds(problem.goal, state))
+        shortest = min(steps for state, steps in found.items() if problem.goal.holds(state))
         state, plan = problem.start, Planner(problem).plan(problem.start)
         assert plan is not None and len(plan) >= shortest
         for action in plan:
             assert action in problem.possible(state)
             state = problem.steps[action].after(state)
-        assert holds(problem.goal, state)
+        assert problem.goal.holds(state)
         fewest, planned = fewest + shortest, planned + len(plan)
     assert planned <= 1.05 * fewest
-
-
-def test_size_is_the_dial_of_the_horizon() -> None:
-    for name in DOMAINS:
-        plans = [[Planner(p).plan(p.start) for p in generated(name, size, 6)] for size in (2, 3, 4)]
-        lengths = [statistics.mean(len(plan or ()) for plan in each) for each in plans]
-        assert lengths[0] < lengths[1] < lengths[2]
-        assert lengths[2] > 1.5 * lengths[0]
-
-
-def test_a_range_of_sizes_draws_them_all_and_shares_no_problem_across_splits_with_one_of_them() -> None:
-    mixed = PlanningEnv(PlanningOptions(size=(3, 5)))
-    train = mixed.tasks("train", 60)
-    sizes = [sum(line.endswith(" block") for line in problem_lines(task)) for task in train]
-    assert all(sizes.count(size) >= 10 for size in (3, 4, 5)) and len(sizes) == 60
-    seen = {tuple(problem_lines(task)) for task in train}
-    for size in (3, 4, 5):
-        held_out = PlanningEnv(PlanningOptions(size=size)).tasks("test", 20)
-        assert seen.isdisjoint(tuple(problem_lines(task)) for task in held_out)
-    # A range of one size has the tasks of that size.
-    assert PlanningEnv(PlanningOptions(size=(4, 4))).tasks("test", 5) == PlanningEnv().tasks("test", 5)
-    settings = load_config(None, ["environment.name=planning", "environment.options.size=[3, 5]"]).environment
-    assert make_env(settings.name, settings.options).tasks("train", 60) == train
 
 
 def problem_lines(task: Task) -> list[str]:
@@ -289,7 +232,7 @@ def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
             assert env.step(action)[1:] == (0.0, False, False, {})
             state = steps[action].after(place.state)
             assert planner.plan(state) is None
-            assert not any(holds(env.problem.goal, each) for each in distances(env.problem, state))
+            assert not any(env.problem.goal.holds(each) for each in distances(env.problem, state))
             assert env.demonstrator(0.0).act(random.Random(0)) == ("stuck", "finish")
             dead += 1
     assert dead == 12
@@ -330,63 +273,6 @@ def test_a_thought_is_the_next_goal_that_stays_reached() -> None:
         ("b is on a", "stack b a"),
         ("done", "finish"),
     ]
-
-
-def test_no_two_splits_share_a_problem_and_a_small_size_runs_out_of_them() -> None:
-    env, other = PlanningEnv(), PlanningEnv()
-    test = other.tasks("test", 20)
-    train = env.tasks("train", 20)
-    assert list(other.tasks("train", 20)) == list(train)
-    assert list(env.tasks("test", 20)) == list(test)
-    assert len({repr(task.data["problem"]) for task in (*train, *test)}) == 40
-    with pytest.raises(UserError, match="raise option size"):
-        PlanningEnv(PlanningOptions(size=2)).tasks("train", 50)
-
-
-@pytest.mark.parametrize(
-    ("init", "more", "message"),
-    [
-        ("(at a)", "(:constraints (always (not (at b))))", "constraints"),
-        ("(at a) (at 5 (road b c))", "", "timed facts"),
-        ("(at a) (oneof (road b c) (road c b))", "", "unknown facts"),
-    ],
-)
-def test_parts_of_pddl_that_would_change_the_problem_are_refused(init: str, more: str, message: str) -> None:
-    domain = """(define (domain d) (:requirements :typing :contingent) (:types loc) (:predicates (at ?x - loc)
-        (road ?x ?y - loc)) (:action go :parameters (?x ?y - loc) :precondition (and (at ?x) (road ?x ?y))
-        :effect (and (not (at ?x)) (at ?y))))"""
-    problem = f"(define (problem p) (:domain d) (:objects a b c - loc) (:init {init} (road a b)) (:goal (at b)) {more})"
-    with pytest.raises(UserError, match=message):
-        read_problem(domain, problem)
-
-
-def test_foreign_values_are_refused() -> None:
-    env = begun(SWAP)
-    strange: list[dict[str, object]] = [{"problem": each} for each in ([], 3, ["room a"], ["object a"])]
-    for data in ({}, *strange):
-        with pytest.raises(UserError, match=r"take tasks from PlanningEnv\.tasks"):
-            env.reset(options={"task": Task("other", "plan", data=data)})
-    with pytest.raises(UserError, match="is no snapshot of PlanningEnv"):
-        env.restore(3)
-    with pytest.raises(UserError, match=r"noise is 1\.5"):
-        env.demonstrator(1.5)
-    with pytest.raises(ValueError, match="no episode has begun"):
-        PlanningEnv().step("finish")
-
-
-def test_without_unified_planning_the_extra_is_named() -> None:
-    code = (
-        "import sys\n"
-        "sys.modules['unified_planning'] = None\n"
-        "from treeagent.envs import make_env\n"
-        "try:\n"
-        "    make_env('planning')\n"
-        "except Exception as error:\n"
-        "    print(type(error).__name__, error)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.stdout.startswith("UserError unified_planning is missing"), run.stderr
-    assert "pip install 'treeagent[planning]'" in run.stdout
 
 
 @pytest.mark.parametrize(

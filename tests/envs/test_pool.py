@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_envs import STAIRS, Dice, Stairs, WordsPolicy, stairs_task
+from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
-from treeagent.envs import EnvDynamics, EnvPool, WorkerEnv
+from treeagent.envs import EnvDynamics, EnvPool
 from treeagent.envs.base import Env, StepResult
-from treeagent.envs.forks import Snapshots
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
@@ -39,12 +38,11 @@ def grow(
     leaves: int = 2,
     simulations: int = 12,
     limits: Limits | None = None,
-    snapshots: Snapshots | None = None,
 ) -> list[Tree]:
     config = SearchConfig(
         limits=limits or Limits(simulations=simulations), candidates=3, leaves=leaves, step_seconds=step_seconds
     )
-    search = Search(policy, EnvDynamics(env, max_steps=4, snapshots=snapshots), config)
+    search = Search(policy, EnvDynamics(env, max_steps=4), config)
     return asyncio.run(search.run(tasks, [100 + number for number in range(len(tasks))]))
 
 
@@ -77,28 +75,6 @@ def test_the_trees_are_those_of_one_instance(
     assert [told(grow(make(), [task], policy, leaves=leaves))[0]["budget"] for task in tasks[:1]] == [
         serial[0]["budget"]
     ]
-
-
-@pytest.mark.parametrize("snapshots", [0, 200])
-def test_neither_a_limit_of_steps_nor_lost_snapshots_tell_how_many_instances_there_are(snapshots: int) -> None:
-    seen = list[object]()
-    for kind in ("none", "plain"):
-        make = partial(Stairs, kind)
-        for env in (make(), EnvPool(make(), make, 3)):
-            limits = Limits(environment_steps=15)
-            seen.append(told(grow(env, CLIMBS, limits=limits, leaves=1, snapshots=Snapshots(snapshots))))
-            if isinstance(env, EnvPool):
-                env.close()
-    assert seen[0] == seen[1] and seen[2] == seen[3]
-    assert seen[0] != seen[2]
-
-
-def test_each_worker_process_serves_its_own_tasks() -> None:
-    make = partial(WorkerEnv, STAIRS)
-    serial = told(grow(Stairs(), CLIMBS[:3], simulations=6))
-    front = Stairs()
-    with EnvPool(front, make, 2) as pool:
-        assert told(grow(pool, CLIMBS[:3], simulations=6)) == serial
 
 
 class Meeting(Stairs):
@@ -161,19 +137,6 @@ def test_an_instance_lives_in_one_thread_and_is_closed_there() -> None:
     assert Watched.made[-1].closed == 1 and len(Watched.made) == 4
 
 
-def test_an_instance_that_cannot_be_made_costs_its_trees_only() -> None:
-    left = [False, True, True]
-
-    def make() -> Env:
-        if left.pop():
-            raise OSError("no port is free")
-        return Stairs("none")
-
-    with EnvPool(Stairs("none"), make, 2) as pool:
-        trees = grow(pool, list(map(stairs_task, range(3))), simulations=3)
-    assert sorted(tree.error for tree in trees) == ["", "OSError: no port is free", "OSError: no port is free"]
-
-
 class Hanging(Stairs):
     """The task of fault ``hang`` waits at its first step until it is interrupted."""
 
@@ -207,21 +170,6 @@ def test_a_step_that_takes_too_long_costs_its_tree_and_the_instance_is_replaced(
     assert [record["nodes"] for record in told([trees[0], *trees[2:]])] == [record["nodes"] for record in sound]
     # If any instance will do, the others may have finished all trees before a replacement is needed.
     assert Hanging.ended == 4 or (kind == "plain" and Hanging.ended == 3)
-
-
-def test_waiting_for_an_instance_is_no_part_of_a_step() -> None:
-    class Slow(Stairs):
-        def __init__(self) -> None:
-            time.sleep(0.5)  # making an instance must not count, either
-            super().__init__("none")
-
-        def step(self, action: str | ToolCall) -> StepResult:
-            time.sleep(0.04)
-            return super().step(action)
-
-    with EnvPool(Stairs("none"), Slow, 1) as pool:
-        trees = grow(pool, list(map(stairs_task, range(15))), simulations=1, leaves=1, step_seconds=0.4)
-    assert [tree.error for tree in trees] == [""] * 15
 
 
 SCRIPT = """
@@ -276,17 +224,3 @@ def test_instances_are_closed_when_the_process_ends() -> None:
     process = run_script()
     said, _ = process.communicate(timeout=60)
     assert (said.splitlines(), process.returncode) == (["stepping"] * 3 + ["closed"] * 3, 0)
-
-
-class Iterating(Stairs):
-    """Uses up an iterator, so that ``step`` raises StopIteration."""
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        return next(iter(()))
-
-
-def test_an_exhausted_iterator_costs_its_tree_with_one_instance_and_with_several() -> None:
-    with EnvPool(Iterating(), Iterating, 2) as pool:
-        for env in (Iterating(), pool):
-            [tree] = grow(env, [stairs_task(0)])
-            assert tree.error.startswith("RuntimeError") and "StopIteration" in tree.error

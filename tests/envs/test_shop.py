@@ -1,7 +1,6 @@
 """The generated store: pages, both call formats, snapshots, search and tasks."""
 
 import itertools
-import json
 import re
 
 import pytest
@@ -27,20 +26,6 @@ def do(call: str | ToolCall, env: ShopEnv = ENV) -> str:
     observation, reward, terminated, truncated, info = env.step(call)
     assert (reward, terminated, truncated, info) == (0.0, False, False, {})
     return observation
-
-
-def clicks() -> list[str]:
-    """Every click that the current page accepts."""
-    session, buttons = ENV.visit, list[str]()
-    if session.page == "results":
-        buttons += session.listed(ENV.options)
-        buttons += [] if session.last_page(ENV.options) else ["next >"]
-    elif session.page == "product":
-        buttons += [value for _, values in ENV.catalogue.products[session.product_id].options for value in values]
-        buttons.append("buy now")
-    if session.page in ("results", "product"):
-        buttons += ["< prev", "back to search"]
-    return [f"click[{button}]" for button in buttons]
 
 
 def test_pages_read_as_designed() -> None:
@@ -128,15 +113,18 @@ def test_a_bad_call_is_an_observation(call: str | ToolCall, reason: str) -> None
     assert ENV.visit == before
 
 
-def test_every_clickable_can_be_clicked() -> None:
-    begin()
-    for call in ("search[lamp]", "click[next >]", ""):
-        do(call or clicks()[0])
-        place = ENV.snapshot()
-        for click in clicks():
-            ENV.restore(place)
-            assert "tool_error" not in ENV.step(click)[4]
-        ENV.restore(place)
+def clicks() -> list[str]:
+    """Every click that the current page accepts."""
+    session, buttons = ENV.visit, list[str]()
+    if session.page == "results":
+        buttons += session.listed(ENV.options)
+        buttons += [] if session.last_page(ENV.options) else ["next >"]
+    elif session.page == "product":
+        buttons += [value for _, values in ENV.catalogue.products[session.product_id].options for value in values]
+        buttons.append("buy now")
+    if session.page in ("results", "product"):
+        buttons += ["< prev", "back to search"]
+    return [f"click[{button}]" for button in buttons]
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 99), max_size=6))
@@ -209,45 +197,3 @@ def test_tasks_are_plentiful_disjoint_and_solvable(difficulty: int) -> None:
     for one, other in itertools.combinations(COUNTS, 2):
         assert not products[one] & products[other]
         assert not requirements[one] & requirements[other]
-
-
-def test_tasks_do_not_depend_on_how_they_are_asked_for() -> None:
-    whole = ShopEnv().tasks("validation", 30)
-    late = ShopEnv()
-    assert late.tasks("validation", 5, start=20) == whole[20:25]
-    assert late.tasks("validation", 30) == whole
-    assert ShopEnv(ShopOptions(catalogue_seed=1)).tasks("validation", 30) != whole
-    assert json.loads(json.dumps(dict(whole[0].data))) == whole[0].data
-
-
-def test_a_store_too_small_for_the_tasks_says_so() -> None:
-    env = ShopEnv(ShopOptions(products=100, difficulty=1))
-    with pytest.raises(ValueError, match=r"test goals 0 to 5000 .* raise its option products"):
-        env.tasks("test", 5000)
-
-
-def test_near_duplicates_differ_in_what_a_goal_can_ask() -> None:
-    products = list(ENV.catalogue.products.values())
-    assert len(products) == 1000
-    by_title: dict[str, list[tuple[object, ...]]] = {}
-    for product in products:
-        by_title.setdefault(product.title, []).append((product.attributes, product.options, product.price))
-        assert all(attribute in product.attributes for attribute in product.details)
-        assert product.price % 10
-        values = [value for _, offered in product.options for value in offered]
-        assert len(values) == len(set(values))
-    alike = [group for group in by_title.values() if len(group) > 1]
-    assert sum(map(len, alike)) > 900
-    assert sum(len(set(group)) for group in alike) / sum(map(len, alike)) > 0.9
-
-
-def test_products_can_be_opened_by_their_place_on_the_page() -> None:
-    numbered = ShopEnv(ShopOptions(labels="number"))
-    numbered.reset(options={"task": numbered.tasks("train", 1)[0]})
-    lines = numbered.step("search[desk lamp]")[0].split("\n")
-    assert [line[:2] for line in lines[:-1]] == ["1 ", "2 ", "3 ", "4 ", "5 "]
-    second = lines[1][2:]
-    assert numbered.step("click[2]")[0].startswith(second + "\n")
-    assert "tool_error" in numbered.step("click[2]")[4]
-    numbered.step("click[< prev]")
-    assert numbered.step(ToolCall("click", {"button": "2"}))[0].startswith(second + "\n")

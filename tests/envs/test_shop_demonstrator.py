@@ -84,17 +84,3 @@ def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
             page = page if "tool_error" in info else observation  # a refusal leaves the page open
             if terminated:
                 break
-
-
-def test_thoughts_do_not_depend_on_the_error() -> None:
-    env = ShopEnv()
-    sound, noisy = env.demonstrator(0.0), env.demonstrator(1.0)
-    assert sound is not None and noisy is not None
-    rng = random.Random(2)
-    for task in env.tasks("test", 50):
-        env.reset(options={"task": task})
-        for _ in range(12):
-            if env.visit.page == "done":
-                break
-            assert sound.act(rng)[0] == noisy.act(rng)[0]
-            env.step((sound if rng.random() < 0.5 else noisy).act(rng)[1])

@@ -5,9 +5,8 @@ import random
 import pytest
 
 from treeagent.envs import check_env, make_env
-from treeagent.envs.calls import read_call
 from treeagent.envs.toolbox import ToolboxEnv, ToolboxOptions
-from treeagent.types import Task, ToolCall, UserError
+from treeagent.types import Task, UserError
 
 TABLES = {
     "team_of": {"mira": "red", "tom": "blue"},
@@ -27,30 +26,26 @@ def begun(question: list[object], noted: bool = False) -> ToolboxEnv:
 
 
 def test_a_pipeline_by_hand() -> None:
-    """The floor of the room of mira's team plus tom's badge: 10 + 17. The reference begins with two calls."""
+    """The floor of the room of mira's team plus tom's badge: 10 + 17. Two calls are due at first."""
     env = begun(["add", ["floor_of", ["room_of", ["team_of", "mira"]]], ["badge_of", "tom"]])
-    due = [ToolCall("team_of", {"person": "mira"}), ToolCall("badge_of", {"person": "tom"})]
-    assert env.reference() == due
-    assert env.step("badge_of[tom]")[0] == "17"
-    assert env.reference() == due[:1]
-    for call, said in (("team_of[mira]", "red"), ("room_of[red]", "lab"), ("floor_of[lab]", "10")):
+    assert env.key.due(()) == [("team_of", ("mira",)), ("badge_of", ("tom",))]
+    calls = ("badge_of[tom]", "17"), ("team_of[mira]", "red"), ("room_of[red]", "lab"), ("floor_of[lab]", "10")
+    for call, said in calls:
         assert env.step(call)[:4] == (said, 0.0, False, False)
-    assert env.reference() == [ToolCall("add", {"x": 10, "y": 17}), ToolCall("add", {"x": 17, "y": 10})]
+    assert env.key.due(env.visit.made) == [("add", ("10", "17"))]
     before = env.snapshot()
     for call in ("add[10, 17]", "add[17, 10]"):
         env.restore(before)
         assert env.step(call)[0] == "27"
-        assert env.reference() == [ToolCall("answer", {"text": "27"})]
+        assert env.key.due(env.visit.made) == []
     assert env.step("answer[27]")[:3] == ("answered", 1.0, True)
 
 
 def test_a_task_without_calls_states_its_answer() -> None:
     env = begun(["team_of", "mira"], noted=True)
-    assert env.reference() == [ToolCall("answer", {"text": "red"})]
     assert env.step("answer[blue]")[:3] == ("answered", 0.0, True)
     task = ToolboxEnv(ToolboxOptions(0, 0)).tasks("train", 1)[0]
-    key = ToolboxEnv().key_of(task)
-    assert f" is {key.answer}. What is " in task.prompt
+    assert f" is {ToolboxEnv().key_of(task).answer}. What is " in task.prompt
 
 
 def test_what_no_table_holds_is_refused() -> None:
@@ -66,9 +61,7 @@ def test_a_task_takes_as_many_calls_as_wanted(calls: int) -> None:
         env.reset(options={"task": task})
         player, taken, ended = env.demonstrator(0.0), 0, False
         while not ended:
-            call = read_call(player.act(random.Random(0))[1], env.tools())
-            assert call in env.reference()
-            _, reward, ended, _, _ = env.step(call)
+            _, reward, ended, _, _ = env.step(player.act(random.Random(0))[1])
             taken += 1
         assert (reward, taken) == (1.0, calls + 1)
 

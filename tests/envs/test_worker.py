@@ -3,16 +3,13 @@
 import asyncio
 import gc
 import os
-import pickle
 import random
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from faulty_envs import (
@@ -22,7 +19,6 @@ from faulty_envs import (
     Stairs,
     WordsPolicy,
     children,
-    endure,
     gone,
     resident_bytes,
     runs,
@@ -37,7 +33,7 @@ from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Policy, Proposal, State, Task, ToolCall, Unanswered, UserError
+from treeagent.types import Policy, Task, ToolCall, UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 
@@ -131,11 +127,6 @@ def test_the_conformance_check_passes_in_a_worker(snapshots: str) -> None:
     other.close()
 
 
-def test_the_conformance_check_reports_what_hangs(stairs: WorkerEnv) -> None:
-    report = check_env(stairs, stairs_task(1, "sleep"), branches=2)
-    assert any("a call raised EnvTimeout" in violation for violation in report.violations), report.violations
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -172,18 +163,6 @@ def test_a_fault_is_named_and_the_next_reset_starts_afresh(
     assert start(stairs, stairs_task(2))["process"] != first
     assert stairs.step("up")[0] == "stair 1"
     assert stairs.starts == 2
-
-
-def test_a_process_goes_on_after_a_step_that_nobody_can_tell(stairs: WorkerEnv) -> None:
-    process = start(stairs, stairs_task(1, "unanswered"))["process"]
-    stairs.step("up")
-    place = stairs.snapshot()
-    with pytest.raises(Unanswered, match="stair 2"):
-        stairs.step("up")
-    stairs.restore(place)
-    assert stairs.step("down")[0] == "stair 0"
-    assert start(stairs, stairs_task(2))["process"] == process
-    assert stairs.starts == 1
 
 
 @pytest.mark.parametrize(
@@ -228,18 +207,6 @@ def test_what_cannot_be_used_is_refused_at_the_door() -> None:
         WorkerEnv(STAIRS, {"snapshots": "never made"}, start_seconds=0.5)
 
 
-def test_what_a_killed_process_has_started_dies_with_it(stairs: WorkerEnv) -> None:
-    process = start(stairs, stairs_task(1, "sleep"))["process"]
-    assert isinstance(process, int)
-    stairs.step("up")
-    killer = subprocess.Popen(["sh", "-c", f"sleep 0.5; pgrep -P {process}"], stdout=subprocess.PIPE, text=True)
-    with pytest.raises(EnvTimeout):
-        stairs.step("up")
-    (sleeper,) = killer.communicate()[0].split()
-    assert gone(int(sleeper))
-    assert gone(process)
-
-
 @pytest.mark.parametrize("fault", ["", "sleep", "exit"])
 def test_closing_is_certain(stairs: WorkerEnv, fault: str) -> None:
     process = start(stairs, stairs_task(1, fault, at="close"))["process"]
@@ -248,17 +215,6 @@ def test_closing_is_certain(stairs: WorkerEnv, fault: str) -> None:
     assert not runs(process)
     stairs.close()
     assert play_up(stairs, stairs_task(2)) == 1.0
-
-
-def test_what_cannot_be_sent_leaves_everything_as_it_is(stairs: WorkerEnv) -> None:
-    start(stairs, stairs_task(1))
-    root = stairs.snapshot()
-    stairs.step("up")
-    stairs.restore(root)
-    with pytest.raises(TypeError, match="cannot pickle"):
-        stairs.step(ToolCall("up", {"lock": threading.Lock()}))
-    assert stairs.step("up")[0] == "stair 1"
-    assert stairs.starts == 1
 
 
 def test_a_kill_in_mid_episode_costs_the_call_it_meets(stairs: WorkerEnv) -> None:
@@ -278,24 +234,6 @@ def test_a_kill_in_mid_episode_costs_the_call_it_meets(stairs: WorkerEnv) -> Non
     stairs.restore(place)
     assert stairs.step("up")[0] == "stair 2"
     assert stairs.starts == 3
-
-
-def test_a_snapshot_outlives_its_process_if_it_can_be_pickled(stairs: WorkerEnv) -> None:
-    start(stairs, stairs_task(3))
-    stairs.step("up")
-    place = stairs.snapshot()
-    stairs.close()
-    copy = pickle.loads(pickle.dumps(place))
-    stairs.restore(copy)
-    assert [stairs.step("up")[0], stairs.step("up")[0]] == ["stair 2", "stair 3"]
-    assert stairs.starts == 2
-
-
-def test_what_is_written_is_cut(stairs: WorkerEnv) -> None:
-    process = start(stairs, stairs_task(1, "chatter"))["process"]
-    for call in ("up", "up", "down", "up", "down", "up", "down"):
-        assert stairs.step(call)[0]
-    assert Path(f"/proc/{process}/fd/2").stat().st_size < 4_000_000, "each time up writes 3 MB"
 
 
 def in_another_parent(script: str) -> "subprocess.Popen[str]":
@@ -331,15 +269,6 @@ def test_the_process_dies_with_a_killed_parent(fault: str) -> None:
     parent.kill()
     parent.communicate()
     assert all(map(gone, left))
-
-
-def test_the_process_dies_with_a_parent_killed_before_it_is_there() -> None:
-    parent = in_another_parent('WorkerEnv(STAIRS, {"snapshots": "never made"})')
-    while not (started := children(parent.pid)):
-        time.sleep(0.001)
-    parent.kill()
-    parent.communicate()
-    assert all(map(gone, started))
 
 
 def test_a_thousand_resets_leave_nothing_behind() -> None:
@@ -402,37 +331,3 @@ def test_a_fault_costs_its_own_tree_only(snapshots: str) -> None:
     named = ("EnvTimeout", "EnvCrashed", "EnvBroken", "KeyError")
     assert all(trees[task.id].error.startswith(named) for task in faulty), [tree.error for tree in trees.values()]
     assert env.starts == 1 + len(faulty)
-
-
-class KillingPolicy(WordsPolicy):
-    """Kills the environment's process before it proposes, three times in all."""
-
-    kills = 3
-
-    async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-        if self.kills:
-            self.kills -= 1
-            (process,) = children()
-            os.kill(process, signal.SIGKILL)
-            assert gone(process)
-        return await super().propose(states, count, seeds)
-
-
-def test_a_process_killed_between_two_calls_costs_no_tree() -> None:
-    env, tasks = WorkerEnv(STAIRS), [stairs_task(number) for number in range(3)]
-    trees = search(env, tasks, policy=KillingPolicy("up", "down", "jump"))
-    env.close()
-    assert env.starts == 4
-    assert [grown(tree) for tree in trees] == [grown(tree) for tree in search(Stairs(), tasks)]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_ten_thousand_episodes_with_faults_are_neither_lost_nor_stuck() -> None:
-    endured = endure(10_000)
-    failing = sum(count for fault, count in endured.faults.items() if fault not in ("", "slow"))
-    assert (failing, endured.faults["slow"], endured.faults["hog"], endured.faults["sleep"]) == (210, 50, 5, 5)
-    assert (endured.lost, endured.stuck, endured.solved) == ((), 0, 9_790)
-    assert endured.starts == 1 + failing
-    assert (endured.warm.descriptors, endured.warm.processes) == (endured.after.descriptors, endured.after.processes)
-    assert endured.after.resident - endured.warm.resident < 8 * 2**20

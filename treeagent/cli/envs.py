@@ -156,17 +156,15 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
 
 
 def _advice(env: "Env", reports: "Sequence[CheckReport]") -> Iterator[str]:
-    from treeagent.envs.check import Ends
-
     for report in reports:
         yield from report.advice
     if longest := max(report.longest for report in reports):
         yield f"demonstrations take up to {longest} calls: environment.max_steps must allow as many"
-    ends = sum((report.ends for report in reports), Ends())
-    if ends.only_successes and not env.only_success_ends:
+    solved, failed, unended = (sum(getattr(each, kind) for each in reports) for kind in ("solved", "failed", "unended"))
+    if solved and unended and not failed and not env.only_success_ends:
         yield (
-            f"each of the {ends.solved} episodes that ended was a success, and each failure ran on to a limit "
-            f"({ends.unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
+            f"each of the {solved} episodes that ended was a success, and each failure ran on to a limit "
+            f"({unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
             "results say that an end betrays a success to search"
         )
 

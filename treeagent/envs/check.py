@@ -22,20 +22,20 @@ from treeagent.envs.answers import (
     contained,
 )
 from treeagent.envs.base import Env, SnapshotKind, ToolSpec
-from treeagent.envs.calls import TYPES, arguments_of, as_call, type_of
+from treeagent.envs.calls import arguments_of, as_call, type_of
 from treeagent.types import SPLITS, Split, Task, ToolCall, Unanswered, UserError
 
 Call = str | ToolCall
 _Outcome = tuple[str, float, bool, bool]
+"""Observation, reward, terminated, truncated."""
 
-BAD_TEXT = "no such call [["
-BAD_TOOL = ToolCall("no_such_tool", {"no_such_argument": 1})
+BAD_CALLS = (ToolCall("no_such_tool", {"no_such_argument": 1}), "no such call [[")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What OpenAI, vLLM and chat templates take as the name of a tool."""
 _ANSWERS = ("answer", "answers", "solution", "gold")
 """Keys of ``Task.data`` that hold the answer."""
 _MIN_LEAK_LENGTH = 3
-"""Fewest characters of a number for its occurrence in a text to count as a leak; a shorter one can occur by chance."""
+"""Fewest characters of a number that counts as a leak; a shorter one can occur in a text by chance."""
 _REPEATS = 3
 """How often a trivial answer is repeated."""
 _OTHER_SEEDS = range(2, 10)
@@ -45,26 +45,6 @@ _LONGEST_EPISODE = 50
 _RANDOM_EPISODES = 3
 _SUCCESS, _ROUNDING = 1.0, 1e-9
 """The return of a success, which is also the greatest; and its tolerance, as for ten rewards of 0.1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Numbers of episodes by how they ended."""
-
-    solved: int = 0
-    """Episodes that ended in success."""
-    failed: int = 0
-    """Episodes that ended in failure."""
-    unended: int = 0
-    """Unsuccessful episodes that ran on to a limit."""
-
-    def __add__(self, other: "Ends") -> "Ends":
-        return Ends(self.solved + other.solved, self.failed + other.failed, self.unended + other.unended)
-
-    @property
-    def only_successes(self) -> bool:
-        """Whether there were successes and failures, and only the successes ended their episodes."""
-        return bool(self.solved and self.unended and not self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +58,12 @@ class CheckReport:
     equal_branches: int
     skipped: tuple[str, ...]
     """Checks that were not possible, and what they need."""
-    ends: Ends
-    """How demonstrated and random episodes ended."""
+    solved: int
+    """Demonstrated and random episodes that ended in success."""
+    failed: int
+    """Such episodes that ended in failure."""
+    unended: int
+    """Such episodes that ran on to a limit without success."""
     longest: int
     """Calls of the longest demonstration without errors; 0 if there is none."""
     advice: tuple[str, ...]
@@ -96,37 +80,22 @@ def check_env(
     *,
     other: Env | None = None,
     actions: Sequence[Call] = (),
-    finishes: Sequence[Call] = (),
     branches: int = 24,
     depth: int = 6,
 ) -> CheckReport:
     """Check an environment for errors that would make a search or a reward wrong.
 
-    A broken rule is reported and does not raise an exception. A call that hangs can be reported only if ``env`` is a
-    ``WorkerEnv``.
+    A broken rule is reported, not raised. A call that hangs can be reported only if ``env`` is a ``WorkerEnv``.
 
     Args:
-        env: the environment; it is reset many times.
-        other: a second instance, preferably before its first reset. It is used to check that instances share no state
-            and that snapshots can be restored on another instance.
+        other: a second instance, to check that instances share no state and restore each other's snapshots.
         actions: calls to try; by default the legal actions, or those of the demonstrator.
-        finishes: calls that end an episode at once and must not count as success. Tools without required arguments are
-            tried in any case.
         branches: number of restored branches to compare with replays.
         depth: most actions before a fork, and most actions after it.
     """
-    check = _Check(env, task, other, actions, finishes, branches, depth)
-    for part in (
-        check.declarations,
-        check.first_observation,
-        check.bad_calls,
-        check.listed_actions,
-        check.empty_episodes,
-        check.forks,
-        check.instances,
-        check.rewards,
-        check.count_ends,
-    ):
+    check = _Check(env, task, other, actions, branches, depth)
+    parts = (check.declarations, check.first_observation, check.bad_calls, check.empty_episodes)
+    for part in (*parts, check.forks, check.instances, check.rewards, check.count_ends):
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
@@ -137,15 +106,14 @@ def check_env(
             break  # the other parts would report the consequences
     if check.repeated:
         check.violations.append(f"{check.repeated} more checks broke off with the same error")
-    return CheckReport(
-        tuple(check.violations),
-        check.compared,
-        check.equal,
-        tuple(check.skipped),
-        check.ends,
-        check.longest,
-        tuple(check.advice()),
-    )
+    advice = ()
+    if check.best is not None and check.best < _SUCCESS - _ROUNDING:
+        advice = (
+            f"no demonstration without errors counts as a success: the best earned {check.best:g}, and only "
+            f"{_SUCCESS:g} is one",
+        )
+    violations, skipped = tuple(check.violations), tuple(check.skipped)
+    return CheckReport(violations, check.compared, check.equal, skipped, *check.ends, check.longest, advice)
 
 
 def cause_of(error: BaseException) -> str:
@@ -168,24 +136,6 @@ def tool_faults(tools: Sequence[ToolSpec]) -> Iterator[str]:
             yield f"the name of the tool {tool.name!r} holds blanks or signs: use letters, digits, _ and -, at most 64"
         if not isinstance(tool.parameters, Mapping) or tool.parameters.get("type") != "object":
             yield f"tool {tool.name!r}: parameters is no JSON schema of an object: give type, properties and required"
-        else:
-            for fault in _schema_faults(tool.parameters):
-                yield f"tool {tool.name!r}: its schema is no JSON schema: {fault}"
-
-
-def _schema_faults(schema: object) -> Iterator[str]:
-    if not isinstance(schema, Mapping):
-        yield f"{schema!r:.80} is no schema, which is an object"
-        return
-    kinds = schema.get("type", [])
-    for kind in [kinds] if isinstance(kinds, str) else kinds:
-        if kind not in TYPES:
-            yield f"{kind!r} is no type, use one of {', '.join(TYPES)}"
-    properties = schema.get("properties", {})
-    inner = list(properties.values()) if isinstance(properties, Mapping) else [properties]
-    inner += [schema["items"]] if "items" in schema else []
-    for each in (*inner, *schema.get("anyOf", ())):
-        yield from _schema_faults(each)
 
 
 def check_tasks(env: Env, count: int = 20) -> list[str]:
@@ -222,9 +172,9 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
         except ValueError:
             return True
         except Exception as error:  # a user's environment may raise anything
+            call = f"tasks({split!r}, {number}, {start})"
             raise UserError(
-                f"tasks({split!r}, {number}, {start}) raised {cause_of(error)}: raise a ValueError if a split has "
-                "fewer tasks"
+                f"{call} raised {cause_of(error)}: raise a ValueError if a split has fewer tasks"
             ) from error
         return False
 
@@ -237,12 +187,11 @@ def first_tasks(env: Env, split: Split, count: int, start: int = 0) -> Sequence[
 class _Check:
     env: Env
     task: Task
-    other: Env | None = None
-    actions: Sequence[Call] = ()
-    finishes: Sequence[Call] = ()
-    branches: int = 24
-    depth: int = 6
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    other: Env | None
+    actions: Sequence[Call]
+    branches: int
+    depth: int
+    rng: random.Random = field(default_factory=random.Random)
     violations: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
     causes: set[str] = field(default_factory=set[str])
@@ -250,13 +199,15 @@ class _Check:
     """Parts that broke off with an error that was reported before."""
     compared: int = 0
     equal: int = 0
-    ends: Ends = Ends()
+    ends: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """Episodes that ended in success, in failure, and not at all without success."""
     longest: int = 0
-    """Steps of the longest demonstration without errors."""
     best: float | None = None
     """What the best demonstration without errors earned."""
-    empty_lists: int = 0
-    """Steps after which ``legal_actions`` listed nothing although the episode goes on."""
+    refused: list[Call] = field(default_factory=list[Call])
+    """Actions that ``legal_actions`` listed and a step refused."""
+    tool_error: bool = False
+    """Whether the last step refused its action."""
 
     def expect(self, condition: bool, violation: str) -> None:
         if not condition:
@@ -270,13 +221,6 @@ class _Check:
         else:
             self.causes.add(cause)
             self.violations.append(f"{what} raised {cause}")
-
-    def advice(self) -> Iterator[str]:
-        if self.best is not None and self.best < _SUCCESS - _ROUNDING:
-            yield (
-                f"no demonstration without errors counts as a success: the best earned {self.best:g}, and only "
-                f"{_SUCCESS:g} is one"
-            )
 
     def declarations(self) -> None:
         known = ", ".join(map(repr, get_args(SnapshotKind)))
@@ -294,11 +238,9 @@ class _Check:
             self.expect(not is_shown, f"the answer {answer!r} stands in the prompt or the first observation")
 
     def bad_calls(self) -> None:
-        calls: list[Call] = [BAD_TOOL]
         # In an environment that accepts every text as an answer, no text is a bad call.
-        if self.env.tools() or self.env.legal_actions() is not None:
-            calls.append(BAD_TEXT)
-        for call in calls:
+        texts_count = bool(self.env.tools()) or self.env.legal_actions() is not None
+        for call in BAD_CALLS if texts_count else BAD_CALLS[:1]:
             self.reset()
             try:
                 *_, info = checked_step(self.env.step(call))
@@ -307,39 +249,14 @@ class _Check:
             else:
                 self.expect(bool(info.get("tool_error")), f'the bad call {call!r} sets no info["tool_error"]')
 
-    def listed_actions(self) -> None:
-        """Check that a step accepts what ``legal_actions`` lists, in random episodes of listed actions."""
-        refused, taken = list[str](), 0
-        for _ in range(_RANDOM_EPISODES):
-            self.reset()
-            for _ in range(self.depth):
-                legal = checked_legal(self.env.legal_actions())
-                if not legal:
-                    break
-                action, taken = self.rng.choice(legal), taken + 1
-                try:
-                    _, _, terminated, truncated, info = checked_step(self.env.step(self.as_sent(action)))
-                except Unanswered:
-                    break
-                refused += [action] if info.get("tool_error") else []
-                if terminated or truncated:
-                    break
-        self.expect(
-            not refused,
-            f"step refuses {len(refused)} of {taken} actions that legal_actions lists, such as {refused[:1]!r:.100}: "
-            "list only what it accepts",
-        )
-
     def empty_episodes(self) -> None:
-        """Check that trivial episodes do not succeed: those without any action, those with a single call that ends
-        them, and those in which an empty answer, or a repetition of the question, is given again and again."""
+        """Check that trivial episodes do not succeed: without any action, with one call that ends them, or with an
+        empty answer or the question itself as the answer, again and again."""
         first = self.reset()
         self.expect(not self.solved(()), "the verifier calls an episode without any action a success")
         tools = self.env.tools()
-        for tool in tools:
-            if not tool.parameters.get("required"):
-                self.repeat_call(ToolCall(tool.name, {}), 1)
-        for call in self.finishes:
+        bare = [ToolCall(tool.name, {}) for tool in tools if not tool.parameters.get("required")]
+        for call in bare:
             self.repeat_call(call, 1)
         for text in ("", self.task.prompt, first):
             answers: list[Call] = [filled for tool in tools if (filled := _trivial_call(tool, text)) is not None]
@@ -347,42 +264,41 @@ class _Check:
                 self.repeat_call(call, _REPEATS)
 
     def repeat_call(self, call: Call, times: int) -> None:
-        """Make one call up to ``times`` times and report a success. With ``times`` of 1, a call may solve the task
-        unless it also ends the episode."""
+        """Make one call up to ``times`` times and report a success. A single call may solve the task, but not end it
+        solved."""
         self.reset()
         results: list[_Outcome] = []
         for repeated in range(1, times + 1):
             results += self.play((call,))
-            _, _, terminated, truncated = results[-1]
-            if self.solved(results) and (terminated or times > 1):
-                self.violations.append(
-                    f"the verifier or the rewards call an episode of nothing but {call!r} a success, given {repeated} "
-                    "times"
-                )
+            if self.solved(results) and (results[-1][2] or times > 1):
+                what = f"an episode of nothing but {call!r} a success, given {repeated} times"
+                self.violations.append(f"the verifier or the rewards call {what}")
                 return
-            if terminated or truncated:
+            if _over(results):
                 return
 
     def forks(self) -> None:
+        """Compare branches from a snapshot, and replays from a reset, with what happened first."""
         if self.env.snapshot_kind == "none":
             self.skipped.append("forks: the environment declares snapshot_kind 'none'")
             return
         # A search over several tasks resets all of them before it returns to the first.
         another = next((each for each in first_tasks(self.env, self.task.split, 2) if each.id != self.task.id), None)
-        diverged = changed = restore_failed = transfer_failed = reseed_ignored = reseeded = undeclared = 0
+        exact, stochastic = self.env.snapshot_kind == "exact", self.env.stochastic
+        diverged = changed = restore_failed = transfer_failed = reseed_ignored = undeclared = 0
         for _ in range(self.branches):
             self.reset()
             before, results = self.take_actions(self.rng.randrange(self.depth))
-            if results and (results[-1][2] or results[-1][3]):
+            if _over(results):
                 continue
-            snapshot = self.env.snapshot() if self.env.snapshot_kind == "exact" else None
+            snapshot = self.env.snapshot() if exact else None
             taken = pickle.dumps(snapshot)
             tail, tail_results = self.take_actions(self.depth)
             if not tail:
                 continue
             self.compared += 1
             equal = True
-            if snapshot is not None:
+            if exact:
                 changed += pickle.dumps(snapshot) != taken
                 self.env.restore(snapshot)
                 self.take_actions(self.depth)
@@ -391,10 +307,9 @@ class _Check:
                 equal = self.replay(snapshot, tail) == tail_results
                 restore_failed += not equal
                 first = self.replay(snapshot, tail, 1)
-                if self.env.stochastic:
+                if stochastic:
                     restore_failed += self.replay(snapshot, tail, 1) != first
                     reseed_ignored += all(self.replay(snapshot, tail, seed) == first for seed in _OTHER_SEEDS)
-                    reseeded += 1
                 else:
                     undeclared += first != tail_results
                 if self.other is not None:
@@ -407,9 +322,8 @@ class _Check:
             replayed = self.play((*before, *tail)) == [*results, *tail_results]
             diverged += not replayed
             self.equal += equal and replayed
-        self.expect(
-            not diverged, f"{diverged} of {self.compared} episodes differ when replayed from reset with one seed"
-        )
+        differ = f"{diverged} of {self.compared} episodes differ when replayed from reset with one seed"
+        self.expect(not diverged, differ)
         if changed:
             self.violations.append("the snapshot changes when the environment goes on: return a copy (copy.deepcopy)")
         else:
@@ -420,24 +334,23 @@ class _Check:
             ):
                 self.expect(not count, f"{count} of {self.compared} {what}")
             self.expect(
-                reseed_ignored < reseeded or not reseeded,
+                not self.compared or reseed_ignored < self.compared,
                 "restore with another reseed never leads elsewhere: replace the copied random state, or leave "
                 "stochastic out if nothing is left to chance",
             )
         self.expect(
-            not self.empty_lists,
-            f"after {self.empty_lists} steps legal_actions lists nothing although the episode goes on: list what step "
-            "accepts, or return None",
+            not self.refused,
+            f"step refuses {len(self.refused)} actions that legal_actions lists, such as {self.refused[:1]!r:.100}: "
+            "list only what it accepts, or return None",
         )
         if not self.compared:
             self.skipped.append("forks: no actions to try; pass actions, or offer legal_actions or a demonstrator")
 
     def instances(self) -> None:
-        if self.env.snapshot_kind == "none":
-            self.skipped.append("shared state: the environment declares snapshot_kind 'none'")
-            return
-        if self.other is None:
-            self.skipped.append("shared state: pass a second instance as other")
+        if self.env.snapshot_kind == "none" or self.other is None:
+            declared = self.env.snapshot_kind == "none"
+            why = "the environment declares snapshot_kind 'none'" if declared else "pass a second instance as other"
+            self.skipped.append(f"shared state: {why}")
             return
         self.reset()
         calls, results = self.take_actions(self.depth)
@@ -473,16 +386,14 @@ class _Check:
             _, results = self.take_actions(_LONGEST_EPISODE, player)
             if not results:
                 continue
-            solved = self.solved(results)
+            solved, ended = self.solved(results), results[-1][2]
             if noise == 0.0:
                 self.longest, self.best = len(results), max(self.best or 0.0, self.earned(results))
-            if results[-1][2]:
-                self.ends += Ends(solved=int(solved), failed=int(not solved))
-            else:
-                self.ends += Ends(unended=int(not solved))
+            for kind, counts in enumerate((solved and ended, ended and not solved, not ended and not solved)):
+                self.ends[kind] += counts
         self.expect(
-            not (self.env.only_success_ends and self.ends.failed),
-            f"only_success_ends is True, but {self.ends.failed} episodes ended in failure: leave it out",
+            not (self.env.only_success_ends and self.ends[1]),
+            f"only_success_ends is True, but {self.ends[1]} episodes ended in failure: leave it out",
         )
 
     def reset(self, task: Task | None = None) -> str:
@@ -502,27 +413,25 @@ class _Check:
         player = self.env.demonstrator(noise)
         return None if player is None else lambda: checked_turn(player.act(self.rng))[1]
 
-    def choose(self) -> Call | None:
-        choices: Sequence[Call] = self.actions or checked_legal(self.env.legal_actions()) or ()
-        if choices:
+    def choose(self, legal: Sequence[str]) -> Call | None:
+        if choices := self.actions or legal:
             return self.rng.choice(choices)
         player = self.player(0.5)
         return player() if player is not None else None
 
-    def take_actions(
-        self, steps: int, choose: Callable[[], Call | None] | None = None
-    ) -> tuple[list[Call], list[_Outcome]]:
+    def take_actions(self, steps: int, choose: Callable[[], Call] | None = None) -> tuple[list[Call], list[_Outcome]]:
         """Take up to ``steps`` chosen actions from the current state. Returns the actions and their results."""
         calls: list[Call] = []
         results: list[_Outcome] = []
-        while len(calls) < steps and not (results and (results[-1][2] or results[-1][3])):
-            call = (choose or self.choose)()
+        while len(calls) < steps and not _over(results):
+            legal = checked_legal(self.env.legal_actions()) or ()
+            call = self.choose(legal) if choose is None else choose()
             if call is None:
                 break
             calls.append(call)
             results += self.play((call,))
-            over = results[-1][2] or results[-1][3]
-            self.empty_lists += not over and self.env.legal_actions() == []
+            if choose is None and self.tool_error and call in legal:
+                self.refused.append(call)
         return calls, results
 
     def replay(self, snapshot: object, calls: Sequence[Call], reseed: int | None = None) -> list[_Outcome]:
@@ -533,15 +442,18 @@ class _Check:
         return [self.outcome(env or self.env, call) for call in calls]
 
     def outcome(self, env: Env, call: Call) -> _Outcome:
-        """Take a step. One that the environment cannot answer is truncated, since search goes no further there."""
+        """Take a step, as search does. One that the environment cannot answer is truncated."""
+        sent = call if self.env.origin == "imagined" else as_call(call, self.env.tools())
         try:
-            return checked_step(env.step(self.as_sent(call)))[:4]
+            *outcome, info = checked_step(env.step(sent))
+            self.tool_error = bool(info.get("tool_error"))
+            return outcome[0], outcome[1], outcome[2], outcome[3]
         except Unanswered as unanswered:
             return f"Unanswered: {unanswered}", 0.0, False, True
 
-    def as_sent(self, call: Call) -> Call:
-        """Return a call as search sends it: if a text names one of the environment's tools, as a ``ToolCall``."""
-        return call if self.env.origin == "imagined" else as_call(call, self.env.tools())
+
+def _over(results: Sequence[_Outcome]) -> bool:
+    return bool(results) and (results[-1][2] or results[-1][3])
 
 
 def _answers(task: Task) -> Iterator[str]:
@@ -555,8 +467,8 @@ def _answers(task: Task) -> Iterator[str]:
 
 
 def _trivial_call(tool: ToolSpec, text: str) -> ToolCall | None:
-    """Return a call of ``tool`` with ``text`` for each required text and an empty value, such as 0, for each other
-    required argument; None if it requires no argument."""
+    """A call with ``text`` for each required text and an empty value for each other required argument; None if it
+    requires none."""
     schemas, required = arguments_of(tool)
     empty = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
     arguments = {name: empty.get(type_of(schemas.get(name)), text) for name in required}

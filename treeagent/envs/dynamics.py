@@ -5,16 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
-from treeagent.envs.answers import (
-    ENDING,
-    broken_by,
-    checked_key,
-    checked_legal,
-    checked_task,
-    checked_verdict,
-)
+from treeagent.envs.answers import ENDING, broken_by, checked_key, checked_legal, checked_task, checked_verdict
 from treeagent.envs.base import Env, EnvBroken, opening
-from treeagent.envs.forks import Forkable, Mark, Snapshots
+from treeagent.envs.forks import Forkable, Mark
 from treeagent.envs.pool import EnvPool
 from treeagent.types import Action, Message, Origin, State, Task, Transition, Unanswered, derive_seed, storable
 
@@ -23,9 +16,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(eq=False, slots=True)
 class _Episode:
-    """What is known of one search tree: the instance that plays it, and where its last step led."""
+    """What is known of one search tree."""
 
-    place: int | None
+    instance: int | None
     """Number of the pool's instance that plays it; None if any instance can."""
     origin: Origin = "real"
     has_verifier: bool = False
@@ -52,31 +45,20 @@ class _Paid(Protocol):
 
 def paid(state: State) -> float | None:
     """Return the sum of the rewards on the way to ``state``, including withheld ones; None if the state does not come
-    from an ``EnvDynamics``.
-
-    Use it to report what a search has found after all its actions have been chosen and executed. Code that chooses
-    actions must not read it. Trees on disk store it for final states only (``Node.paid``).
-    """
+    from an ``EnvDynamics``. It is for reports: code that chooses actions must not read it."""
     return state.snapshot.paid if isinstance(state.snapshot, _Paid) else None
 
 
 class EnvDynamics:
     """Implements ``types.Dynamics`` with one environment, or with the instances of a pool in parallel.
 
-    Rewards: if the environment has a verifier, the reward is its verdict at the end of the task and 0 before, so an
-    episode that hits the step limit gets 0. Otherwise it is the environment's own reward.
-
-    State keys combine the environment's key with the number of steps used. Of two states that are otherwise equal, the
-    one with fewer steps left cannot reach everything that the other can, so their futures are equal only if both parts
-    are.
-
-    If an environment fails, including by ``SystemExit`` or by returning a value that cannot be stored, only the step in
-    progress is lost; other states can still be stepped.
+    If the environment has a verifier, the reward is its verdict at the end of the task and 0 before, so an episode that
+    hits the step limit gets 0. Otherwise it is the environment's own reward. State keys combine the environment's key
+    with the number of steps used. If an environment fails, only the step in progress is lost.
 
     The cost of a step is what it would be if each tree had its own environment: without exact snapshots it includes a
     replay from the start of the task, unless the tree's last step led to this state. A tree is therefore the same
-    whichever trees are grown at the same time and however many instances there are. ``replayed_steps`` counts the
-    steps that were really replayed.
+    whichever trees are grown at the same time and however many instances there are.
 
     Args:
         env: the environment, or a pool; nothing else may step them while this object is in use.
@@ -84,7 +66,6 @@ class EnvDynamics:
         reveal_reward: False withholds every reward (``Transition.reward is None``), as at evaluation.
         seed: seed of the random outcomes of a stochastic environment.
         list_actions: whether states hold the environment's legal actions, for a policy that scores them.
-        snapshots: store for the snapshots of all instances.
     """
 
     def __init__(
@@ -95,11 +76,9 @@ class EnvDynamics:
         reveal_reward: bool = True,
         seed: int = 0,
         list_actions: bool = False,
-        snapshots: Snapshots | None = None,
     ) -> None:
         # Planning must not see the random outcomes of the execution, so the two have different seeds.
         self._seed = derive_seed(seed, "revealed" if reveal_reward else "withheld")
-        self._snapshots = snapshots or Snapshots()
         self._pool = env if isinstance(env, EnvPool) else None
         self.env = env.env if isinstance(env, EnvPool) else env
         """The environment, in the state that the last step led to; a pool's own ``env`` is never stepped."""
@@ -111,14 +90,14 @@ class EnvDynamics:
 
     @property
     def replayed_steps(self) -> int:
-        """Environment steps made so far to return to earlier states by replay."""
+        """Environment steps really made so far to return to earlier states by replay."""
         return sum(fork.replayed_steps for fork in tuple(self._forks.values()))
 
     def move_to(self, state: State) -> int:
         """Bring the environment into ``state``, for example to ask its demonstrator or verifier there. Returns the cost
         in environment steps. Not available with a pool."""
         assert self._pool is None, "nobody knows which instance of a pool a state is on"
-        position, fork = self._position(state), self._fork(self.env)
+        position, fork = _position(state), self._fork(self.env)
         with _forget_state_on_error(fork, position.episode):
             return _move_to(fork, position)
 
@@ -128,21 +107,30 @@ class EnvDynamics:
 
     async def step(self, state: State, action: Action) -> Transition:
         """Take one step from ``state``. The task must not be over."""
-        position = self._position(state)
-        if action.error:
-            return self._malformed(position, state, action, 0)
-        return await self._on_instance(position.episode, lambda fork: self._take_step(fork, position, state, action))
+        position = _position(state)
+        if not action.error:
+            return await self._on_instance(
+                position.episode, lambda fork: self._take_step(fork, position, state, action)
+            )
+        answer = f"Invalid action: {action.error}"
+        return Transition(
+            _next_state(state, action, answer, state.place, position, state.legal_actions),
+            reward=0.0 if self._reveal_reward else None,
+            truncated=_steps_used(state) >= self._max_steps,
+            origin=position.episode.origin,
+            invalid=True,
+            cost=_cost(position.episode, 0),
+        )
 
     async def _on_instance(self, episode: _Episode, work: Callable[[Forkable], Answer]) -> Answer:
         if self._pool is None:
             return work(self._fork(self.env))
-        return await self._pool.call(episode.place, lambda env: work(self._fork(env)))
+        return await self._pool.call(episode.instance, lambda env: work(self._fork(env)))
 
     def _fork(self, env: Env) -> Forkable:
-        fork = self._forks.get(id(env))
-        if fork is None:
-            fork = self._forks[id(env)] = Forkable(env, seed=self._seed, snapshots=self._snapshots)
-        return fork
+        if id(env) not in self._forks:
+            self._forks[id(env)] = Forkable(env, seed=self._seed)
+        return self._forks[id(env)]
 
     def _start_episode(self, fork: Forkable, episode: _Episode, task: Task) -> State:
         with _forget_state_on_error(fork, episode):
@@ -153,20 +141,8 @@ class EnvDynamics:
             first = (Message("user", opening(task, observation)),)
             return State(task, first, _key(place, 0), position, legal_actions=legal, place=place)
 
-    def _malformed(self, position: _Position, state: State, action: Action, replayed: int) -> Transition:
-        used = _steps_used(state)
-        answer = f"Invalid action: {action.error}"
-        return Transition(
-            self._next_state(state, action, answer, state.place, position, state.legal_actions),
-            reward=0.0 if self._reveal_reward else None,
-            truncated=used >= self._max_steps,
-            origin=position.episode.origin,
-            invalid=True,
-            cost=_cost(position, replayed),
-        )
-
     def _take_step(self, fork: Forkable, position: _Position, state: State, action: Action) -> Transition:
-        env, episode, used, replayed = fork.env, position.episode, _steps_used(state), 0
+        env, episode, replayed = fork.env, position.episode, 0
         try:
             with _forget_state_on_error(fork, episode):
                 replayed = _move_to(fork, position)
@@ -183,52 +159,49 @@ class EnvDynamics:
         except Unanswered as unanswered:
             reason = storable(str(unanswered))
             return Transition(
-                self._next_state(state, action, f"Unanswered: {reason}", None, position),
+                _next_state(state, action, f"Unanswered: {reason}", None, position),
                 reward=None,
                 truncated=True,
                 origin=episode.origin,
                 invalid=True,
-                cost=_cost(position, replayed),
+                cost=_cost(episode, replayed),
                 error=reason,
             )
         episode.last = mark
-        truncated = not terminated and (truncated or used >= self._max_steps)
-        unverified = 0.0 if episode.has_verifier else env_reward
-        reward = unverified if verdict is None else verdict
+        reward = verdict if verdict is not None else 0.0 if episode.has_verifier else env_reward
+        then = _Position(mark, episode, position.paid + reward)
         return Transition(
-            self._next_state(
-                state, action, observation, place, _Position(mark, episode, position.paid + reward), legal
-            ),
+            _next_state(state, action, observation, place, then, legal),
             reward=reward if self._reveal_reward else None,
             terminated=terminated,
-            truncated=truncated,
+            truncated=not terminated and (truncated or _steps_used(state) >= self._max_steps),
             origin=episode.origin,
             invalid=bool(info.get("tool_error")),
-            cost=_cost(position, replayed),
+            cost=_cost(episode, replayed),
             info=info if self._reveal_reward else {},
         )
 
     def _legal_actions(self, env: Env) -> tuple[str, ...] | None:
         return checked_legal(env.legal_actions()) if self._list_actions else None
 
-    @staticmethod
-    def _position(state: State) -> _Position:
-        assert isinstance(state.snapshot, _Position), "another dynamics made this state"
-        return state.snapshot
 
-    @staticmethod
-    def _next_state(
-        state: State,
-        action: Action,
-        observation: str,
-        place: str | None,
-        position: _Position,
-        legal: tuple[str, ...] | None = None,
-    ) -> State:
-        turn = Message("assistant", action.text, action.token_ids)
-        messages = (*state.messages, turn, Message("user", observation))
-        key = _key(place, _steps_used(state))
-        return State(state.task, messages, key, position, legal_actions=legal, place=place)
+def _position(state: State) -> _Position:
+    assert isinstance(state.snapshot, _Position), "another dynamics made this state"
+    return state.snapshot
+
+
+def _next_state(
+    state: State,
+    action: Action,
+    observation: str,
+    place: str | None,
+    position: _Position,
+    legal: tuple[str, ...] | None = None,
+) -> State:
+    turn = Message("assistant", action.text, action.token_ids)
+    messages = (*state.messages, turn, Message("user", observation))
+    key = _key(place, _steps_used(state))
+    return State(state.task, messages, key, position, legal_actions=legal, place=place)
 
 
 def _key(place: str | None, used: int) -> str | None:
@@ -237,8 +210,7 @@ def _key(place: str | None, used: int) -> str | None:
 
 @contextlib.contextmanager
 def _forget_state_on_error(fork: Forkable, episode: _Episode) -> Iterator[None]:
-    """Context that forgets the environment's state on an error, because a failed environment may be in any state. The
-    next step then restores the state that it starts from."""
+    """A failed environment may be in any state: the next step then restores the state that it starts from."""
     try:
         yield
     except BaseException as error:
@@ -256,12 +228,11 @@ def _move_to(fork: Forkable, position: _Position) -> int:
     return 0 if fork.env.snapshot_kind == "exact" or last == position.mark else len(position.mark.actions)
 
 
-def _cost(position: _Position, replayed: int) -> int:
-    """Return the cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if it is
-    imagined."""
-    return 0 if position.episode.origin == "imagined" else 1 + replayed
+def _cost(episode: _Episode, replayed: int) -> int:
+    """The cost of a step in environment steps, including those ``replayed`` to reach its state; 0 if imagined."""
+    return 0 if episode.origin == "imagined" else 1 + replayed
 
 
 def _steps_used(state: State) -> int:
-    """Return the number of steps used, including the one about to be taken from ``state``."""
+    """The number of steps used, including the one about to be taken from ``state``."""
     return 1 + sum(message.role == "assistant" for message in state.messages)

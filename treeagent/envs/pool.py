@@ -4,9 +4,8 @@ import asyncio
 import atexit
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from itertools import count
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
@@ -18,22 +17,18 @@ from treeagent.envs.base import Env
 from treeagent.types import waiting
 
 Answer = TypeVar("Answer")
-_Job = tuple[Future[Any], Callable[[], Any]]
 _CLOSE_SECONDS = 5.0
 """Seconds that the instances of a pool, all together, may take to close."""
 
 
 class EnvPool:
-    """At most ``size`` instances of an environment. An instance is created when it is first needed. All its calls,
-    including its creation and closing, come from one thread, as SQLite or a browser driver requires.
+    """At most ``size`` instances of an environment, each created when it is first needed. All its calls, including its
+    creation and closing, come from one thread, as SQLite or a browser driver requires.
 
     If a call is cancelled, by Ctrl-C or a time limit, a new instance replaces the one that runs it, which is closed
-    once the call returns. If the call never returns, its thread stays, but does not keep the process from ending.
-
-    An episode normally stays on one instance. If snapshots are exact and the environment is not stochastic, any
-    instance can continue any episode, so each step runs on whichever instance is free.
-
-    The pool closes its instances when its context manager exits, or else when the process ends.
+    once the call returns. An episode stays on one instance, unless snapshots are exact and the environment is not
+    stochastic: then each step runs on whichever instance is free. The pool closes its instances when its context
+    manager exits, or else when the process ends.
 
     Args:
         env: an environment of the same kind, for its attributes and tools. The pool neither steps nor closes it.
@@ -43,36 +38,41 @@ class EnvPool:
 
     def __init__(self, env: Env, make: Callable[[], Env], size: int) -> None:
         self.env = env
-        self._instances = [_Instance(make) for _ in range(size)]
+        self._make, self._size = make, size
         self._any_instance = env.snapshot_kind == "exact" and not env.stochastic
         self._numbers = count()
+        self._threads: list[_EnvThread | None] = [None] * size
+        self._closing = list[Future[None]]()
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(self.close)
         self._finalizer = Finalize(None, self.close, exitpriority=1)  # in a worker process, where atexit does nothing
 
     def assign_instance(self) -> int | None:
         """Return the number of the instance for the next episode; None if any instance can play it."""
-        return None if self._any_instance else next(self._numbers) % len(self._instances)
+        return None if self._any_instance else next(self._numbers) % self._size
 
     async def call(self, number: int | None, work: Callable[[Env], Answer]) -> Answer:
         """Run ``work`` in the thread of an instance. Returns its result, or raises its exception.
 
-        An instance runs one call at a time; calls with the same ``number`` run in the order in which they were made.
-        The time limit of a step (``types.time_limit``) starts when ``work`` starts: the time to wait for an instance or
-        to create one does not count.
+        An instance runs one call at a time, in the order in which they were made. The time limit of a step
+        (``types.time_limit``) starts when ``work`` starts.
         """
-        locks = self._locks()
-        lock = locks.any if number is None else locks.by_instance[number]
+        self._use_loop()
+        lock = self._any if number is None else self._locks[number]
         with waiting():
             await lock.acquire()
-        instance = locks.free.pop() if number is None else self._instances[number]
+        place = self._free.pop() if number is None else number
         try:
-            with waiting():
-                env = await instance.started()
-            return await instance.run(lambda: work(env))
+            thread = self._threads[place]
+            if thread is None:
+                thread = self._threads[place] = _EnvThread()
+            if thread.env is None:
+                with waiting():
+                    await self._run(place, thread, lambda: thread.begin(self._make))
+            return await self._run(place, thread, lambda: work(thread.begun))
         finally:
             if number is None:
-                locks.free.append(instance)
+                self._free.append(place)
             lock.release()
 
     def close(self) -> None:
@@ -80,8 +80,9 @@ class EnvPool:
         atexit.unregister(self.close)
         self._finalizer.cancel()
         deadline = time.monotonic() + _CLOSE_SECONDS
-        closing = [each for instance in self._instances for each in instance.close()]
-        for each in closing:
+        for place in range(self._size):
+            self._drop(place)
+        for each in self._closing:
             with contextlib.suppress(Exception):  # an error of one must not keep the others from being closed
                 each.result(max(deadline - time.monotonic(), 0.0))
 
@@ -93,58 +94,28 @@ class EnvPool:
     ) -> None:
         self.close()
 
-    def _locks(self) -> "_Locks":
-        """Return the locks for the running event loop. A lock belongs to one loop, and a pool is used in many."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._current = loop, _Locks(self._instances)
-        return self._current
-
-
-class _Locks:
-    """Locks that decide which call may use an instance. Both kinds of lock are first come, first served."""
-
-    def __init__(self, instances: Sequence["_Instance"]) -> None:
-        self.by_instance = [asyncio.Lock() for _ in instances]
-        self.any = asyncio.Semaphore(len(instances))
-        self.free = list(reversed(instances))
-
-
-class _Instance:
-    """A slot of the pool, which holds one environment at a time."""
-
-    def __init__(self, make: Callable[[], Env]) -> None:
-        self._make = make
-        self._thread: _EnvThread | None = None
-        self._closing = list[Future[None]]()
-
-    async def started(self) -> Env:
-        """Return the environment; create it if there is none."""
-        if self._thread is None:
-            self._thread = _EnvThread()
-        if self._thread.env is None:
-            await self.run(partial(self._thread.begin, self._make))
-        assert self._thread.env is not None
-        return self._thread.env
-
-    async def run(self, work: Callable[[], Answer]) -> Answer:
-        """Run ``work`` in the thread. Returns its result, or raises its exception."""
-        assert self._thread is not None
-        future = self._thread.submit(work)
+    async def _run(self, place: int, thread: "_EnvThread", work: Callable[[], Answer]) -> Answer:
+        future = thread.submit(work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.done():
-                self.close()
+                self._drop(place)
             raise
 
-    def close(self) -> Sequence[Future[None]]:
-        """Begin to close the environment. Returns the futures of all closings in progress: of this environment, and of
-        earlier ones with a cancelled call."""
-        if self._thread is not None:
-            self._closing = [each for each in self._closing if not each.done()] + [self._thread.end()]
-            self._thread = None
-        return self._closing
+    def _drop(self, place: int) -> None:
+        """Begin to close an instance; the next call makes another."""
+        if (thread := self._threads[place]) is not None:
+            self._closing = [*(each for each in self._closing if not each.done()), thread.end()]
+            self._threads[place] = None
+
+    def _use_loop(self) -> None:
+        """Make the locks for the running event loop. A lock belongs to one loop, and a pool is used in many."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._any = loop, asyncio.Semaphore(self._size)
+            self._locks = [asyncio.Lock() for _ in range(self._size)]
+            self._free = list(reversed(range(self._size)))
 
 
 class _EnvThread:
@@ -152,9 +123,14 @@ class _EnvThread:
 
     def __init__(self) -> None:
         self.env: Env | None = None
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         # A daemon thread: a hung call in a thread of concurrent.futures would keep the process from ending.
-        Thread(target=_serve, args=(self._jobs,), name="environment", daemon=True).start()
+        Thread(target=self._serve, name="environment", daemon=True).start()
+
+    @property
+    def begun(self) -> Env:
+        assert self.env is not None
+        return self.env
 
     def submit(self, work: Callable[[], Answer]) -> Future[Answer]:
         future = Future[Answer]()
@@ -166,26 +142,18 @@ class _EnvThread:
 
     def end(self) -> Future[None]:
         """Make the thread close its environment and end after the call that it is running."""
-        closed = self.submit(self._close)
+        closed = self.submit(lambda: None if self.env is None else self.env.close())
         self._jobs.put(None)
         return closed
 
-    def _close(self) -> None:
-        if self.env is not None:
-            self.env.close()
-
-
-def _serve(jobs: "SimpleQueue[_Job | None]") -> None:
-    """Main function of an instance's thread: run jobs until None arrives."""
-    while (job := jobs.get()) is not None:
-        future, work = job
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(work())
-            except StopIteration as error:  # a future cannot raise it in a coroutine
-                raised = RuntimeError(f"the environment raised {error!r}")
-                raised.__cause__ = error
-                future.set_exception(raised)
-            except BaseException as error:  # raised again where the call was made
-                future.set_exception(error)
-        del job, future, work  # otherwise the marks of a finished tree would stay alive until the next call
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, work = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except StopIteration as error:  # a future cannot raise it in a coroutine
+                    future.set_exception(RuntimeError(f"the environment raised {error!r}"))
+                except BaseException as error:  # raised again where the call was made
+                    future.set_exception(error)
+            del job, future, work  # otherwise the marks of a finished tree would stay alive until the next call

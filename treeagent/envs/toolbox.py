@@ -26,23 +26,14 @@ _READS: Mapping[str, tuple[str, str]] = {
     "phone_of": ("room", "number"),
 }
 """The kinds of argument and result of each tool that reads a table."""
+_PAIR = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}}
 ADD, ANSWER = "add", "answer"
 TOOLS: tuple[ToolSpec, ...] = (
     *(
         text_tool(name, f"Look up the {name.partition('_')[0]} of a {taken}.", taken, read_only=True)
         for name, (taken, _) in _READS.items()
     ),
-    ToolSpec(
-        ADD,
-        "Add two numbers.",
-        {
-            "type": "object",
-            "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}},
-            "required": ["x", "y"],
-            "additionalProperties": False,
-        },
-        read_only=True,
-    ),
+    ToolSpec(ADD, "Add two numbers.", {**_PAIR, "required": ["x", "y"], "additionalProperties": False}, read_only=True),
     text_tool(ANSWER, "Answer the question in one word. Ends the visit.", "text", answers=True),
 )
 
@@ -107,25 +98,15 @@ class Key:
         return [] if self.noted else list(dict.fromkeys(self._due(self.question, made)))
 
     def _due(self, question: Question, made: Sequence[Call]) -> Iterator[Call]:
-        if isinstance(question, str) or any(each in made for each in orders(self.call(question))):
+        if isinstance(question, str) or _made(*self.call(question)) in made:
             return
         inner = [each for argument in question[1:] for each in self._due(argument, made)]
         yield from inner or [self.call(question)]
 
 
-def orders(call: Call) -> list[Call]:
-    """Return a call in every order of its arguments that gives the same result: a sum has two."""
-    name, values = call
-    return list(dict.fromkeys([call, (name, values[::-1])])) if name == ADD else [call]
-
-
-def tool_call(call: Call) -> ToolCall:
-    """Convert a ``Call`` to a ``ToolCall``."""
-    name, values = call
-    if name == ADD:
-        return ToolCall(name, {"x": int(values[0]), "y": int(values[1])})
-    argument = _READS[name][0] if name in _READS else "text"
-    return ToolCall(name, {argument: values[0]})
+def _made(name: str, values: tuple[str, ...]) -> Call:
+    """A call as it is remembered: a sum is the same in either order."""
+    return name, tuple(sorted(values))
 
 
 def draw(rng: random.Random, options: ToolboxOptions) -> tuple[Key, str]:
@@ -135,12 +116,8 @@ def draw(rng: random.Random, options: ToolboxOptions) -> tuple[Key, str]:
         tables = _tables(rng, options.people)
         key = Key(tables, _pipeline(rng, tables, max(calls, 1)), noted=calls == 0)
         if len(set(key.calls(key.question))) == max(calls, 1):  # otherwise one call would answer two parts
-            return key, prompt(key)
-
-
-def prompt(key: Key) -> str:
-    question = f"What is {_words(key.question)}?"
-    return f"{_words(key.question)} is {key.answer}. {question}" if key.noted else question
+            words = f"What is {_words(key.question)}?"
+            return key, f"{_words(key.question)} is {key.answer}. {words}" if key.noted else words
 
 
 def _words(question: Question) -> str:
@@ -195,8 +172,7 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
     call, because its question states the answer, or a pipeline of calls, in which the output of one call is an argument
     of the next. The reward is 1 for the right answer, otherwise 0.
 
-    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls. The reference in a state is every
-    call of the pipeline that is due, or the answer if none is.
+    Calls are ``team_of[mira]``, ``add[12, 30]`` and ``answer[red]``, or tool calls.
     """
 
     options_type = ToolboxOptions
@@ -220,9 +196,8 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
         else:
             [argument] = arguments_of(next(tool for tool in TOOLS if tool.name == call.name))[1]
             raise CallRefused(f"no {argument} {values[0]}")
-        made_call: Call = (call.name, values)
-        if made_call not in self.visit.made:
-            self.visit = replace(self.visit, made=(*self.visit.made, made_call))
+        if (made := _made(call.name, values)) not in self.visit.made:
+            self.visit = replace(self.visit, made=(*self.visit.made, made))
         return result
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -244,10 +219,6 @@ class ToolboxEnv(ToolEnv[Key, Visit]):
 
     def state_key(self) -> str:
         return f"{self.task.id} {sorted(self.visit.made)} {self.visit.answer}"
-
-    def reference(self) -> Sequence[ToolCall]:
-        due = [call for each in self.key.due(self.visit.made) for call in orders(each)]
-        return [tool_call(call) for call in due] or [tool_call((ANSWER, (self.key.answer,)))]
 
     def demonstrator(self, noise: float) -> "ToolboxDemonstrator":
         return ToolboxDemonstrator(self, noise)

@@ -1,7 +1,8 @@
 """Run any environment in its own process, so that one that hangs, crashes or returns nonsense costs only one task.
 
 The parent talks to the process over a socket, one request and one reply at a time, each under a time limit. A process
-that exceeds a limit is killed with all that it has started; the next reset or restore starts a new one."""
+that exceeds a limit is killed with all that it has started; the next ``reset`` or ``restore`` starts a new one.
+"""
 
 import contextlib
 import faulthandler
@@ -21,30 +22,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from treeagent.envs.answers import checked_reset, checked_step, checked_verdict
-from treeagent.envs.base import Demonstrator, Env, EnvBroken, SnapshotKind, StepResult, ToolSpec
+from treeagent.envs.base import Demonstrator, Env, EnvBroken, StepResult, ToolSpec
 from treeagent.envs.make import make_env
-from treeagent.types import Origin, Split, Task, ToolCall, Unanswered
-
-
-def kill_at_close(lifeline: int, process_id: int) -> None:
-    """Make the kernel kill ``process_id`` when the last writing end of the pipe ``lifeline`` is closed. This happens at
-    the latest when the parent that holds it ends.
-
-    The parent calls this as soon as it has started a process that inherits the reading end. It therefore works before
-    the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG, it depends on
-    the parent process and not on the thread that started the child. It does nothing on systems other than Linux.
-
-    Args:
-        lifeline: the reading end of a pipe that nothing is written to.
-        process_id: a process, or the negative number of a process group, as for ``os.kill``.
-    """
-    if sys.platform == "linux":
-        # These settings belong to the open pipe, not to the descriptor. They stay after the parent closes its own
-        # reading end.
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
+from treeagent.types import Split, Task, ToolCall, Unanswered
 
 _START = (
     "import sys; _, channel, *sys.path = sys.argv; del sys.argv[1:]; "
@@ -59,12 +39,8 @@ _LAST_BYTES, _LAST_LINES = 4000, 10
 _EXIT_SECONDS = 1.0
 """Seconds that a process may take to end after it has closed its socket."""
 _EPISODE_STARTS = frozenset({"reset", "restore"})
-"""Calls that start an episode or return to a state of one."""
 _EPISODE_CALLS = _EPISODE_STARTS | {"step", "legal_actions", "verify", "snapshot", "state_key", "act"}
 """Calls that use the current episode."""
-
-_About = tuple[SnapshotKind, bool, Origin, bool]
-"""Attributes of the environment that the process reports."""
 
 
 class EnvTimeout(RuntimeError):
@@ -78,19 +54,13 @@ class EnvCrashed(RuntimeError):
 class WorkerEnv(Env):
     """The environment ``make_env(name, options)`` in its own process, under limits of wall-clock time.
 
-    All methods of ``Env`` work; arguments and results are pickled. The parent keeps the snapshots as bytes, so they
-    outlive the environment's process.
-
-    An exception of the environment is raised again in the parent, with the worker's traceback in its notes. After an
-    exception of a call of an episode the environment may be in any state, so its process is killed. The process is kept
-    after ``Unanswered``, which says that there is no answer to an action, and after an exception of a call that touches
-    no episode, such as ``tasks``.
-
-    The limits protect against mistakes, not against malicious code. POSIX only.
+    Arguments and results are pickled. The parent keeps the snapshots as bytes, so they outlive the process. An
+    exception of the environment is raised again in the parent, with the worker's traceback in its notes; after one of
+    a call of an episode, other than ``Unanswered``, the process is killed. The limits protect against mistakes, not
+    against malicious code. POSIX only.
 
     Args:
         name: as for ``make_env``. The process imports the module itself, so a class in ``__main__`` cannot be found.
-        options: as for ``make_env``.
         call_seconds: limit of each call.
         start_seconds: limit for starting the process and making the environment.
     """
@@ -139,7 +109,6 @@ class WorkerEnv(Env):
         return self._task_id, self._call("snapshot")
 
     def restore(self, snapshot: object, *, reseed: int | None = None) -> None:
-        """Restore a snapshot as ``Env.restore`` does, in a new process if the old one has ended."""
         assert isinstance(snapshot, tuple)
         self._task_id, content = snapshot
         self._call("restore", content, reseed)
@@ -148,8 +117,7 @@ class WorkerEnv(Env):
         return cast(str | None, self._call("state_key"))
 
     def demonstrator(self, noise: float) -> Demonstrator | None:
-        """Return the environment's demonstrator. It acts in the environment's process, but uses the caller's random
-        generator."""
+        """The environment's demonstrator, which acts in its process with the caller's random generator."""
         return _RemoteDemonstrator(self, noise) if self._call("demonstrator", noise) else None
 
     def close(self) -> None:
@@ -164,7 +132,7 @@ class WorkerEnv(Env):
         self.starts += 1
         self._process = _Process()
         self._unwatch = weakref.finalize(self, self._process.end).detach
-        about: _About = self._call("make", self._name, self._options)
+        about = self._call("make", self._name, self._options)
         self.snapshot_kind, self.stochastic, self.origin, self.only_success_ends = about
 
     def _end(self, grace_seconds: float = 0.0) -> str:
@@ -203,14 +171,12 @@ class WorkerEnv(Env):
         try:
             return self._process.ask(request, seconds)
         except TimeoutError:
-            # A process that it has started can keep the socket open after its end.
-            if self._process.ended():
+            if self._process.ended():  # a process that it has started can keep the socket open after its end
                 raise EnvCrashed(f"{where}: the process {self._end()}") from None
             raise EnvTimeout(f"{where} took longer than {name}={seconds:g}: the process {self._end()}") from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise EnvCrashed(f"{where}: the process {self._end(_EXIT_SECONDS)}") from None
-        except BaseException:
-            # Such as Ctrl-C: the reply may still arrive, and must not be taken as the reply to a later request.
+        except BaseException:  # such as Ctrl-C: the reply must not be taken as the reply to a later request
             self._end()
             raise
 
@@ -227,8 +193,8 @@ class _RemoteDemonstrator:
 
 
 class _Process:
-    """A process that serves one environment. It leads its own process group, so the terminal's Ctrl-C does not reach
-    it."""
+    """A process that serves one environment. It leads its own process group, which the terminal's Ctrl-C does not
+    reach."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
@@ -262,35 +228,43 @@ class _Process:
         answer: bytes = pickle.load(self._answers)
         return answer
 
-    def kill(self) -> None:
-        """Kill the process and all processes that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     def ended(self) -> bool:
-        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def end(self, grace_seconds: float = 0.0) -> str:
         """Wait up to ``grace_seconds`` for the process to end, then kill it and all processes that it has started.
-
-        Returns:
-            how it ended and the last lines of its output.
-        """
+        Returns how it ended and the last lines of its output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
-        self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        self._answers.close()
-        self._channel.close()
-        self._lifeline.close()
+        for each in (self._answers, self._channel, self._lifeline):
+            each.close()
         self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _LAST_BYTES, 0))
         lines = self._stderr.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
         self._stderr.close()
-        how = (
-            f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit code {code}"
-        )
+        killed = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else ""
+        how = killed or f"ended with exit code {code}"
         return f"{how}; it last wrote: {' | '.join(lines)}" if lines else how
+
+
+def kill_at_close(lifeline: int, process_id: int) -> None:
+    """Make the kernel kill ``process_id`` when the last writing end of the pipe ``lifeline`` is closed, at the latest
+    when the parent that holds it ends, however it ends. Does nothing on systems other than Linux.
+
+    It works before the process has run any code of its own, and that code cannot prevent it. Unlike PR_SET_PDEATHSIG,
+    it depends on the parent process and not on the thread that started the child.
+
+    Args:
+        lifeline: the reading end of a pipe that nothing is written to.
+        process_id: a process, or the negative number of a process group, as for ``os.kill``.
+    """
+    if sys.platform == "linux":
+        # These settings belong to the open pipe: they stay after the parent closes its own reading end.
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def serve(channel_number: int) -> None:
@@ -316,9 +290,8 @@ class _Host:
         self.env: Env
         self._players: dict[float, Demonstrator | None] = {}
 
-    def make(self, name: str, options: Mapping[str, object]) -> _About:
-        self.env = make_env(name, options)
-        env = self.env
+    def make(self, name: str, options: Mapping[str, object]) -> tuple[object, ...]:
+        self.env = env = make_env(name, options)
         return env.snapshot_kind, env.stochastic, env.origin, env.only_success_ends
 
     def reset(self, seed: int | None, options: Mapping[str, object] | None) -> tuple[str, dict[str, object]]:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("unified_planning")
-
 from treeagent.config import load_config
 from treeagent.envs import Env, check_env, make_env
 from treeagent.envs.check import check_tasks

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from string import ascii_lowercase
 
-from treeagent.envs.planning.problem import Domain, Fact, Holds, Join, Problem
+from treeagent.envs.planning.problem import Domain, Fact, Problem
 from treeagent.types import UserError
 
 PEGS = ("peg1", "peg2", "peg3")
@@ -27,8 +27,7 @@ def problem_of(domain: Domain, lines: Sequence[str]) -> Problem:
         objects = {name: kind for name, kind in parts["object"]}
     except ValueError:
         raise UserError("an object of a planning problem has no type: take tasks from PlanningEnv.tasks") from None
-    aim = Join(tuple(Holds(fact) for fact in parts["goal"]))
-    return Problem(domain, objects, frozenset(parts["init"]), aim)
+    return Problem(domain, objects, frozenset(parts["init"]), tuple((fact, True) for fact in parts["goal"]))
 
 
 def draw_blocks(size: int, rng: random.Random) -> list[str]:

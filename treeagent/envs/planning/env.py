@@ -2,32 +2,18 @@
 
 import functools
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict, ValidationInfo
 from pydantic.dataclasses import dataclass
 
-from treeagent.envs.base import StepResult, ToolSpec, required, task_to_play
+from treeagent.envs.base import StepResult, ToolSpec, task_to_play
 from treeagent.envs.calls import read_call, text_tool
 from treeagent.envs.planning.domains import DRAW, problem_of
 from treeagent.envs.planning.planner import FINISH, Planner, PlanningDemonstrator
-from treeagent.envs.planning.problem import (
-    Domain,
-    Equal,
-    Fact,
-    Formula,
-    Holds,
-    Join,
-    Not,
-    Problem,
-    Quantified,
-    State,
-    holds,
-    read_domain,
-    sentence,
-)
+from treeagent.envs.planning.problem import Problem, State, prompt_of, read_domain, sentences
 from treeagent.envs.visit import DrawnTasks, VisitEnv
 from treeagent.types import Split, Task, ToolCall, UserError
 
@@ -92,7 +78,6 @@ class PlanningEnv(VisitEnv[Place]):
     the reward is 1 if the goal holds then, and 0 otherwise. The end of an episode therefore does not reveal a success,
     and a dead end is not reported."""
 
-    extra = "planning"
     options_type = PlanningOptions
     visit_type = Place
 
@@ -111,7 +96,6 @@ class PlanningEnv(VisitEnv[Place]):
 
     def _play(self, text: str) -> None:
         """Take the PDDL of the domain."""
-        required("unified_planning", self.extra)
         self._text, self._domain = text, read_domain(text)
         if any(schema.name == FINISH for schema in self._domain.schemas):
             raise UserError(f"the domain {self._domain.name} has an action {FINISH}, which ends a task here: rename it")
@@ -137,7 +121,7 @@ class PlanningEnv(VisitEnv[Place]):
             self.visit = Place(visit.state, finished=True)
             return "finished", self.verify(), True, False, {}
         step = problem.steps.get(name)
-        if step is None or not holds(step.when, visit.state):
+        if step is None or not step.when.holds(visit.state):
             refusal = self._refusal(name)
             return refusal, 0.0, False, False, {"tool_error": refusal}
         self.visit = Place(step.after(visit.state))
@@ -156,7 +140,7 @@ class PlanningEnv(VisitEnv[Place]):
     def verify(self) -> float:
         """Return 1 if the agent has finished and the goal holds, otherwise 0."""
         visit = self.visit
-        return float(visit.finished and holds(self.problem.goal, visit.state))
+        return float(visit.finished and self.problem.goal.holds(visit.state))
 
     def state_key(self) -> str:
         visit = self.visit
@@ -202,16 +186,12 @@ class PlanningEnv(VisitEnv[Place]):
         if schema is None:
             return f"no such action, use: {', '.join([*(each.name for each in self._domain.schemas), FINISH])}"
         if len(objects) != len(schema.variables):
-            names = " ".join(each.name.removeprefix("?") for each in schema.variables)
-            return f"write {verb} {names}"
+            return f"write {verb} {' '.join(each[1:] for each in schema.variables)}"
         step, state = self.problem.steps.get(name), self.visit.state
         if step is None:
             return f"{name} is never possible"
-        case = min(step.when, key=lambda case: len(case.yes - state) + len(case.no & state))
-        needs = [
-            sentences(case.yes - state, ()),
-            *(f"not: {each}" for each in [sentences(case.no & state, ())] if each),
-        ]
+        lacks = sentences(step.when.yes - state, ()), sentences(step.when.no & state, ())
+        needs = [lacks[0], f"not: {lacks[1]}" if lacks[1] else ""]
         return f"not possible now, this must hold: {', '.join(filter(None, needs))}"
 
     def _hidden_by_default(self) -> frozenset[str]:
@@ -223,57 +203,3 @@ def _problem_in(task: Task) -> tuple[str, ...]:
     if not isinstance(lines, list | tuple) or not lines:
         raise UserError(f"task {task.id!r} holds no planning problem: take tasks from PlanningEnv.tasks")
     return tuple(map(str, lines))
-
-
-def sentences(facts: Iterable[Fact], hidden: Collection[str]) -> str:
-    """Return the sentences of the facts whose predicate is not hidden, in alphabetical order."""
-    return ", ".join(sorted(sentence(fact) for fact in facts if fact[0] not in hidden))
-
-
-def goal_words(goal: Formula) -> str:
-    match goal:
-        case Holds(fact):
-            return sentence(fact)
-        case Equal(left, right):
-            return f"{left} is {right}"
-        case Not(part):
-            return f"not {_inner(part)}"
-        case Join(parts, every):
-            one = len(parts) == 1
-            return (", " if every else " or ").join(goal_words(part) if one else _inner(part, every) for part in parts)
-        case Quantified(variables, part, every):
-            names = ", ".join(f"{each.type} {each.name}" for each in variables)
-            return f"{'every' if every else 'some'} {names}: {_inner(part)}"
-
-
-def _inner(part: Formula, every: bool | None = None) -> str:
-    """Write a part of a condition, in brackets if it would be ambiguous without them.
-
-    A fact needs no brackets, and neither does an "and" within an "and" or an "or" within an "or".
-
-    Args:
-        every: whether the condition around it is an "and" (True) or an "or" (False); None for anything else.
-    """
-    plain = isinstance(part, Holds | Not) or (isinstance(part, Join) and (len(part.parts) == 1 or every == part.every))
-    return goal_words(part) if plain else f"({goal_words(part)})"
-
-
-def action_words(domain: Domain) -> str:
-    """Return the form of a call of each action, such as ``stack block lower``."""
-    return ", ".join(
-        " ".join([each.name, *(v.name.removeprefix("?") for v in each.variables)]) for each in domain.schemas
-    )
-
-
-def prompt_of(problem: Problem, hidden: Collection[str]) -> str:
-    """Return the task's prompt: the goal, the facts that never change, and the actions."""
-    known = sentences(problem.known, hidden)
-    return "\n".join(
-        line
-        for line in (
-            f"Goal: {goal_words(problem.aim)}",
-            known and f"Always: {known}",
-            f"Actions: {action_words(problem.domain)}, finish",
-        )
-        if line
-    )

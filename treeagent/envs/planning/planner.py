@@ -4,12 +4,12 @@
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count as numbers
 from typing import NamedTuple
 
 from treeagent.envs.base import probability
-from treeagent.envs.planning.problem import Condition, Fact, Problem, State, holds, sentence
+from treeagent.envs.planning.problem import Fact, Problem, State, sentence
 
 _PATIENCE = 20_000
 """States that the planner expands before it gives up."""
@@ -50,7 +50,7 @@ class Planner:
             if state in closed:
                 continue
             closed.add(state)
-            if holds(problem.goal, state):
+            if problem.goal.holds(state):
                 return _plan_to(predecessors, state)
             for name in problem.possible(state):
                 then = problem.steps[name].after(state)
@@ -81,11 +81,9 @@ class _Relaxed:
         self._numbers: dict[Fact, int] = {}
         self._rules: list[_Rule] = []
         for step, each in enumerate(problem.steps.values()):
-            for change in each.changes:
-                if change.adds:
-                    for needs in _required_facts(each.when, change.when):
-                        self._rules.append(_Rule(self._fact_numbers(needs), self._fact_numbers(change.adds), step))
-        self._goals = [self._fact_numbers(case.yes) for case in problem.goal]
+            if each.adds:
+                self._rules.append(_Rule(self._fact_numbers(each.when.yes), self._fact_numbers(each.adds), step))
+        self._goal = self._fact_numbers(problem.goal.yes)
         self._free = [number for number, rule in enumerate(self._rules) if not rule.needs]
         self._users: list[list[int]] = [[] for _ in self._numbers]
         for number, rule in enumerate(self._rules):
@@ -121,13 +119,12 @@ class _Relaxed:
                 sums[number] += cost
                 if not missing[number]:
                     ready.append(number)
-        goal = min(self._goals, key=lambda facts: sum(costs[fact] for fact in facts), default=None)
-        if goal is None or any(costs[fact] == math.inf for fact in goal):
+        if any(costs[fact] == math.inf for fact in self._goal):
             return math.inf
-        return len(self._used_steps(goal, by))
+        return len(self._used_steps(by))
 
-    def _used_steps(self, goal: Sequence[int], by: Sequence[int]) -> set[int]:
-        steps, pending, seen = set[int](), list(goal), set[int]()
+    def _used_steps(self, by: Sequence[int]) -> set[int]:
+        steps, pending, seen = set[int](), list(self._goal), set[int]()
         while pending:
             fact = pending.pop()
             if fact not in seen and by[fact] >= 0:
@@ -138,14 +135,6 @@ class _Relaxed:
 
     def _fact_numbers(self, facts: State) -> tuple[int, ...]:
         return tuple(self._numbers.setdefault(fact, len(self._numbers)) for fact in sorted(facts))
-
-
-def _required_facts(*conditions: Condition) -> Iterator[State]:
-    """Yield, for each combination of cases of the two conditions, the facts that must hold."""
-    first, second = conditions
-    for one in first:
-        for other in second:
-            yield one.yes | other.yes
 
 
 def _plan_to(predecessors: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
@@ -196,10 +185,9 @@ def _next_goal(problem: Problem, state: State, plan: tuple[str, ...]) -> str:
     states = [state]
     for name in plan:
         states.append(problem.steps[name].after(states[-1]))
-    case = next(case for case in problem.goal if case.holds(states[-1]))
     since: dict[str, int] = {}
-    for fact, truth in [*((fact, True) for fact in case.yes), *((fact, False) for fact in case.no)]:
+    for fact, truth in [*((fact, True) for fact in problem.goal.yes), *((fact, False) for fact in problem.goal.no)]:
         wrong = [number for number, each in enumerate(states) if (fact in each) != truth]
         if wrong:
-            since[sentence(fact) if truth else f"not {sentence(fact)}"] = wrong[-1]
+            since[sentence(fact, truth)] = wrong[-1]
     return min(since, key=lambda goal: (since[goal], goal))

@@ -29,21 +29,10 @@ def made(name: str, **options: object) -> ToolEnv[object, object]:
 def test_check_env_finds_nothing(name: str, cheap: list[str], difficulty: int) -> None:
     env, other = (made(name, difficulty=difficulty) for _ in range(2))
     for task in env.tasks("train", 2):
-        report = check_env(env, task, other=other, finishes=[f"answer[{task.prompt}]", *cheap])
+        report = check_env(env, task, other=other)
         assert report.passed, report.violations
         assert report.equal_branches == report.branches > 5
         assert not report.skipped
-    assert check_tasks(env) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@SANDBOXED
-def test_check_env_finds_nothing_where_every_step_is_a_process() -> None:
-    env, other = (made("python", difficulty=3) for _ in range(2))
-    report = check_env(env, env.tasks("train", 1)[0], other=other, finishes=["submit[]"], branches=4, depth=2)
-    assert report.passed, report.violations
-    assert report.equal_branches == report.branches > 0
     assert check_tasks(env) == []
 
 

@@ -1,0 +1,102 @@
+"""Frozen Lake: maps, texts, demonstrator, reseeding."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from treeagent.contrib.worlds.frozenlake import FrozenLakeEnv, FrozenLakeOptions, shortest_way
+from treeagent.envs import Forkable, check_env, make_env
+from treeagent.envs.check import check_tasks
+from treeagent.types import Task, ToolCall, UserError
+
+gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
+
+LAKE = ["SFH", "FFH", "HFG"]
+
+
+def lake(slippery: bool = False, rows: Sequence[str] = LAKE) -> FrozenLakeEnv:
+    env = FrozenLakeEnv(FrozenLakeOptions(size=3, slippery=slippery))
+    env.reset(options={"task": Task("lake", "walk", seed=5, data={"map": list(rows)})})
+    return env
+
+
+def walked(env: FrozenLakeEnv, noise: float, seed: int) -> float:
+    """The verdict on an episode of the demonstrator."""
+    player, rng = env.demonstrator(noise), random.Random(seed)
+    for _ in range(40):
+        if env.step(player.act(rng)[1])[2]:
+            break
+    return env.verify()
+
+
+@pytest.mark.parametrize("options", [{}, {"slippery": True}, {"size": 8}])
+def test_frozen_lake_keeps_the_contract(options: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    env, other = make_env("frozenlake", options), make_env("frozenlake", options)
+    for task in env.tasks("train", 2):
+        report = check_env(env, task, other=other)
+        with capsys.disabled():
+            print(f"frozenlake {options}: {report.equal_branches} of {report.branches} branches equal their replays")
+        assert report.passed, report.violations
+        assert report.equal_branches == report.branches > 5
+        assert not report.skipped
+    assert check_tasks(env) == []
+    assert env.snapshot_kind == "exact"
+
+
+def test_the_lake_reads_as_it_is() -> None:
+    env = lake()
+    assert env.reset(options={"task": Task("lake", "walk", data={"map": LAKE})})[0] == "P . O\n. . O\nO . G"
+    assert env.step("down")[0] == ". . O\nP . O\nO . G"
+    assert env.step(ToolCall("act", {"action": "right"}))[:3] == (". . O\n. P O\nO . G", 0.0, False)
+    place = env.snapshot()
+    assert env.step("right")[:3] == ("you fell into a hole", 0.0, True)
+    assert (env.verify(), env.legal_actions()) == (0.0, [])
+    assert env.step("left") == ("the episode is over", 0.0, True, False, {"tool_error": "the episode is over"})
+    env.restore(place)
+    env.step("down")
+    assert env.step("  RIGHT ")[:3] == ("you reached the goal", 1.0, True)
+    assert env.verify() == 1.0
+
+
+@pytest.mark.parametrize(
+    "call", ["jump", "", ToolCall("act", {}), ToolCall("act", {"action": 2}), ToolCall("go", {"action": "left"})]
+)
+def test_a_bad_call_is_an_observation(call: str | ToolCall) -> None:
+    env = lake()
+    before = env.state_key()
+    observation, reward, terminated, truncated, info = env.step(call)
+    assert observation == info["tool_error"] == "no such action, use one of: left, down, right, up"
+    assert (reward, terminated, truncated, env.state_key()) == (0.0, False, False, before)
+
+
+def test_the_shortest_way_goes_around_the_holes() -> None:
+    for slippery in (False, True):
+        assert shortest_way(lake(slippery).game) == ["down", "right", "down", "right"]
+    assert shortest_way(lake(rows=["SH", "HG"]).game) == []
+    assert shortest_way(lake(rows=["GF", "FS"]).game) == ["left", "up"]
+
+
+def test_the_demonstrator_wins_unless_noise_or_ice_lead_it_astray() -> None:
+    env, won = FrozenLakeEnv(), dict[float, float]()
+    for noise in (0.0, 0.5):
+        won[noise] = 0.0
+        for number, task in enumerate(env.tasks("train", 30)):
+            env.reset(options={"task": task})
+            won[noise] += walked(env, noise, number)
+    assert won[0.0] == 30
+    assert 2 < won[0.5] < 25
+    assert lake().demonstrator(0.0).act(random.Random(0))[0].endswith("right")
+    with pytest.raises(UserError, match=r"noise is 1\.5"):
+        env.demonstrator(1.5)
+
+
+def test_slippery_ice_is_reseeded_where_search_goes_back() -> None:
+    fork = Forkable(lake(slippery=True))
+    fork.reset(Task("lake", "walk", seed=5, data={"map": LAKE}))
+    mark = fork.mark()
+    seen = set[str]()
+    for _ in range(12):
+        fork.goto(mark)
+        seen.add(fork.step("down")[0])
+    assert len(seen) == 3, "down, and astray to either side"
