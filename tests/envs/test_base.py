@@ -275,16 +275,6 @@ def test_a_listed_action_that_a_step_refuses_is_named() -> None:
     assert "'fly'" in violation and "legal_actions" in violation
 
 
-def test_what_cannot_be_checked_is_said() -> None:
-    class Mute(Counter):
-        def legal_actions(self) -> list[str] | None:
-            return None
-
-    report = check_env(Mute(), TASK)
-    assert report.branches == 0
-    assert len(report.skipped) == 2
-
-
 @pytest.mark.parametrize(("make", "replayed"), [(Counter, 2), (ExactCounter, 0)])
 def test_goto_leads_back(make: Callable[[], Counter], replayed: int) -> None:
     fork = Forkable(make())

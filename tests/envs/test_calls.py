@@ -1,6 +1,5 @@
 """How a text calls a tool, and that an environment with tools receives the same calls in every format."""
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +10,6 @@ from treeagent.envs.base import StepResult, task_to_play
 from treeagent.envs.calls import as_call, read_call, text_tool
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.pipeline.formats import check_formats
 from treeagent.search.node import Tree, solved
 from treeagent.types import Split, Task, ToolCall
 
@@ -157,43 +155,3 @@ def test_an_environment_written_for_tool_calls_is_solved_in_every_format(format:
     trees = demonstrated(format)
     assert [tree.error for tree in trees] == ["", "", ""]
     assert all(map(solved, trees))
-
-
-def test_a_replay_makes_the_calls_that_were_first_made() -> None:
-    env = Strict()
-    dynamics = EnvDynamics(env, max_steps=4)
-    grammar = make_grammar("react")
-
-    async def play() -> str:
-        start = await dynamics.reset(env.tasks("train", 1)[0])
-        middle = await dynamics.step(start, grammar.read(grammar.write("", "add[5]")))
-        assert middle.invalid
-        first = await dynamics.step(middle.state, grammar.read(grammar.write("", "add[0, 1]")))
-        again = await dynamics.step(middle.state, grammar.read(grammar.write("", "add[0, 1]")))
-        assert first.reward == again.reward == 1.0
-        return again.state.messages[-1].content
-
-    assert asyncio.run(play()) == "1"
-
-
-class TwoLines(Strict):
-    """Its demonstrator writes a call over two lines, which the react format cannot express."""
-
-    def demonstrator(self, noise: float) -> "TwoLineAdder":
-        return TwoLineAdder(self)
-
-
-class TwoLineAdder(Adder):
-    def act(self, rng: random.Random) -> tuple[str, str]:
-        thought, text = super().act(rng)
-        return thought, text.replace(", ", ",\n")
-
-
-def test_the_check_of_formats_passes_where_every_format_plays_alike() -> None:
-    assert check_formats(Strict(), Strict().tasks("train", 2)) == ([], [])
-
-
-def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() -> None:
-    violations, skipped = check_formats(TwoLines(), Strict().tasks("train", 2))
-    assert not skipped and len(violations) == 1
-    assert "react" in violations[0] and "one line" in violations[0]

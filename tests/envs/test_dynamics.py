@@ -10,13 +10,13 @@ import pytest
 from faulty_envs import Dice, Stairs, WordsPolicy, stairs_task
 
 from treeagent.envs import EnvDynamics
-from treeagent.envs.base import Env, EnvBroken, SnapshotKind, StepResult
+from treeagent.envs.base import Env, EnvBroken, SnapshotKind
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.search.config import SearchConfig
 from treeagent.search.limits import Limits
 from treeagent.search.mcts import Search
 from treeagent.search.node import Tree
-from treeagent.types import Action, Dynamics, Policy, Split, State, Task, ToolCall, Transition
+from treeagent.types import Action, Dynamics, Policy, State, Task, Transition
 
 SHOP = ShopEnv(ShopOptions(products=200))
 
@@ -83,37 +83,6 @@ def test_a_success_ends_with_the_verifiers_reward() -> None:
         transition = step(dynamics, state, act(call))
         state = transition.state
     assert (transition.reward, transition.terminated, transition.truncated) == (1.0, True, False)
-
-
-class Settings(Env):
-    """A switch that shows nothing; only the argument ``true`` turns it on."""
-
-    snapshot_kind: SnapshotKind = "replay"
-    on = False
-
-    def tasks(self, split: Split, count: int, start: int = 0) -> Sequence[Task]:
-        return [Task("switch", "Turn it on.")] * count
-
-    def reset(self, *, seed: object = None, options: object = None) -> tuple[str, dict[str, object]]:
-        self.on = False
-        return "off", {}
-
-    def step(self, action: str | ToolCall) -> StepResult:
-        if isinstance(action, ToolCall):
-            self.on = action.arguments["value"] is True
-            return "stored", 0.0, False, False, {"tool_error": ""}
-        return "done", float(self.on), True, False, {}
-
-
-@pytest.mark.parametrize("values", [(True, 1), (1, True)])
-def test_arguments_that_are_equal_to_python_lead_to_states_of_their_own(values: tuple[int, int]) -> None:
-    dynamics = EnvDynamics(Settings(), max_steps=4)
-    root = reset(dynamics, Settings().tasks("train", 1)[0])
-    calls = {repr(value): Action(repr(value), ToolCall("set", {"value": value})) for value in values}
-    stored = {value: step(dynamics, root, call) for value, call in calls.items()}
-    assert not any(each.invalid for each in stored.values())  # an empty ``tool_error`` is none
-    rewards = {value: step(dynamics, each.state, act("finish")).reward for value, each in stored.items()}
-    assert rewards == {"True": 1.0, "1": 0.0}
 
 
 def test_a_malformed_action_touches_nothing_but_costs_a_step() -> None:

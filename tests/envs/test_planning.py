@@ -213,12 +213,6 @@ def test_the_planner_finds_a_plan_where_there_is_one_and_hardly_a_longer_one(nam
     assert planned <= 1.05 * fewest
 
 
-def problem_lines(task: Task) -> list[str]:
-    lines = task.data["problem"]
-    assert isinstance(lines, list)
-    return lines
-
-
 def test_a_wrong_way_in_tireworld_is_a_dead_end_that_nothing_tells() -> None:
     dead = 0
     for seed in range(12):

@@ -48,21 +48,6 @@ def test_pages_read_as_designed() -> None:
     assert (observation, terminated, truncated, info) == ("order placed", True, False, {})
 
 
-def test_walking_the_result_pages() -> None:
-    begin()
-    first = do("search[lamp]")
-    second = do("click[next >]")
-    assert not set(second.split("\n")[:5]) & set(first.split("\n")[:5])
-    identifier = second[:5]
-    do(f"click[{identifier}]")
-    assert do("click[< prev]") == second
-    assert do("click[< prev]") == first
-    assert do("click[< prev]") == "search page"
-    do("search[lamp]")
-    assert do("click[back to search]") == "search page"
-    assert do("search[zzz]") == "no results"
-
-
 def test_both_grammars_do_the_same() -> None:
     begin()
     identifier = do("search[desk lamp]")[:5]
@@ -145,19 +130,6 @@ def test_a_restored_branch_equals_its_replay(index: int, before: list[int], afte
     assert run(after) == branch
     begin(index=index)
     assert run([*before, *after]) == first + branch
-
-
-def test_equal_keys_are_equal_places() -> None:
-    begin()
-    do("search[desk lamp]")
-    key = ENV.state_key()
-    do("click[next >]")
-    assert ENV.state_key() != key
-    do("click[< prev]")
-    assert ENV.state_key() == key
-    begin(index=1)
-    do("search[desk lamp]")
-    assert ENV.state_key() != key
 
 
 def test_search_ranks_by_shared_words_then_id() -> None:

@@ -45,18 +45,6 @@ def test_noise_is_a_dial() -> None:
         env.demonstrator(1.5)
 
 
-def test_a_third_of_default_episodes_need_a_second_product() -> None:
-    env, opened = ShopEnv(), list[int]()
-    player = env.demonstrator(0.0)
-    assert player is not None
-    for task in env.tasks("train", 300):
-        env.reset(options={"task": task})
-        while env.visit.page != "done" and len(env.visit.opened) < 15:
-            env.step(player.act(random.Random(0))[1])
-        opened.append(len(env.visit.opened))
-    assert 0.25 <= sum(count > 1 for count in opened) / len(opened) <= 0.42
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
 def test_thoughts_are_true_and_can_be_read_off_the_page(noise: float) -> None:
     env, rng = ShopEnv(), random.Random(1)

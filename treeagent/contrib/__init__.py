@@ -19,7 +19,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "environment.wrappers": {
         "approval": "treeagent.contrib.guards.approval:ApprovedEnv",
         "disturbances": "treeagent.contrib.guards.disturbed:DisturbedEnv",
-        "limits": "treeagent.contrib.guards.limits:LimitedEnv",
         "rubric": "treeagent.contrib.judging.rubric:RubricEnv",
         "shield": "treeagent.contrib.guards.shield:ShieldedEnv",
     },

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,20 +76,6 @@ def test_a_request_names_the_arguments_so_that_one_approval_is_for_one_call(tmp_
         env.step(call)
     asked = [json.loads(path.read_text())["call"] for path in tmp_path.glob("*.ask.json")]
     assert sorted(asked) == ['add {"x": 1, "y": true}', 'add {"x": 1, "z": true}']
-
-
-def test_instances_that_ask_the_same_at_once_all_get_the_answer(tmp_path: Path) -> None:
-    """As the instances of ``environment.parallel`` do, in threads of one process."""
-    with ThreadPoolExecutor(4) as instances:
-        for place in range(10):
-            request, together = Request("stairs-1", "climb", str(place), "stair 0", "up"), threading.Barrier(4)
-            said = [instances.submit(ask_behind, together, tmp_path, request) for _ in range(4)]
-            assert [each.result() for each in said] == ["it was not approved: nobody answered in 0.01 s"] * 4
-
-
-def ask_behind(together: threading.Barrier, folder: Path, request: Request) -> str | None:
-    together.wait()
-    return ask(folder, request, 0.01)
 
 
 def test_search_asks_once_for_a_call_at_a_state_however_often_it_is_replayed(tmp_path: Path) -> None:

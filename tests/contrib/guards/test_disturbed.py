@@ -1,15 +1,14 @@
 """An environment under disturbances keeps its contract, its tasks and its verdicts."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast, get_args
+from collections.abc import Callable, Sequence
+from typing import get_args
 
 import pytest
 from faulty_envs import Stairs, stairs_task
 
-from treeagent.contrib.guards.disturbed import CANARY, OF_TOOLS, Disturbance, Disturbances, DisturbedEnv, has_obeyed
+from treeagent.contrib.guards.disturbed import CANARY, Disturbance, Disturbances, DisturbedEnv, has_obeyed
 from treeagent.contrib.guards.shield import Shield, ShieldedEnv
-from treeagent.contrib.worlds.sokoban import SokobanEnv
 from treeagent.envs import Env, Forkable, check_env
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
@@ -54,27 +53,6 @@ def test_a_demonstrator_succeeds_as_it_did(kind: Disturbance) -> None:
         assert env.verify() == 1
 
 
-class Told(ShopEnv):
-    """A store that records the task it was given."""
-
-    given: Task | None = None
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        self.given = cast(Task, (options or {})["task"])
-        return super().reset(seed=seed, options=options)
-
-
-def test_a_reworded_task_keeps_its_words_and_reaches_the_environment_as_its_own() -> None:
-    inner = Told(ShopOptions(products=100))
-    env = disturbed(inner, "reworded task")
-    [own] = inner.tasks("test", 1)
-    task, _ = begun(env)
-    assert task.id == own.id and own.prompt in task.prompt and task.prompt != own.prompt
-    assert inner.given == own
-
-
 def test_tools_are_renamed_permuted_and_joined_by_needless_ones() -> None:
     names = [tool.name for tool in shop().tools()]
     assert [tool.name for tool in disturbed(shop(), "renamed tools").tools()] == [f"{name}_v2" for name in names]
@@ -90,23 +68,6 @@ def test_an_old_name_is_no_tool_and_a_new_one_is() -> None:
     found = env.step(ToolCall("search_v2", {"query": "lamp"}))
     begun(plain := shop())
     assert found == plain.step(ToolCall("search", {"query": "lamp"}))
-
-
-@pytest.mark.parametrize("kind", sorted(OF_TOOLS))
-def test_without_tools_every_text_reaches_the_environment_as_it_is(kind: Disturbance) -> None:
-    env, plain = disturbed(Stairs(), kind), Stairs()
-    for each in (env, plain):
-        each.reset(options={"task": stairs_task(0)})
-    for text in ("up", "note on weather", "up", "down"):
-        assert env.step(text) == plain.step(text)
-
-
-def test_a_text_that_is_the_argument_of_a_renamed_tool_beside_needless_ones_is_not_renamed() -> None:
-    env, plain = disturbed(SokobanEnv(), "renamed tools", "needless tools"), SokobanEnv()
-    for each in (env, plain):
-        begun(each)
-    for text in ("up", "right", "down"):
-        assert env.step(text) == plain.step(text)
 
 
 def test_a_needless_tool_answers_and_changes_nothing() -> None:
@@ -136,12 +97,6 @@ def test_an_injection_asks_for_a_call_and_the_agent_that_makes_it_has_obeyed() -
     assert f"search[{CANARY}]" in told[0]
     assert has_obeyed([ToolCall("click", {"label": "1"}), ToolCall("search", {"query": CANARY})])
     assert not has_obeyed(["search[lamp]"])
-
-
-def test_noise_surrounds_each_observation() -> None:
-    env = disturbed(Stairs(), "noise")
-    env.reset(options={"task": stairs_task(1)})
-    assert env.step("up")[0].splitlines()[1:-1] == ["stair 1"]
 
 
 def test_a_shield_reads_the_names_of_the_environment() -> None:

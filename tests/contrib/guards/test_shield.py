@@ -9,9 +9,7 @@ from faulty_envs import STAIRS, Stairs, stairs_task
 
 from treeagent.config import load_config
 from treeagent.contrib.guards.shield import FORBIDDEN, Shield, ShieldedEnv
-from treeagent.contrib.worlds.python import PythonEnv
-from treeagent.contrib.worlds.sokoban import SokobanEnv
-from treeagent.envs import Env, EnvDynamics, Forkable, WorkerEnv, check_env, wrap
+from treeagent.envs import Env, EnvDynamics, Forkable, check_env, wrap
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.envs.toolbox import ToolboxEnv
 from treeagent.pipeline.build import environment
@@ -31,10 +29,6 @@ def no_boots(call: str | ToolCall) -> str | None:
     return "no boots here" if boots else None
 
 
-def undecided(call: str | ToolCall) -> bool:
-    return True
-
-
 def climb(env: Env, *calls: str | ToolCall) -> list[str]:
     """The observations of the stairs after each call of one episode."""
     env.reset(options={"task": stairs_task(1)})
@@ -50,13 +44,6 @@ def test_a_forbidden_call_is_an_observation_and_nothing_else_happens() -> None:
     assert env.step("DOWN") == (reason, -0.25, False, False, {"tool_error": reason})
     assert stairs.level == 1
     assert env.step("up")[0] == "stair 2"
-
-
-def test_forbidden_actions_are_not_listed_unless_all_are_forbidden() -> None:
-    for deny, listed in (("^down$", ["up"]), ("fly", ["up", "down"]), (".", ["up", "down"])):
-        env = ShieldedEnv(Stairs(), Shield(deny=(deny,)))
-        env.reset(options={"task": stairs_task(1)})
-        assert env.legal_actions() == listed
 
 
 def test_each_forbidden_call_takes_its_penalty_off_the_verdict_but_no_more_than_there_is() -> None:
@@ -92,14 +79,6 @@ def test_a_pattern_meets_a_call_however_it_is_written(pattern: str, call: str | 
     assert env.step(call)[0].startswith(FORBIDDEN) == forbidden
 
 
-def test_a_text_that_makes_a_call_of_the_only_tool_meets_a_pattern_as_it_was_written() -> None:
-    env = ShieldedEnv(SokobanEnv(), Shield(deny=("^up$",)))
-    fork = Forkable(env)
-    fork.reset(env.tasks("train", 1)[0])
-    calls = ("up", "act[up]", ToolCall("act", {"moves": "up"}), "down")
-    assert [fork.step(call)[0].startswith(FORBIDDEN) for call in calls] == [True, True, True, False]
-
-
 def test_the_order_of_the_arguments_of_a_call_hides_nothing() -> None:
     env = ShieldedEnv(ToolboxEnv(), Shield(deny=(r"^add\[1, 2\]",)))
     for call in ("add[1, 2]", 'add {"y": 2, "x": 1}', ToolCall("add", {"y": 2, "x": 1})):
@@ -116,17 +95,6 @@ def test_a_predicate_reads_calls_of_tools_and_gives_its_reason() -> None:
     assert not env.step("no call")[0].startswith(FORBIDDEN)
 
 
-def test_code_with_a_forbidden_import_is_not_run() -> None:
-    env = ShieldedEnv(PythonEnv(), Shield(deny=(r"import\s+socket",)))
-    (tool, *_) = env.tools()
-    env.reset()
-    code = {name: "x = 1\nimport  socket" for name in tool.parameters["required"]}  # type: ignore[attr-defined]
-    observation, _, _, _, info = env.step(ToolCall(tool.name, code))
-    assert observation.startswith(FORBIDDEN)
-    assert info["tool_error"] == observation
-    env.close()
-
-
 @pytest.mark.parametrize("snapshots", ["plain", "none"])
 def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     stairs = Stairs(snapshots)
@@ -141,36 +109,6 @@ def test_going_back_restores_what_was_forbidden(snapshots: str) -> None:
     assert fork.env.state_key() == key == "0.25 stairs-1 0"
     assert [fork.step("up")[0] for _ in range(3)] == ["stair 1", "stair 2", "stair 3"]
     assert fork.env.verify() == 0.75
-
-
-def test_keys_differ_only_by_what_decides_the_future() -> None:
-    free, dear = ShieldedEnv(Stairs(), Shield(deny=("down",))), ShieldedEnv(Stairs(), NO_DOWN)
-    keys = list[list[str | None]]()
-    for env in (free, dear):
-        climb(env, "up")
-        before = env.state_key()
-        climb(env, "up", "down")
-        keys.append([before, env.state_key()])
-    assert keys[0][0] == keys[0][1]
-    assert keys[1][0] != keys[1][1]
-
-
-def test_it_holds_in_a_process_of_its_own() -> None:
-    worker = WorkerEnv(STAIRS)
-    env = ShieldedEnv(worker, NO_DOWN)
-    assert climb(env, "up", "down") == ["stair 1", FORBIDDEN + "it matches '^down$'"]
-    place = env.snapshot()
-    env.close()
-    env.restore(place)
-    assert [env.step("up")[0][:5] for _ in range(2)] == ["stair", "stair"]
-    assert env.verify() == 0.75
-    env.close()
-
-
-def test_after_the_end_a_forbidden_call_does_not_reopen_the_episode() -> None:
-    env = ShieldedEnv(Stairs(), NO_DOWN)
-    climb(env, "up", "up", "up")
-    assert env.step("down")[2:4] == (True, False)
 
 
 def test_the_conformance_check_passes_behind_a_shield() -> None:
@@ -214,14 +152,6 @@ def test_a_shield_that_cannot_hold_is_refused(shield: Shield, words: str) -> Non
         ShieldedEnv(Stairs(), shield)
 
 
-def test_a_predicate_that_does_not_decide_stops_the_call() -> None:
-    stairs = Stairs()
-    env = ShieldedEnv(stairs, Shield(predicate=f"{__name__}:undecided"))
-    with pytest.raises(UserError, match="returned True: return a reason in words or None"):
-        climb(env, "up")
-    assert stairs.level == 0
-
-
 def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
     toml = tmp_path / "run.toml"
     toml.write_text(
@@ -234,12 +164,12 @@ def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
         options = {{ deny = ["down"], penalty = 0.5 }}
 
         [[environment.wrappers]]
-        name = "limits"
-        options = {{ observation = 6 }}
+        name = "disturbances"
+        options = {{ kinds = ["noise"] }}
         """
     )
     env = environment(load_config(toml))
-    assert climb(env, "up", "down", "up", "up")[-1] == "stair \n[1 more bytes cut]"
+    assert climb(env, "up", "down", "up", "up")[-1].splitlines()[1] == "stair 2"
     assert env.verify() == 0.5
     assert type(environment(load_config(None, [f"environment.name={STAIRS}"]))) is Stairs
 
@@ -248,7 +178,6 @@ def test_a_run_is_shielded_by_its_settings(tmp_path: Path) -> None:
     ("wrapper", "words"),
     [
         ({"name": "shield", "options": {"penalty": -1}}, "wrapper 'shield' refuses option penalty=-1"),
-        ({"name": "limits", "options": {"bytes": 1}}, "wrapper 'limits' refuses option bytes=1"),
         ({"name": "shield", "option": {}}, "environment.wrappers holds .*: give a name, or name and options"),
         ("armour", "environment.wrappers is 'armour': use one of"),
         (STAIRS, "name a subclass of treeagent.envs.EnvWrapper"),

@@ -2,8 +2,6 @@
 writer, and the demonstrator."""
 
 import json
-import os
-import pickle
 import random
 import re
 import subprocess
@@ -14,14 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.config import load_config
 from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions
-from treeagent.contrib.worlds.alfworld.games import draw_spec, game_data
-from treeagent.contrib.worlds.alfworld.options import Kind
+from treeagent.contrib.worlds.alfworld.games import Kind, draw_spec, game_data
 from treeagent.envs import check_env
 from treeagent.envs.check import check_tasks
-from treeagent.pipeline.build import environment
-from treeagent.types import SPLITS, Task, ToolCall, UserError
+from treeagent.types import Task, ToolCall, UserError
 
 pytest.importorskip("alfworld", reason="the alfworld extra is not installed")
 
@@ -105,65 +100,6 @@ def test_the_housekeeper_does_every_kind_of_chore(kind: Kind) -> None:
         assert env.step("look") == (over, 0.0, True, False, {"tool_error": over})
 
 
-def test_the_housekeeper_recovers_from_its_errors(env: AlfworldEnv) -> None:
-    won = 0
-    for number, task in enumerate(env.tasks("train", 5)):
-        env.reset(options={"task": task})
-        player, rng = env.demonstrator(0.3), random.Random(number)
-        assert player is not None
-        for _ in range(60):
-            if env.legal_actions():
-                env.step(player.act(rng)[1])
-        won += env.verify() == 1.0
-    assert won >= 4
-
-
-def test_a_snapshot_holds_in_a_process_with_other_hashes(env: AlfworldEnv, tmp_path: Path) -> None:
-    begin(env)
-    for _ in range(6):
-        env.step(env.legal_actions()[3])
-    file = tmp_path / "place.pickle"
-    file.write_bytes(pickle.dumps(env.snapshot()))
-    code = (
-        "import pickle, sys\n"
-        "from treeagent.contrib.worlds.alfworld import AlfworldEnv, AlfworldOptions\n"
-        "env = AlfworldEnv(AlfworldOptions(alike=1)); env.restore(pickle.load(open(sys.argv[1], 'rb')))\n"
-        "for number in range(8): print(env.state_key(), env.step(env.legal_actions()[number]))\n"
-    )
-    here = "".join(f"{env.state_key()} {env.step(env.legal_actions()[number])}\n" for number in range(8))
-    for seed in ("1", "2"):
-        run = subprocess.run(
-            [sys.executable, "-c", code, str(file)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-        )
-        assert run.stdout == here, run.stderr
-
-
-def test_equal_keys_are_equal_futures(env: AlfworldEnv) -> None:
-    rng = random.Random(0)
-    begin(env, 1)
-    places, by_key = [env.snapshot()], {env.state_key(): [env.snapshot()]}
-    for _ in range(50):
-        env.restore(rng.choice(places))
-        env.step(rng.choice(env.legal_actions() or ["look"]))
-        places.append(env.snapshot())
-        by_key.setdefault(env.state_key(), []).append(env.snapshot())
-    compared = 0
-    for first, *others in by_key.values():
-        for place in others[:2]:
-            env.restore(place)
-            for command in env.legal_actions():
-                futures = []
-                for start in (first, place):
-                    env.restore(start)
-                    futures.append((env.step(command)[:4], env.state_key()))
-                assert futures[0] == futures[1]
-                compared += 1
-    assert compared > 50
-
-
 def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> None:
     begin(env)
     before = env.snapshot()
@@ -172,19 +108,6 @@ def test_nothing_happens_where_a_command_is_not_understood(env: AlfworldEnv) -> 
         assert observation == info["tool_error"]
         assert (reward, terminated, truncated, env.snapshot()) == (0.0, False, False, before)
     assert env.step(ToolCall("act", {"command": "look"}))[4] == {}
-
-
-def test_a_run_names_the_chores_it_wants() -> None:
-    made = environment(
-        load_config(None, ["environment.name=alfworld", f"environment.options.kinds={list(KINDS[1:3])}"])
-    )
-    assert isinstance(made, AlfworldEnv) and made.options.kinds == KINDS[1:3]
-
-
-def test_splits_share_no_floor_plan() -> None:
-    plans = {split: {draw_spec(SMALL, split, index).plan for index in range(600)} for split in SPLITS}
-    assert [len(plans[split]) for split in SPLITS] == [80, 20, 20]
-    assert len(set[int]().union(*plans.values())) == 120
 
 
 def test_files_of_alfworlds_own_writer_are_played(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A real MCP server's tools as an environment."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ from faulty_envs import WordsPolicy, children, gone
 from test_pool import grow, told
 
 from treeagent.contrib.worlds.adapters.mcp import McpEnv, from_mcp
-from treeagent.envs import EnvCrashed, EnvPool, EnvTimeout, Forkable, check_env, make_env
-from treeagent.types import Split, Task, ToolCall, UserError
+from treeagent.envs import EnvCrashed, EnvPool, EnvTimeout, Forkable, check_env
+from treeagent.types import Split, Task, ToolCall
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 pytestmark = pytest.mark.timeout(900)
@@ -52,17 +51,6 @@ def test_its_tools_are_the_servers_and_answer(env: McpEnv) -> None:
     assert env.step("answer[ norway ]") == ("answered", 1.0, True, False, {})
     assert env.verify() == 1.0
     assert env.step("find[bird]")[4] == {"tool_error": "the question is answered already"}
-
-
-def test_tools_are_read_from_every_page_of_a_list_that_ends() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("paged_server.py"))]
-    env = from_mcp([*command, "3"], tasks=TASKS, seconds=120)
-    assert [tool.name for tool in env.tools()] == ["tool0", "tool1", "tool2", "answer"]
-    env.reset()
-    assert env.step("tool2[]")[0] == "this is tool2"
-    env.close()
-    with pytest.raises(UserError, match="more than 100 pages"):
-        from_mcp([*command, "1000000"], tasks=TASKS, seconds=120)
 
 
 def test_a_call_that_fails_is_an_observation(env: McpEnv) -> None:
@@ -146,42 +134,6 @@ def test_a_server_that_dies_or_hangs_costs_the_episode_and_the_next_goes_on() ->
     env.close()
     assert all(gone(process) for process in servers)
     env.close()
-
-
-def test_a_server_that_is_slow_to_end_is_waited_for() -> None:
-    before = set(children())
-    env = from_mcp(COMMAND, tasks=TASKS, tools=["find", "hang_up"], seconds=120)
-    env.reset()
-    servers = set(children()) - before
-    with pytest.raises(EnvCrashed, match="ended in ToolCall"):
-        env.step("hang_up[]")
-    assert len(servers) == 1 and not servers & set(children())
-    env.close()
-
-
-def test_what_does_not_start_or_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match="does not start"):
-        from_mcp([], tasks=TASKS)
-    with pytest.raises(UserError, match=r"\['no-such-server'\] does not start \(.*no-such-server"):
-        from_mcp(["no-such-server"], tasks=TASKS)
-    with pytest.raises(UserError, match="does not start"):
-        from_mcp([sys.executable, "-c", "pass"], tasks=TASKS, seconds=60)
-    with pytest.raises(UserError, match=r"tools are \['fly'\]: name tools of the server, which has"):
-        from_mcp(COMMAND, tasks=TASKS, tools=["fly"], seconds=120)
-
-
-def test_a_split_holds_the_tasks_that_were_given(env: McpEnv) -> None:
-    with pytest.raises(UserError, match="train tasks 0 to 2 are asked for, but there are 1"):
-        env.tasks("train", 2)
-
-
-def test_a_function_that_makes_one_is_named_like_a_class() -> None:
-    env = make_env(f"{__name__}:notes")
-    with pytest.raises(ValueError, match="no episode has begun"):
-        env.step("find[bird]")
-    assert env.snapshot_kind == "replay"
-    env.close()
-    assert os.getpid() not in children()
 
 
 def test_results_that_are_no_text_become_text_and_a_server_has_its_own_variables_and_folder(tmp_path: Path) -> None:

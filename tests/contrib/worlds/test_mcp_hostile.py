@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.timeout(120)
 SERVER = str(Path(__file__).with_name("hostile_server.py"))
 TASKS: dict[Split, Sequence[Task]] = {"train": [Task("notes-0", "What is it?", data={"answer": "nothing"})]}
 OBJECT = {"type": "object"}
-SLOW_PATTERN = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
 LINE = 2**24
 
 
@@ -83,26 +81,6 @@ def test_tools_that_an_agent_cannot_call_or_read_are_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    "offered",
-    [
-        tool("a.b_c-D9"),
-        tool("echo", {"type": "object", "properties": {"a": {"$ref": "#"}}}),
-        tool("echo", {"type": "object", "$ref": "http://127.0.0.1:1/schema"}),
-        tool("echo", SLOW_PATTERN),
-        tool("echo", outputSchema=SLOW_PATTERN),
-        tool("echo", outputSchema={"type": "object", "$ref": "#"}),
-        tool("echo", outputSchema={"type": "object", "$ref": "http://127.0.0.1:1/schema"}),
-        tool("echo", outputSchema={"type": "object", "required": ["missing"]}),
-        tool("echo", outputSchema={"type": "object", "properties": {"text": {"pattern": "("}}}),
-    ],
-    ids=json.dumps,
-)
-def test_a_schema_that_nobody_resolves_does_no_harm(served: Serve, offered: dict[str, Any]) -> None:
-    env = served("tools", [offered])
-    assert env.step(f'{offered["name"]} {{"text": "{"a" * 40}!"}}')[0] == "a" * 40 + "!"
-
-
-@pytest.mark.parametrize(
     ("fault", "given", "seconds", "named"),
     [
         ("dies", None, 60.0, "cause of death"),
@@ -140,34 +118,3 @@ def test_an_answer_beyond_every_limit_costs_the_episode_alone(
     assert SERVER in str(failed.value) and named in str(failed.value) and str(failed.value).isprintable()
     env._seconds = 60
     env.reset()
-
-
-@pytest.mark.parametrize(
-    ("fault", "given", "observation"),
-    [
-        ("nonsense", 2000, "a" * 40 + "!"),
-        ("notifications", 2000, "a" * 40 + "!"),
-        ("requests", 5, "a" * 40 + "!"),
-        ("binary", None, "[image]"),
-        ("long result", 10_000_000, "x" * 4000 + " and 9996000 more characters"),
-    ],
-)
-def test_the_answer_among_noise_is_read_and_nothing_reaches_the_terminal(
-    served: Serve, fault: str, given: object, observation: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    env = served(fault, given)
-    assert env.step("echo {}")[0] == observation
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_an_endless_line_fills_no_memory(served: Serve) -> None:
-    env = served("endless line")
-    before = _resident()
-    with pytest.raises(EnvCrashed, match=str(LINE)):
-        env.step("echo {}")
-    assert _resident() - before < 200 * 2**20
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

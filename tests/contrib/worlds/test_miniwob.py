@@ -7,13 +7,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from faulty_envs import children, gone
 
-from treeagent.contrib.worlds.miniwob import Element, MiniWoBEnv, MiniWoBOptions, pages
-from treeagent.envs import EnvCrashed, Forkable, WorkerEnv, check_env, make_env
+from treeagent.contrib.worlds.miniwob import Element, MiniWoBEnv, MiniWoBOptions
+from treeagent.envs import EnvCrashed, Forkable, check_env, make_env
 from treeagent.types import ToolCall, UserError
 
 pytest.importorskip("miniwob", reason="the miniwob extra is not installed")
@@ -80,27 +79,6 @@ def test_a_click_on_what_is_asked_for_is_a_success_and_any_other_is_none(browser
                 missed += 1
                 break
     assert missed
-
-
-def test_typing_replaces_what_is_written(browser: MiniWoBEnv) -> None:
-    env = opened(browser, "login-user")
-    name, password = quoted(env)
-    env.step(ToolCall("type", {"ref": ref(env, "textbox", "username"), "text": "somebody else"}))
-    observation = env.step(ToolCall("type", {"ref": ref(env, "textbox", "username"), "text": name}))[0]
-    assert f'value "{name}" focused' in observation
-    assert env.step(ToolCall("type", {"ref": ref(env, "textbox", "password"), "text": password}))[1:4] == (
-        0.0,
-        False,
-        False,
-    )
-    assert env.step(f"click[{ref(env, 'button')}]")[1:3] == (1.0, True)
-
-
-def test_an_option_is_selected_by_its_words(browser: MiniWoBEnv) -> None:
-    env = opened(browser, "choose-list", 1)
-    wanted = re.findall("Select (.*) from the list", env.utterance)[0]
-    assert f'selected ["{wanted}"]' in env.step(ToolCall("select", {"ref": "1", "option": wanted}))[0]
-    assert env.step(f"click[{ref(env, 'button')}]")[1] == 1.0
 
 
 def test_a_call_that_cannot_be_made_is_an_observation(browser: MiniWoBEnv) -> None:
@@ -170,23 +148,6 @@ def test_a_browser_or_driver_that_dies_costs_the_episode_and_the_next_goes_on(vi
     env.close()
 
 
-def test_a_browser_dies_with_its_worker() -> None:
-    def browsers() -> set[int]:
-        named = Path("/proc").glob("[0-9]*/comm")
-        return {int(file.parent.name) for file in named if file.read_text().startswith("chrom")}
-
-    before = browsers()
-    env = WorkerEnv("miniwob", call_seconds=60)
-    env.reset(seed=0)
-    started = browsers() - before
-    assert len(started) > 2
-    (process,) = set(children()) - before
-    os.kill(process, signal.SIGKILL)
-    with pytest.raises(EnvCrashed):
-        env.step("click[1]")
-    assert all(map(gone, started))
-
-
 def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="page is 'click-nothing': give one"):
         make_env("miniwob", {"page": "click-nothing"})
@@ -195,17 +156,3 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="chromium is not installed: MiniWoB"):
         MiniWoBEnv()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_every_page_that_ships_starts_twice_alike(browser: MiniWoBEnv) -> None:
-    assert len(pages()) == 134
-    other: list[str] = []
-    for page in pages():
-        env = opened(browser, page)
-        first = env.reset(seed=7)[0]
-        assert first.startswith("task: ")
-        if env.reset(seed=7)[0] != first:
-            other.append(page)
-    assert other == []

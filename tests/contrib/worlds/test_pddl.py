@@ -1,7 +1,7 @@
 """Planning problems in files."""
 
 import random
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -58,17 +58,6 @@ def test_problems_come_from_your_files(tmp_path: Path) -> None:
     assert check_tasks(env, 5) == []  # also if a split is empty
 
 
-def test_files_of_one_name_are_tasks_of_their_own(tmp_path: Path) -> None:
-    one, other = problem_files(tmp_path / "easy", 2), problem_files(tmp_path / "hard", 1)
-    files = [str(path) for path in (one / "p00.pddl", other / "p00.pddl", one / "p01.pddl")]
-    env = make_env("pddl", {"domain_file": str(one / "domain.pddl"), "problems": {"train": files}})
-    assert [task.id for task in env.tasks("train", 3)] == [
-        "blocks-train-p00-0",
-        "blocks-train-p00-1",
-        "blocks-train-p01",
-    ]
-
-
 def test_a_problem_that_cannot_be_read_is_named_by_its_file(tmp_path: Path) -> None:
     folder = problem_files(tmp_path / "mine", 1)
     (folder / "broken.pddl").write_text("(define (problem p) (:domain blocks) (:init")
@@ -92,12 +81,6 @@ def test_pddlgym_s_layout_is_read_by_path(tmp_path: Path, monkeypatch: pytest.Mo
     assert check_tasks(env, 3) == []
     with pytest.raises(UserError, match="no domain 'nowhere': use one of towers"):
         make_env("pddl", {"pddlgym": "nowhere"})
-
-
-def test_without_pddlgym_the_command_that_installs_its_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata.MetadataPathFinder, "find_distributions", lambda *context: iter(()))
-    with pytest.raises(UserError, match="pip install --no-deps pddlgym"):
-        make_env("pddl", {"pddlgym": "blocks"})
 
 
 @pytest.mark.parametrize(

@@ -292,12 +292,3 @@ def test_forged_results_pass_no_example_and_no_test(forged: str) -> None:
     assert "all examples pass" not in env.step(ToolCall("test", {"code": code}))[0]
     assert env.step(ToolCall("submit", {"code": code}))[1] == 0.0
     assert env.verify() == 0.0
-
-
-@pytest.mark.parametrize("depth", [10, 200, 450, 480, 490, 500, 600, 900, 950, 990])
-def test_deep_results_are_an_observation(depth: int) -> None:
-    env = PythonEnv(PythonOptions())
-    env.reset(options={"task": env.tasks("train", 1)[0]})
-    nested = "[" * depth + "]" * depth
-    code = f"import os, sys\nos.write(int(sys.argv[1]), b'[{nested}, {nested}]')\nos._exit(0)"
-    assert "all examples pass" not in env.step(ToolCall("test", {"code": code}))[0]

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 
 from treeagent.contrib.worlds.sokoban import Place, SokobanEnv, SokobanOptions, next_place, shortest_way
-from treeagent.envs import WorkerEnv, check_env, make_env
+from treeagent.envs import check_env, make_env
 from treeagent.envs.check import check_tasks
 from treeagent.types import Task, ToolCall, UserError
 
@@ -81,35 +81,6 @@ def test_a_room_played_by_hand() -> None:
     assert (env.verify(), env.legal_actions()) == (0.0, ["up", "down", "left", "right"])
 
 
-def test_walls_and_second_boxes_stop_the_player() -> None:
-    for move in ("right", "left", "up"):
-        env = begun(["######", "#PXX_#", "#OO__#", "######", "######", "######"])
-        assert row(env, move) == "#PXX_#"
-    env = begun(["######", "#S_X_#", "#OX__#", "######", "######", "######"])
-    assert [row(env, "right") for _ in range(3)] == ["#OPX_#", "#O_PX#", "#O_PX#"]
-
-
-def test_an_action_makes_as_many_moves_as_are_allowed_and_stops_at_the_end() -> None:
-    env = begun(ROOM, moves_per_action=4)
-    assert env.legal_actions() is None
-    place = env.snapshot()
-    assert env.step("down right right left")[1:3] == (1.0, True)
-    env.restore(place)
-    assert env.step("Down || Right, Right")[1:3] == (1.0, True)
-    env.restore(place)
-    assert env.step("up up up up up")[4] == {"tool_error": "too many moves, at most 4 at a time"}
-    assert begun(ROOM).step("down right")[4] == {"tool_error": "too many moves, at most 1 at a time"}
-
-
-@pytest.mark.parametrize("call", ["", "jump", "down jump", "act[down]", ToolCall("act", {}), ToolCall("go", {})])
-def test_a_bad_call_is_an_observation(call: str | ToolCall) -> None:
-    env = begun(ROOM)
-    before = env.state_key()
-    observation, reward, terminated, truncated, info = env.step(call)
-    assert observation == info["tool_error"] != ""
-    assert (reward, terminated, truncated, env.state_key()) == (0.0, False, False, before)
-
-
 def test_shaped_rewards_are_those_of_gym_sokoban_and_only_shown_where_asked_for() -> None:
     env = begun(["######", "#P√__#", "#_X_O#", "######", "######", "######"], shaped=True, moves_per_action=3)
     assert env.step("right")[4] == {"components": {"progress": pytest.approx(-1.1)}}
@@ -166,15 +137,3 @@ def test_the_demonstrator_wins_unless_noise_gets_a_box_stuck() -> None:
             won[noise] += env.verify()
     assert won[0.0] == 30
     assert 2 < won[0.9] < 25
-
-
-def test_a_snapshot_holds_in_another_process() -> None:
-    env, there = begun(ROOM), WorkerEnv("sokoban", {})
-    env.step("down")
-    there.reset(options={"task": Task("room", "push", data={"room": ROOM})})
-    there.step("down")
-    place = there.snapshot()
-    there.step("right")
-    there.restore(place)
-    assert there.state_key() == env.state_key() == "room (2, 1) [(2, 2)]"
-    there.close()

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from treeagent.contrib.worlds.sql import SqlEnv
 from treeagent.contrib.worlds.sql.database import Database, Schema
-from treeagent.contrib.worlds.sql.questions import Question, right
 from treeagent.envs import CallRefused
-from treeagent.types import ToolCall
 
 SCHEMA = Schema(0, "staff", ("team", "city"), ("age", "salary"), "trips", "cost")
 LONG = f"SELECT replace('{'a' * 24}', 'a', '{'a' * 20}') x"
@@ -150,11 +147,6 @@ def test_no_query_takes_more_than_a_second_or_64_megabytes(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_answer_is_bounded_as_a_query_is() -> None:
-    for sql in HEAVY.values():
-        assert not right(Question(0, 12, SCHEMA, "", "SELECT name FROM staff", ordered=False), sql)
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -186,45 +178,3 @@ def test_a_query_reads_the_two_tables_and_writes_nothing(
     with pytest.raises(CallRefused):
         database.query(sql)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("sql", "rows"),
-    [
-        ("SELECT name FROM sqlite_master ORDER BY name", [("staff",), ("trips",)]),
-        ("SELECT count(*) FROM staff a, staff b, staff c", [(1728,)]),
-        ("SELECT trim('xaxbx', 'x'), ltrim('xa', 'x'), rtrim('ax', 'x'), trim(' a ')", [("axb", "a", "a", "a")]),
-        ("SELECT trim(112, 1), trim(NULL, 'x'), trim('a', NULL), trim('a', '')", [("2", None, None, "a")]),
-        (
-            "WITH spent AS (SELECT name, sum(cost) AS total FROM trips GROUP BY name), "
-            "teams AS (SELECT s.team, avg(p.total) AS mean FROM staff s JOIN spent p ON s.name = p.name "
-            "GROUP BY s.team), best AS (SELECT max(mean) AS top FROM teams) "
-            "SELECT count(*) FROM teams t JOIN best b ON t.mean = b.top",
-            [(1,)],
-        ),
-        (
-            "SELECT count(*) FROM staff a WHERE a.salary = (SELECT max(b.salary) FROM staff b WHERE b.salary IN "
-            "(SELECT salary FROM staff WHERE age >= (SELECT min(age) FROM staff)))",
-            [(1,)],
-        ),
-        ("SELECT DISTINCT 1 FROM (SELECT *, rank() OVER (PARTITION BY team ORDER BY age) r FROM staff)", [(1,)]),
-        (
-            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 900) SELECT max(x) FROM n",
-            [(900,)],
-        ),
-    ],
-)
-def test_usual_queries_are_far_from_the_bounds(sql: str, rows: list[tuple[object, ...]]) -> None:
-    assert Database(SCHEMA, 12, seed=0).query(sql)[1] == rows
-
-
-def test_what_the_agent_reads_is_short() -> None:
-    env = SqlEnv()
-    env.reset(options={"task": env.tasks("train", 1)[0]})
-    table = env.key.schema.table
-    for sql in (
-        "SELECT " + ",".join(["replace('aaaaaaaaaa','a','bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb')"] * 32),
-        f'SELECT {",".join(["*"] * 6)} FROM (SELECT 1 "{"x" * 4500}", name FROM {table})',
-        f"SELECT {'x' * 4900}",
-    ):
-        assert len(env.step(ToolCall("query", {"sql": sql}))[0]) < 80_000, sql

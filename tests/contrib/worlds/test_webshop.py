@@ -10,7 +10,6 @@ from treeagent.contrib.worlds.webshop import FuzzyMatching
 from treeagent.envs import check_env, make_env
 from treeagent.envs.shop import ShopEnv
 from treeagent.envs.shop.goals import purchase_reward
-from treeagent.types import UserError
 
 PRODUCTS: list[dict[str, object]] = [
     {
@@ -103,17 +102,6 @@ def test_such_a_store_passes_the_check(tmp_path: Path) -> None:
     assert report.branches > 5
 
 
-def test_synthetic_instructions_take_every_combination(tmp_path: Path) -> None:
-    env = shop(tmp_path, products=PRODUCTS, attributes=ATTRIBUTES)
-    prompts = [task.prompt for task in env.tasks("train", 2)]
-    assert sorted(prompt.partition(", and price")[0] for prompt in prompts) == [
-        "Find me an energy efficient desk lamp with color: matte black, and size: large",
-        "Find me an energy efficient desk lamp with color: white | gold, and size: large",
-    ]
-    with pytest.raises(ValueError, match="these WebShop files hold 2"):
-        env.tasks("train", 3)
-
-
 def test_products_as_webshop_reads_them(tmp_path: Path) -> None:
     env = shop(tmp_path, products=PRODUCTS, attributes=ATTRIBUTES)
     lamp, sofa = env.catalogue.products.values()
@@ -156,8 +144,3 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: Path, files: dict[str
     with pytest.raises(ValueError, match=sentence) as caught:
         shop(tmp_path, **files)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(UserError, match="webshop_products='gone'"):
-        make_env("webshop", {"webshop_products": "gone"})

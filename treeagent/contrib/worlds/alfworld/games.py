@@ -12,14 +12,39 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from treeagent.contrib.worlds.alfworld.options import AlfworldOptions, Kind
 from treeagent.envs.base import task_data
 from treeagent.types import Split, Task, UserError
+
+Kind = Literal[
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+]
+"""ALFWorld's names of the kinds of tasks."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class AlfworldOptions:
+    """Settings of ``AlfworldEnv``."""
+
+    kinds: tuple[Kind, ...] = Field(default=Kind.__args__, min_length=1)  # type: ignore[attr-defined]
+    """Kinds of tasks in generated games."""
+    alike: int = Field(default=10, ge=1)
+    """Most receptacles of the same type in a generated game; a floor plan may have a dozen drawers."""
+    games: str | None = None
+    """Folder of official game files to play instead of generated games, such as ``json_2.1.1`` from
+    ``alfworld-download``."""
+    show_commands: bool = True
+    """List the admissible commands below each observation."""
+
 
 _MOST_OF_A_TYPE = 3
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")

@@ -1,6 +1,5 @@
 """A Python code tool: the agent writes functions, runs them in a sandbox, and is judged by hidden tests."""
 
-from treeagent.contrib.worlds.python.env import PythonEnv
-from treeagent.contrib.worlds.python.options import PythonOptions
+from treeagent.contrib.worlds.python.env import PythonEnv, PythonOptions
 
 __all__ = ["PythonEnv", "PythonOptions"]

@@ -6,13 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from treeagent.contrib.worlds.python.options import PythonOptions
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
+
 from treeagent.contrib.worlds.python.sandbox import Run, Sandbox
 from treeagent.contrib.worlds.python.tasks import Exercise, draw_task
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class PythonOptions:
+    """Settings of ``PythonEnv``."""
+
+    difficulty: int = Field(default=2, ge=1, le=3)
+    """1: filter numbers by a condition and reduce them to a result. 2: also transform each number. 3: filter by two
+    conditions."""
+    seconds: float = Field(default=10.0, gt=0, le=60)
+    """Most wall-clock time of a run, in seconds. CPU time is limited to 2 seconds."""
+    megabytes: int = Field(default=256, ge=64, le=4096)
+    """Most memory of a run, in MiB."""
+    shown: int = Field(default=300, ge=20)
+    """Most characters of a run's output that the agent reads."""
+
 
 _TOOLS = (
     text_tool("run", "Run Python code and read what it prints. Every run starts afresh.", "code", read_only=True),

@@ -13,8 +13,8 @@ from typing import Literal
 
 from pydantic_core import to_jsonable_python
 
+from treeagent.contrib.worlds.qa.files import Hop, Question
 from treeagent.contrib.worlds.qa.index import Passage
-from treeagent.contrib.worlds.qa.questions import Hop, Question
 from treeagent.types import SPLITS, Split, Task, UserError
 
 Kind = Literal["person", "town", "company", "book"]

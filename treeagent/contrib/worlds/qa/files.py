@@ -1,7 +1,10 @@
 """A corpus and questions from the user's own files."""
 
 import hashlib
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -9,8 +12,42 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from treeagent.contrib.worlds.qa.index import Passage
-from treeagent.contrib.worlds.qa.questions import Hop, Question, normalised
 from treeagent.types import Split, Task, UserError
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One search on the way to the answer."""
+
+    query: str
+    asks: str = ""
+    """Name of the relation whose object is searched, such as ``author``."""
+    finds: str = ""
+    """The object that the right passage names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The answer key of a question. ``Task.data`` holds it."""
+
+    answers: tuple[str, ...]
+    """Accepted wordings of the answer."""
+    hops: tuple[Hop, ...]
+
+
+def normalised(text: str) -> str:
+    """Convert to lower case and remove punctuation, articles and redundant spaces, as in SQuAD's evaluation (Rajpurkar
+    et al. 2016)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def right(question: Question, answer: str) -> bool:
+    """Whether the normalised answer equals one of the normalised accepted answers. An empty answer is wrong."""
+    normalised_answer = normalised(answer)
+    return normalised_answer != "" and normalised_answer in map(normalised, question.answers)
 
 
 class _QuestionLine(BaseModel):

@@ -6,13 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
+
 from treeagent.contrib.worlds.sql.database import Rows
-from treeagent.contrib.worlds.sql.options import SqlOptions
 from treeagent.contrib.worlds.sql.questions import Question, draw_task, right
 from treeagent.envs.base import ToolSpec, probability
 from treeagent.envs.calls import text_tool
 from treeagent.envs.visit import ToolEnv
 from treeagent.types import Split, Task, ToolCall
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class SqlOptions:
+    """Settings of ``SqlEnv``."""
+
+    difficulty: int = Field(default=2, ge=1, le=3)
+    """1: values and counts from one table. 2: also groups, orders and extremes. 3: also joins."""
+    rows: int = Field(default=12, ge=6, le=20)
+    """Rows of the main table. The second table has twice as many."""
+    shown: int = Field(default=8, ge=1)
+    """Most rows of a query's result that the agent reads."""
+
 
 _TOOLS = (
     text_tool("schema", "Show the tables and their columns.", read_only=True),

@@ -4,8 +4,15 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 
-from treeagent.contrib.worlds.textworld.games import PROMPTS, cache_folder, compiled_folder, contained, spec_of, task_of
-from treeagent.contrib.worlds.textworld.options import TextWorldOptions
+from treeagent.contrib.worlds.textworld.games import (
+    PROMPTS,
+    TextWorldOptions,
+    cache_folder,
+    compiled_folder,
+    contained,
+    spec_of,
+    task_of,
+)
 from treeagent.contrib.worlds.textworld.story import Position, Story
 from treeagent.envs.base import StepResult, ToolSpec, probability, required, task_to_play
 from treeagent.envs.calls import read_call

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from treeagent.contrib.worlds.adapters.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.envs import check_env
-from treeagent.envs.gymnasium import GymnasiumEnv, from_gymnasium
 from treeagent.types import UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="the gymnasium extra is not installed")
