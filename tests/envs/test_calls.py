@@ -10,6 +10,7 @@ from treeagent.envs.base import StepResult, task_to_play
 from treeagent.envs.calls import as_call, read_call, text_tool
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.demonstrate import demonstrate
+from treeagent.pipeline.formats import check_formats
 from treeagent.search.node import Tree, solved
 from treeagent.types import Split, Task, ToolCall
 
@@ -155,3 +156,17 @@ def test_an_environment_written_for_tool_calls_is_solved_in_every_format(format:
     trees = demonstrated(format)
     assert [tree.error for tree in trees] == ["", "", ""]
     assert all(map(solved, trees))
+
+
+class Locked(Strict):
+    """Refuses every call."""
+
+    def step(self, action: str | ToolCall) -> StepResult:
+        return "locked", 0.0, False, False, {"tool_error": "locked"}
+
+
+def test_the_check_of_formats_names_the_format_that_refuses_and_the_refusal() -> None:
+    tasks = Strict().tasks("train", 2)
+    assert check_formats(Strict(), tasks) == ([], [])
+    refused, _ = check_formats(Locked(), tasks)
+    assert len(refused) == 2 and all("locked" in each and "100 calls" in each for each in refused)

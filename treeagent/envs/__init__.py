@@ -3,17 +3,9 @@
 To write an environment, read ``envs/base.py`` and subclass ``Env``. ``treeagent envs new NAME`` writes a small working
 environment, and ``treeagent envs check module:Class`` checks yours.
 
-* The contract: ``Env``, ``ToolSpec`` (a tool), ``Demonstrator`` (a scripted player), ``StepResult`` (what ``step``
-  returns: observation, reward, terminated, truncated, info), ``SnapshotKind``, and the error ``EnvBroken``.
-* Helpers to write one: ``task_to_play`` for ``reset``, ``read_call`` and ``text_tool`` for ``step`` and ``tools``,
-  ``probability`` for a demonstrator's noise. ``VisitEnv`` is a base class for an environment whose episode state is one
-  frozen value, and ``ToolEnv`` for such an environment with tools; it raises ``CallRefused`` for an impossible call.
-* To check and play one: ``check_env`` returns a ``CheckReport``. ``make_env`` builds an environment by name, and
-  ``wrap`` puts wrappers around it. ``Forkable`` returns to a ``Mark`` by snapshot or by replay (``ReplayDivergence``).
-  Search steps through ``EnvDynamics``, which adds rewards and a step limit to one environment or to an ``EnvPool`` of
-  several instances.
-* Wrappers: ``EnvWrapper`` is the base class of what changes an environment from outside. ``WorkerEnv`` runs an
-  environment in its own process, under a time limit (``EnvTimeout``, ``EnvCrashed``).
+The rest: ``VisitEnv`` and ``ToolEnv`` are bases for environments whose state is one frozen value, ``EnvWrapper`` for
+what changes an environment from outside. ``WorkerEnv`` is an environment in its own process, ``EnvPool`` several
+instances in threads, ``Forkable`` returns to a ``Mark`` by snapshot or replay, and search steps ``EnvDynamics``.
 """
 
 from treeagent.envs.base import (

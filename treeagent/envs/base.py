@@ -140,7 +140,6 @@ class Env(Protocol):
 
         Args:
             reseed: seed of all random choices from here on. ``None`` restores the state of the random generator, too.
-
         """
         raise RuntimeError(f"{type(self).__name__} has no snapshots: its snapshot_kind must not be 'exact'")
 
@@ -224,11 +223,7 @@ class EnvWrapper(Env):
 
 
 def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | None) -> Task:
-    """Return the task that ``reset`` must start: ``options["task"]``, or by default training task number ``seed``.
-
-    Raises:
-        UserError: ``options["task"]`` is not a ``Task``.
-    """
+    """Return the task that ``reset`` must start: ``options["task"]``, or by default training task number ``seed``."""
     task = (options or {}).get("task")
     if task is None:
         task = env.tasks("train", 1, start=seed or 0)[0]
@@ -238,11 +233,7 @@ def task_to_play(env: Env, seed: int | None, options: Mapping[str, object] | Non
 
 
 def required(package: str, extra: str = "") -> Any:
-    """Import a package that an extra installs, by default the extra of the same name.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Import a package that an extra installs, by default the extra of the same name."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -261,11 +252,7 @@ def opening(task: Task, observation: str) -> str:
 
 
 def probability(noise: float) -> float:
-    """Check that ``noise``, a demonstrator's rate of errors, is a probability, and return it.
-
-    Raises:
-        UserError: it is not between 0 and 1.
-    """
+    """Check that ``noise``, a demonstrator's rate of errors, is a probability, and return it."""
     if not 0.0 <= noise <= 1.0:
         raise UserError(f"noise is {noise}: give a probability between 0 and 1")
     return noise
@@ -273,11 +260,7 @@ def probability(noise: float) -> float:
 
 def task_data(task: Task, form: TypeAdapter[Data], kind: str, env: str) -> Data:
     """Return ``task.data``, validated as ``form``. The error message names the ``kind`` of data and the environment
-    ``env``.
-
-    Raises:
-        UserError: the data is not valid.
-    """
+    ``env``."""
     try:
         return form.validate_python(dict(task.data))
     except ValidationError as error:

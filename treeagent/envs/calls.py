@@ -61,12 +61,9 @@ def text_tool(name: str, description: str, *arguments: str, read_only: bool = Fa
 
 
 def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall:
-    """Return the action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``.
-
-    The arguments are not checked against the tool's schema; the environment refuses what it cannot do. A text that
-    names no tool becomes the argument of the only tool, if that takes one text. Otherwise it stays a text. A text that
-    names a tool but has arguments that cannot be parsed also stays a text.
-    """
+    """Return the action as an environment with ``tools`` receives it: a text that names a tool becomes a ``ToolCall``,
+    and any other text the argument of the only tool, if that takes one text. What cannot be parsed stays a text. The
+    arguments are not checked against the tool's schema."""
     if isinstance(action, ToolCall):
         return action
     if (parts := _parts(action, tools)) is not None and any(tool.name == parts[0] for tool in tools):
@@ -77,11 +74,8 @@ def as_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> str | ToolCall
 
 
 def read_call(action: str | ToolCall, tools: Sequence[ToolSpec]) -> ToolCall | str:
-    """Parse an action into a call of one of ``tools``; return a sentence that says what is wrong if it is not valid.
-
-    The name must be that of a tool, and the arguments must fit its schema: every required argument is present, each has
-    its type, and there are no others if ``additionalProperties`` is false. The rest of the schema is not checked.
-    """
+    """Parse an action into a call of one of ``tools``, or return a sentence that says what is wrong: no such tool, an
+    argument is missing, of the wrong type, or one too many. The rest of the schema is not checked."""
     call = action if isinstance(action, ToolCall) else _read_text(action, tools)
     if isinstance(call, str):
         return call
@@ -130,12 +124,8 @@ def _parts(text: str, tools: Sequence[ToolSpec]) -> tuple[str, str | None, str |
 
 
 def read_value(text: str, schema: object, root: Mapping[str, object]) -> object:
-    """The value of an argument that is written as a text: JSON or the text itself, as the schema allows. A text stands
-    for itself if it is no value that the schema allows.
-
-    Args:
-        root: the schema of all arguments, to which references refer.
-    """
+    """The value of an argument that is written as a text: JSON or the text itself, as the schema allows. ``root`` is
+    the schema of all arguments, to which references refer."""
     types = json_types(schema, root)
     with suppress(ValueError):
         value = orjson.loads(text)  # orjson also rejects values that cannot be stored: NaN and unpaired surrogates
@@ -150,11 +140,7 @@ def has_type(value: object, kind: str) -> bool:
 
 
 def json_types(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows, as far as it names them; all if it names none.
-
-    Args:
-        root: the schema of all arguments, to which references refer.
-    """
+    """The JSON types that a schema allows, as far as it names them; all if it names none."""
     if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
         return _ALL
     found, named = _ALL, schema.get("type")

@@ -95,7 +95,7 @@ def check_env(
     """
     check = _Check(env, task, other, actions, branches, depth)
     parts = (check.declarations, check.first_observation, check.bad_calls, check.empty_episodes)
-    for part in (*parts, check.forks, check.instances, check.rewards, check.count_ends):
+    for part in (*parts, check.forks, check.instances, check.episodes):
         check.rng.seed(0)  # so that the random choices of one part do not depend on another part
         try:
             with contained():
@@ -106,14 +106,16 @@ def check_env(
             break  # the other parts would report the consequences
     if check.repeated:
         check.violations.append(f"{check.repeated} more checks broke off with the same error")
-    advice = ()
+    advice: tuple[str, ...] = ()
     if check.best is not None and check.best < _SUCCESS - _ROUNDING:
         advice = (
             f"no demonstration without errors counts as a success: the best earned {check.best:g}, and only "
             f"{_SUCCESS:g} is one",
         )
     violations, skipped = tuple(check.violations), tuple(check.skipped)
-    return CheckReport(violations, check.compared, check.equal, skipped, *check.ends, check.longest, advice)
+    counts = check.compared, check.equal
+    solved, failed, unended = check.ends
+    return CheckReport(violations, *counts, skipped, solved, failed, unended, check.longest, advice)
 
 
 def cause_of(error: BaseException) -> str:
@@ -255,7 +257,7 @@ class _Check:
         first = self.reset()
         self.expect(not self.solved(()), "the verifier calls an episode without any action a success")
         tools = self.env.tools()
-        bare = [ToolCall(tool.name, {}) for tool in tools if not tool.parameters.get("required")]
+        bare: list[Call] = [ToolCall(tool.name, {}) for tool in tools if not tool.parameters.get("required")]
         for call in bare:
             self.repeat_call(call, 1)
         for text in ("", self.task.prompt, first):
@@ -362,35 +364,32 @@ class _Check:
         elif theirs != results:
             self.violations.append("two instances answer the same episode differently: seed all that reset draws")
 
-    def rewards(self) -> None:
-        """Check the range of what an episode can earn, and that an answer is not rewarded twice."""
-        self.reset()
-        calls, results = self.take_actions(_LONGEST_EPISODE, self.player(0.0))
-        earned, verdict = self.earned(results), checked_verdict(self.env.verify())
-        whose = "the rewards say" if verdict is None else "verify says"
-        self.expect(
-            earned <= _SUCCESS + _ROUNDING and (verdict is None or verdict >= 0),
-            f"{whose} {earned} of an episode: 1 is success and the most, and a verdict is not below 0",
-        )
-        if calls and results[-1][2]:
-            again = self.play(calls[-1:])[0][1]
-            self.expect(again <= 0, f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
-
-    def count_ends(self) -> None:
-        """Play demonstrations with and without errors, and random episodes, and count how they end."""
+    def episodes(self) -> None:
+        """Play demonstrations with and without errors, and random episodes: count how they end, and check the range of
+        what they earn and that an answer is not rewarded twice."""
         for noise in (0.0, 0.5, 1.0, *(None,) * _RANDOM_EPISODES):
             self.reset()
             player = None if noise is None else self.player(noise)
             if noise is not None and player is None:
                 continue
-            _, results = self.take_actions(_LONGEST_EPISODE, player)
+            calls, results = self.take_actions(_LONGEST_EPISODE, player)
             if not results:
                 continue
-            solved, ended = self.solved(results), results[-1][2]
-            if noise == 0.0:
-                self.longest, self.best = len(results), max(self.best or 0.0, self.earned(results))
+            earned, verdict, ended = self.earned(results), checked_verdict(self.env.verify()), results[-1][2]
+            solved = earned >= _SUCCESS - _ROUNDING
             for kind, counts in enumerate((solved and ended, ended and not solved, not ended and not solved)):
                 self.ends[kind] += counts
+            if noise == 0.0:
+                self.longest, self.best = len(results), earned
+            if earned > _SUCCESS + _ROUNDING or (verdict or 0.0) < 0:
+                whose = "the rewards say" if verdict is None else "verify says"
+                self.violations.append(
+                    f"{whose} {earned} of an episode: 1 is success and the most, and a verdict is not below 0"
+                )
+                return
+            if ended and (again := self.play(calls[-1:])[0][1]) > 0:
+                self.violations.append(f"{calls[-1]!r}, repeated after the end, is rewarded again by {again:g}")
+                return
         self.expect(
             not (self.env.only_success_ends and self.ends[1]),
             f"only_success_ends is True, but {self.ends[1]} episodes ended in failure: leave it out",

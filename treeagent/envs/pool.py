@@ -142,9 +142,13 @@ class _EnvThread:
 
     def end(self) -> Future[None]:
         """Make the thread close its environment and end after the call that it is running."""
-        closed = self.submit(lambda: None if self.env is None else self.env.close())
+        closed = self.submit(self._close)
         self._jobs.put(None)
         return closed
+
+    def _close(self) -> None:
+        if self.env is not None:
+            self.env.close()
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -239,8 +239,9 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        for each in (self._answers, self._channel, self._lifeline):
-            each.close()
+        self._answers.close()
+        self._channel.close()
+        self._lifeline.close()
         self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _LAST_BYTES, 0))
         lines = self._stderr.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
         self._stderr.close()

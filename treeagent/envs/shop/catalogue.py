@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from treeagent.types import Split
 
@@ -128,8 +129,7 @@ class Product:
         return next((group for group, values in self.options if value in values), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Difficulty:
+class Difficulty(NamedTuple):
     """The parameters of one value of ``ShopOptions.difficulty``."""
 
     shown: int
@@ -142,8 +142,7 @@ class Difficulty:
     family: int
     """Number of near-duplicates, including the product itself."""
     goal_shown: tuple[int, int]
-    """Fewest and most shown attributes that a goal asks for. The next two fields are the same for hidden attributes and
-    options."""
+    """Fewest and most shown attributes of a goal; then the same for hidden attributes and for options."""
     goal_hidden: tuple[int, int]
     goal_options: tuple[int, int]
 

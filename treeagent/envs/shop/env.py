@@ -89,8 +89,7 @@ def text_call(text: str) -> ToolCall:
 
 
 def action_and_target(call: ToolCall) -> tuple[str, str]:
-    """Return the action of a call and its target. The action is ``search``, a button (``next``, ``back``, ``home``,
-    ``buy``), or ``click`` for a target whose meaning depends on the page."""
+    """Return the action of a call (``search``, ``next``, ``back``, ``home``, ``buy``, or ``click``) and its target."""
     target = plain(" ".join(map(str, call.arguments.values())))
     if not target:
         raise CallRefused("nothing between the brackets")
@@ -116,9 +115,8 @@ def results_page(products: Mapping[str, Product], more: bool) -> str:
 def product_page(product: Product, *, distinct: bool) -> str:
     """Write a product page: title and price, features, and one line per option group.
 
-    ``distinct`` writes ``Red/Blue`` instead of ``red, blue``, so that words and numbers have other tokens here than in
-    instructions and titles. A very small model then learns much sooner to distinguish what the page offers from what
-    the instruction asks for.
+    ``distinct`` writes ``Red/Blue`` instead of ``red, blue``: with other tokens than in instructions and titles, a very
+    small model learns much sooner to distinguish what the page offers from what the instruction asks for.
     """
     brand = f" by {product.brand}" if product.brand else ""
     style, between = (str.capitalize, "/") if distinct else (str, ", ")
@@ -141,7 +139,6 @@ class ShopEnv(ToolEnv[Goal, Session]):
     The actions are WebShop's two, as texts (``search[words]``, ``click[button]``) or as tool calls. The reward is
     WebShop's at the purchase, and 0 before; success is a reward of 1. Unlike in WebShop, search is possible from every
     page, and a product's features are on its page instead of behind further links.
-
     """
 
     options_type: type[ShopOptions] = ShopOptions
@@ -258,11 +255,9 @@ _MISREADS = 0.2
 class ShopDemonstrator:
     """Searches, opens a product that fits, checks every requirement on its page, chooses the options and buys.
 
-    A thought compares what the conversation shows so far with what the instruction asks for, even if the action is then
-    an error, so a model that imitates it learns to verify. With probability ``noise``, a decision is an error: a query
-    without most keywords, another product of the page or a misread id, a wrong or forgotten option, or a purchase
-    despite a mismatch. Errors that are visible on the page are corrected at the next decision, unless that is an error,
-    too.
+    A thought compares what the conversation shows with what the instruction asks for, even if the action is then an
+    error. With probability ``noise``, a decision is an error: a query without most keywords, another product or a
+    misread id, a wrong or forgotten option, or a purchase despite a mismatch.
     """
 
     def __init__(self, env: ToolEnv[Goal, Session], catalogue: Catalogue, options: ShopOptions, noise: float) -> None:
@@ -281,8 +276,9 @@ class ShopDemonstrator:
                 return "", _search(goal, rng, errs)
 
     def _on_results(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
-        seen = [self._product(each) for each in session.results[: (session.number + 1) * self._options.page_size]]
-        page = {label: self._product(each) for label, each in session.listed(self._options).items()}
+        products = self._catalogue.products
+        seen = [products[each] for each in session.results[: (session.number + 1) * self._options.page_size]]
+        page = {label: products[each] for label, each in session.listed(self._options).items()}
         # The ranking puts the title with most words of the query first. A title with fewer cannot be the target.
         best = max((_title_words(goal, product) for product in seen if goal.type in product.title), default=0)
         judgements: list[str] = []
@@ -309,7 +305,7 @@ class ShopDemonstrator:
         return f"B{rng.randrange(len(self._catalogue.products)):04d}"
 
     def _on_product(self, goal: Goal, session: Session, rng: random.Random, errs: bool) -> tuple[str, str]:
-        product = self._product(session.product_id)
+        product = self._catalogue.products[session.product_id]
         chosen = dict(session.chosen)
         checks = [(attribute, attribute in product.attributes) for attribute in goal.attributes]
         checks += [(value, product.group_of(value) is not None) for value in goal.options]
@@ -334,9 +330,6 @@ class ShopDemonstrator:
             slips = [f"click[{value}]" for value in self._catalogue.option_values if value not in offered]
         forgets = f"click[{missing[1]}]" if len(missing) > 1 else "click[buy now]"
         return thought, rng.choice((rng.choice(slips), forgets)) if slips else forgets
-
-    def _product(self, identifier: str) -> Product:
-        return self._catalogue.products[identifier]
 
 
 def _verdict(goal: Goal, session: Session, product: Product, best: int) -> str:
