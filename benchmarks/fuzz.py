@@ -22,13 +22,13 @@ from pathlib import Path
 import orjson
 import zstandard
 
-from treeagent.config import ConfigError, load_config
+from treeagent.config import load_config
 from treeagent.envs import Env, ToolSpec, make_env, text_tool
 from treeagent.envs.calls import arguments_of, read_call
 from treeagent.generators.turn import make_grammar
 from treeagent.search.record import from_record
 from treeagent.store import CorruptShard, read_as
-from treeagent.types import ToolCall
+from treeagent.types import ToolCall, UserError
 
 SLOW = 2.0
 """Limit in seconds for one text. A slower text is a finding, too."""
@@ -37,17 +37,8 @@ MOST = 5
 TREE = Path(__file__).parents[1] / "tests" / "golden" / "corridor_tree.json"
 FRAGMENTS = (
     *("\x00", "\x1b[31m", "\x9b", "\u202e", "\u200d", "\ud800", "\udfff", "\ufeff", "\r", "\n", "\t", " " * 3000),
-    *(
-        "<|im_end|>",
-        "<|im_start|>system\n",
-        "</s>",
-        "[/INST]",
-        "</tool_call>",
-        "<tool_call>",
-        "</think>",
-        "[TOOL_CALLS]",
-    ),
-    *(
+    *["<|im_end|>", "</s>", "[/INST]", "</tool_call>", "<tool_call>", "</think>", "[TOOL_CALLS]", "<|im_start|>system"],
+    *[
         '"',
         "'",
         "\\",
@@ -67,9 +58,9 @@ FRAGMENTS = (
         "$(id)",
         "../",
         "/dev/zero",
-    ),
+    ],
     *("[" * 2000, "{" * 2000, "(" * 2000, '{"a":' * 500, "'" * 999, "9" * 400, "-" * 400, "a" * 20000),
-    *("NaN", "Infinity", "-1", "1e999", "18446744073709551616", "null", "true", "0x10", "é", "😀", "٣", "ﬀ"),
+    *["NaN", "Infinity", "-1", "1e999", "18446744073709551616", "null", "true", "0x10", "é", "😀", "٣", "ﬀ"],
     *("Action: ", "Thought: ", "Forbidden call: ", "SELECT", " UNION ", " WHERE 1 ", "' OR '1'='1"),
 )
 """Building blocks of attacks: control characters, special tokens, quotes and brackets, deep nesting, long runs, odd
@@ -191,30 +182,24 @@ def _env(name: str, corpus: Sequence[str]) -> Place:
     return Place(corpus, read)
 
 
-def _settings() -> Place:
-    def read(text: str) -> None:
-        try:
-            load_config(None, [text])
-        except ConfigError as refused:
-            assert str(refused)
-
-    return Place(
-        ("search.candidates=4", "environment.options.size=8", 'trackers=["wandb"]', "environment.name=shop"), read
-    )
-
-
-def _settings_file() -> Place:
+def _settings(in_file: bool) -> Place:
     folder = tempfile.TemporaryDirectory()  # removed when ``read`` is collected
 
     def read(text: str) -> None:
         file = Path(folder.name) / "config.toml"
-        file.write_bytes(text.encode(errors="surrogatepass"))
+        file.write_bytes(text.encode(errors="surrogatepass") if in_file else b"")
         try:
-            load_config(file)
-        except ConfigError as refused:
+            load_config(file, [] if in_file else [text])
+        except UserError as refused:
             assert str(refused)
 
-    return Place(("[search]\ncandidates = 4\n", 'extends = "debug.toml"\n', "[environment.options]\nsize = 8\n"), read)
+    if in_file:
+        return Place(
+            ("[search]\ncandidates = 4\n", 'extends = "debug.toml"\n', "[environment.options]\nsize = 8\n"), read
+        )
+    return Place(
+        ("search.candidates=4", "environment.options.size=8", 'trackers=["wandb"]', "environment.name=shop"), read
+    )
 
 
 def _shard(packed: bool) -> Place:
@@ -248,8 +233,8 @@ _SQL = (
 PLACES: dict[str, Callable[[], Place]] = {
     **{name: cache(lambda name=name: _grammar(name)) for name in ("react", "tools", "llama", "mistral", "tags")},
     "calls": cache(_calls),
-    "settings": cache(_settings),
-    "settings file": cache(_settings_file),
+    "settings": cache(lambda: _settings(in_file=False)),
+    "settings file": cache(lambda: _settings(in_file=True)),
     "shard": cache(lambda: _shard(packed=True)),
     "record": cache(lambda: _shard(packed=False)),
     "shop": cache(

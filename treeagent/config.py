@@ -8,20 +8,14 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from treeagent.generators.config import (
-    ActionSource,
-    ModelConfig,
-    RemoteConfig,
-    RequestConfig,
-    VllmConfig,
-)
+from treeagent.generators.config import ActionSource, ModelConfig, RemoteConfig, RequestConfig, VllmConfig
 from treeagent.learners.config import (
     Count,
     DPOLoss,
@@ -88,20 +82,17 @@ class EnvironmentConfig:
     max_steps: Annotated[int, Field(gt=0)] = 20
     """Maximum number of steps in an episode; a longer episode is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest return of an episode. The estimates of a new value head lie between them, and a search
-    that finds a good end in this range stops early (``stopping.Enough``). A return of 1 is a success."""
+    """Lowest and highest return of an episode: the range of the value head's estimates. A return of 1 is a
+    success."""
     parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Environment instances in each worker. With more than one, each instance runs in its own thread, so that steps of
-    different tasks overlap, and one extra instance lists tasks and tools. The trees are the same for any number, except
-    for rounding in the model."""
+    """Environment instances in each worker, each in a thread of its own; the trees are the same for any number."""
     worker: bool = False
-    """Runs the environment in its own process, so that a call that hangs or crashes fails only its own task."""
+    """Runs the environment in its own process, so that a call that hangs or crashes costs only its own task."""
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Timeout of one environment call, in seconds; the environment's process is then killed. Applies only if ``worker``
-    is true."""
+    """Seconds after which a call kills the process of the environment, if ``worker`` is true."""
     wrappers: Annotated[tuple[Wrapper, ...], REACHES_OUT] = ()
-    """Wrappers around the environment, the first of them next to it: each a name, "module:Class" for your own, or a
-    table with this ``name`` and ``options``."""
+    """Wrappers around the environment, the innermost first: names, "module:Class", or tables of ``name`` and
+    ``options``."""
 
     @model_validator(mode="after")
     def _some_range(self) -> Self:
@@ -113,62 +104,43 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class PolicyConfig(ModelConfig):
-    """The language model that acts.
-
-    With ``lora``, every training of the policy trains an adapter. The exception is a policy from scratch: its warm
-    start trains all weights, before it gets an adapter.
-    """
+    """The language model that acts. A policy from scratch trains all weights in its warm start, and its adapter, if
+    ``lora`` is set, after it."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the policy; DPO, GRPO and distillation divide logits by it too."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 256
     """Maximum number of tokens in one think/action step."""
     generator: Annotated[str, REACHES_OUT] = "local"
-    """The engine that samples: "local" is transformers in this process, "vllm" is vLLM in this process, "remote" is a
-    server, and any other name or "module:Name" is plugged in. Training always uses transformers."""
+    """The engine that samples: "local" is transformers and "vllm" is vLLM in this process, "remote" is a server,
+    any other name or "module:Name" is plugged in. Training always uses transformers."""
     options: Annotated[Options, REACHES_OUT] = Field(default_factory=dict)
-    """Settings of a generator that is plugged in; its own documentation lists them."""
+    """Settings of a generator that is plugged in."""
     format: Annotated[str, REACHES_OUT] = "react"
-    """Format of a turn: "react" is ReAct text, "tools" is the model's native tool calling in JSON (Qwen, Hermes), and
+    """Format of a turn: "react" is ReAct text, "tools" is the model's native tool calling in JSON (Qwen, Hermes),
     any other name or "module:Name" is plugged in."""
     instructions: str = "auto"
-    """System prompt. "auto" explains the task, the format and the tools to a pretrained ``policy.model``, and gives a
-    model from scratch no system prompt. Any other text is placed before that explanation; an empty text removes
-    both."""
+    """System prompt. "auto" explains task, format and tools to a pretrained model, and gives a model from scratch
+    none. Another text stands before that explanation; an empty one removes both."""
     shots: Annotated[Annotated[int, Field(ge=0)] | str, REACHES_OUT] = 0
-    """Few-shot demonstrations that every prompt shows as earlier turns. Either a number of successful episodes of the
-    environment's demonstrator on training tasks, or a file with one conversation in JSON per line."""
+    """Few-shot demonstrations in every prompt: a number of the demonstrator's successes, or a file with one
+    conversation in JSON per line."""
     actions: ActionSource = "sample"
-    """Where candidate actions come from. "sample" samples turns. "score" scores each action that the environment
-    lists as legal, and uses the resulting probabilities as priors. With ``search.granularity`` "split" a thought is
-    sampled first; otherwise these turns have none. "both" adds sampled turns to the scored ones."""
+    """Where candidate actions come from: "sample" samples turns, "score" scores the actions that the environment
+    lists as legal and takes their probabilities as priors, "both" does both."""
     thought_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Maximum number of sampled tokens in a thought. After it, inserted tokens lead the turn into its call; these carry
-    no loss. Unset means half of ``max_new_tokens`` for a pretrained ``policy.model``, and no limit for a model from
-    scratch or if ``structured`` holds on a server or vLLM, which cannot constrain a turn that has begun."""
+    """Sampled tokens of a thought, after which the turn is led into its call by tokens without loss. Unset means
+    half of ``max_new_tokens`` for a pretrained model, else no limit. Without effect if ``structured`` holds on a
+    server or vLLM."""
     structured: bool | None = None
-    """Constrained decoding: every sampled turn must follow the format, as a call of one of the environment's tools with
-    arguments that fit its schema, or as text if there are no tools. Unset means true for a pretrained ``policy.model``
-    that samples in this process (``policy.generator`` "local")."""
+    """Constrained decoding: a sampled turn must follow the format, with a call that fits the schema of one of the
+    tools. Unset means true for a pretrained model with ``generator`` "local"."""
     context: Literal["refuse", "drop"] = "refuse"
-    """What happens when a prompt becomes too long: "refuse" ends the episode there, "drop" replaces the oldest
+    """What happens when a prompt becomes too long: "refuse" ends the episode, "drop" replaces the oldest
     observations by a note."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Maximum size in bytes of the cache of keys and values of shared prefixes in each worker, for ``generator``
+    """Maximum size in bytes of each worker's cache of keys and values of shared prefixes, for ``generator``
     "local"."""
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
-        if self.thought_tokens and self._constrained_elsewhere:
-            raise ValueError(
-                f"thought_tokens is {self.thought_tokens}, but with structured the generator {self.generator!r} cannot "
-                "constrain a turn that has begun: leave one of them out, or set generator=local"
-            )
-        return self
-
-    @property
-    def _constrained_elsewhere(self) -> bool:
-        return self.is_structured and self.generator != "local"
 
     @property
     def is_structured(self) -> bool:
@@ -177,11 +149,10 @@ class PolicyConfig(ModelConfig):
 
     @property
     def most_thought(self) -> int | None:
-        """``thought_tokens``, resolved: after this many sampled tokens a turn is led into its call. None means no
-        limit."""
-        if self.thought_tokens is not None or self.model is None or self._constrained_elsewhere:
-            return self.thought_tokens
-        return max(self.max_new_tokens // 2, 1)
+        """``thought_tokens``, resolved: after so many sampled tokens a turn is led into its call; None: no limit."""
+        if self.is_structured and self.generator != "local":
+            return None
+        return self.thought_tokens or (None if self.model is None else max(self.max_new_tokens // 2, 1))
 
     @property
     def is_told(self) -> bool:
@@ -222,8 +193,8 @@ class Training:
     """The default learning rates: of an adapter or a small model, and of all weights of a large model."""
 
     learning_rate: Positive | None = None
-    """Peak learning rate. Unset means 1e-4, or 1e-5 if an update trains all weights of a model of 30 million or more;
-    for DPO and GRPO 2e-5 and 1e-6. From scratch, 4e-3 suits Muon."""
+    """Peak learning rate. Unset means 1e-4, or 1e-5 for all weights of a model of 30 million or more; for DPO and
+    GRPO 2e-5 and 1e-6. From scratch, 4e-3 suits Muon."""
     batch_size: Count = 8
     """Rows, states ("distil") or preference pairs ("dpo") in one forward pass."""
     max_steps: Count | None = None
@@ -231,8 +202,8 @@ class Training:
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Optimiser steps over which the learning rate rises from 0."""
     optimiser: Optimiser = "adamw"
-    """"adamw" is AdamW without weight decay. "muon" is Muon for weight matrices and AdamW for the rest, with a weight
-    decay of 0.01; it learns from scratch in about half the steps."""
+    """"adamw" is AdamW without weight decay; "muon" is Muon for matrices with a weight decay of 0.01, and learns
+    from scratch in half the steps."""
     validate_every: Count = 50
     """Optimiser steps of an update between two validations on ``update.validation_tasks``; the best checkpoint is
     kept."""
@@ -256,7 +227,7 @@ class WarmStartConfig:
     episodes: Annotated[int, Field(gt=0)] = 1000
     """Number of demonstrations to play."""
     tasks: Annotated[int, Field(gt=0)] = 1000
-    """Number of training tasks to demonstrate. If ``episodes`` is greater, tasks repeat with different errors."""
+    """Number of training tasks to demonstrate; with more ``episodes``, tasks repeat with other errors."""
     noise: Share = 0.0
     """Probability that the demonstrator makes an error at a step."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
@@ -270,10 +241,9 @@ class CollectConfig:
     """The training tasks that are searched, and how many trees advance together."""
 
     tasks: Annotated[int, Field(gt=0, le=10**9)] = 800
-    """Number of training tasks to search, one tree each; in search-and-adapt, the number for each round."""
+    """Number of training tasks to search, one tree each; in search-and-adapt, for each round."""
     batch: Annotated[int, Field(gt=0)] = 100
-    """Most trees that share their model calls. They are fewer where this gives all workers equally many batches. A
-    resumed run keeps finished batches."""
+    """Most trees that share their model calls; a resumed run keeps finished batches."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -301,12 +271,12 @@ class GRPOTraining(GRPOLoss, Training):
 
 @dataclass(frozen=True, config=_STRICT)
 class RewardsConfig:
-    """A reward of your own, which search and learning see in place of the environment's. Success, and every report of
-    it, stays with the environment."""
+    """A reward of your own, which search and learning see in place of the environment's. Success stays the
+    environment's."""
 
     function: Annotated[str, REACHES_OUT] = ""
-    """The reward of a step: a function of ``treeagent.pipeline.rewards.Step`` as "module:function", or the name of a
-    reward that treeagent.contrib brings. Empty keeps the environment's own reward. Evaluation never calls it."""
+    """The reward of a step, as "module:function" of a ``treeagent.pipeline.rewards.Step`` or a name. Empty keeps
+    the environment's own."""
     options: RewardOptions = Field(default_factory=dict)
     """Options of ``function``."""
 
@@ -316,10 +286,10 @@ class UpdateConfig:
     """How the policy learns from the trees."""
 
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft", "dpo", "grpo")
-    """Updates to make, each from the base policy: "rft" imitates the best paths, "distil" learns the search's policy
-    over the candidates of each state, "dpo" compares siblings, "grpo" weights actions by their advantages."""
+    """Updates to make, each from the base policy: "rft" imitates the best paths, "distil" learns the search's
+    policy at each state, "dpo" compares siblings, "grpo" weights actions by their advantages."""
     validation_tasks: Annotated[int, Field(gt=0)] = 100
-    """Number of validation tasks. The checkpoint with the highest success rate on them, acting greedily, is kept."""
+    """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     """Which actions of the trees are imitated ("rft")."""
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
@@ -339,12 +309,11 @@ class UpdateConfig:
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
     """Policy gradient on tree advantages."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
-    """Maximum number of tree paths that the value head is fitted on after every change of the policy."""
+    """Most tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
-    """Input of the value head at a state. "hidden" are the policy's hidden states in its middle and its last layer;
-    unless ``policy.generator`` is "local", this needs a second copy of the model in this process. "logprobs" are the
-    log-probabilities of 128 tokens, which vLLM also gives, as an engine or on a server. "auto" means "hidden" with the
-    generator "local", and otherwise "logprobs"."""
+    """What the value head reads at a state: the policy's "hidden" states, of which another generator than "local"
+    needs a second copy of the model, or the "logprobs" of 128 tokens. "auto" is "hidden" for "local", else
+    "logprobs"."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -354,26 +323,23 @@ class EvaluateConfig:
     tasks: Annotated[int, Field(gt=0)] = 200
     """Number of held-out tasks, from the environment's test split."""
     first_task: Annotated[int, Field(ge=0)] = 0
-    """Index of the first of these tasks in the test split. With different indices, several seeds can have different
-    tasks."""
+    """Index of the first of these tasks in the test split, so that seeds can have different tasks."""
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once), REACHES_OUT] = ("greedy", "best_of_n", "mcts")
-    """Ways of acting to evaluate: "greedy" is the policy at temperature 0, the others are search methods. Plain
-    sampling is "best_of_n" with ``best_of`` 1."""
+    """Ways of acting: "greedy" is the policy at temperature 0, the others are search methods ("best_of_n" with
+    ``best_of`` 1 is plain sampling)."""
     best_of: Annotated[int, Field(gt=0)] = 8
-    """Number of samples (N) of best-of-N, which replaces ``search.limits.simulations`` in this mode."""
+    """Samples (N) of best-of-N, in place of ``search.limits.simulations``."""
     decision: Decision = "leaf"
     """How the actions to take are chosen from a finished tree."""
     likelihood_weight: Annotated[float, Field(ge=0)] = 0.1
-    """λ of ``decision`` "leaf", which ranks ends by V + λ ℓ. ℓ is the mean of log π over the turns of the path, in
-    nats, and λ is in reward units per nat; scale it with the range of ``environment.returns``. At 0, ends that V
-    overrates are taken, however unlikely the policy finds them."""
+    """λ of ``decision`` "leaf", which takes the end with the highest V + λ ℓ. ℓ is the mean log π of the path's
+    turns in nats, and λ is in reward units per nat."""
     stop_at_gain: Annotated[float, Field(ge=0)] = 0.0
-    """Early stopping: the search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best
-    end by less than this, in reward units (``stopping.Enough``). 0 leaves this rule out. Only for ``decision`` "leaf",
-    and not for lookahead."""
+    """The search of a task ends when the rest of its limits is expected to raise V + λ ℓ of the best end by less
+    than this, in reward units. 0 leaves this rule out. Only for ``decision`` "leaf"."""
     world: Annotated[str, REACHES_OUT] = ""
-    """Folder of a run whose world model is searched instead of the environment, with a new search after every real step
-    (model predictive control). Empty searches the environment."""
+    """Folder of a run whose world model is searched instead of the environment, anew after every real step (model
+    predictive control)."""
 
     @property
     def places(self) -> range:
@@ -390,17 +356,15 @@ class AdaptConfig:
     methods: Annotated[tuple[Method, ...], AfterValidator(_each_once)] = ("rft",)
     """Updates in each round, applied one after the other to the same weights."""
     replay: Annotated[int, Field(ge=0)] = 1
-    """Number of earlier rounds whose trees are learned from again; the ``seed_tasks`` count as one round. The
-    log-probabilities stored in these trees are the reference."""
+    """Earlier rounds whose trees are learned from again, with their stored log-probabilities as the reference."""
     curriculum: Share = 0.5
-    """Maximum fraction of a round's tasks that were searched before, namely those whose returns varied most in their
-    last search."""
+    """Most of a round's tasks, as a share, that were searched before: those whose returns varied most in their last
+    search."""
     imagined: Share | tuple[Share, ...] = 0.0
-    """Maximum fraction of a round's trees that grow in the world model: one number for all rounds, or one for each. The
-    audit before each round may allow less."""
+    """Most of a round's trees, as a share, that grow in the world model: one number, or one for each round. The
+    audit may allow less."""
     seed_tasks: Annotated[int, Field(gt=0)] = 100
-    """Number of tasks searched in the real environment before the first round, if that round may use the world model,
-    so that the world model has data to learn from."""
+    """Tasks searched in the real environment before the first round, if that round may use the world model."""
 
     @model_validator(mode="after")
     def _one_share_a_round(self) -> Self:
@@ -423,54 +387,45 @@ class WorldConfig(ModelConfig):
     """The world model: what it is, what it learns from and how it is audited."""
 
     generator: Literal["local", "vllm", "remote"] = "local"
-    """The engine that writes: "local" is transformers in this process, "vllm" is vLLM in this process, "remote" is a
-    server. Training always uses transformers."""
+    """The engine that writes: "local" is transformers and "vllm" is vLLM in this process, "remote" is a server,
+    whose model is not trained."""
     max_new_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 512
     """Maximum number of tokens in one answer of the world model."""
     reasoning: bool = True
-    """Whether the world model reasons before it answers. It learns this from reasoning that a rule writes."""
+    """Whether the world model reasons before it answers, which it learns from reasoning that a rule writes."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Number (k) of similar stored steps that the world model is shown before each question."""
+    """Similar stored steps (k) that the world model is shown before each question."""
     observations: Annotated[int, Field(gt=0)] | None = None
-    """Number of latest observations of the episode that the world model is shown; unset shows all. One is enough if an
-    observation holds the whole state, as a board does."""
+    """Latest observations of the episode that the world model is shown; unset shows all."""
     demonstrations: Annotated[int, Field(ge=0)] = 0
-    """Maximum number of warm-start episodes, counted from the first, that the world model learns from in addition to
-    the trees."""
+    """Most warm-start episodes, counted from the first, that the world model learns from besides the trees."""
     end_rows: Annotated[int, Field(gt=0)] = 1
-    """How many times a step that ends an episode appears in the training rows. Such steps are few, and their rewards
-    are the hardest to predict."""
+    """How often a step that ends an episode appears in the training rows; such steps are few, and hard to
+    predict."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
-    """Extra optimiser steps after each fit. In them, half of the rows are episode ends, drawn by how likely the world
-    model is to get them wrong."""
+    """Extra optimiser steps after each fit, of which half of the rows are episode ends that the model gets
+    wrong."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
-    """Maximum number of tokens in a training row of the world model; longer rows are left out."""
+    """Maximum number of tokens in a training row; longer rows are left out."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
-    """Optimiser steps of the fit in each later round, which continues from the previous fit and uses all real steps so
+    """Optimiser steps of the fit in each later round, which continues from the previous one with all real steps so
     far."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
-    """Environment steps, for each imagined tree, after which no further replay of a success that it predicts begins; 0
-    replays none."""
+    """Environment steps for each imagined tree, after which no replay of a predicted success begins; 0 replays
+    none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Maximum fraction of wrong training labels that imagined trees may bring in; it limits how many trees are
-    imagined. 1 accepts every world model that is wrong about fewer than half of the returns."""
+    """Most training labels, as a share, that imagined trees may get wrong, which limits their number. 1 accepts
+    every model that is wrong about fewer than half of the returns."""
     free: tuple[str, ...] = ()
-    """First words of actions whose answers cannot be determined from the history, such as "search". The audit only asks
-    that these answers be consistent."""
+    """First words of actions whose answers the history cannot tell, such as "search"; the audit asks only that
+    these be consistent."""
     training: Training = Field(default_factory=Training)
     """Training of the world model."""
 
     @model_validator(mode="after")
-    def _check_model(self) -> Self:
-        if self.generator == "remote" and self.model is None:
-            raise ValueError("generator is 'remote', but no model is named: set model to the server's name for it")
-        if self.lora and (self.generator == "remote" or self.model is None):
-            why = "generator is 'remote'" if self.generator == "remote" else "no model is named"
-            raise ValueError(
-                f"lora is set, but {why}, so no adapter can be trained: leave it out, or name a model here"
-            )
-        if self.generator == "remote" and self.hard_steps:
-            raise ValueError(f"hard_steps is {self.hard_steps}, but generator 'remote' is not trained: set it to 0")
+    def _names_what_it_needs(self) -> Self:
+        if self.model is None and (self.generator == "remote" or self.lora):
+            raise ValueError("model is unset, but a server and an adapter are of a model that exists: set world.model")
         return self
 
 
@@ -481,12 +436,11 @@ class RunConfig:
     seed: Seed = 0
     """Seed from which all random choices are derived."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Number of worker processes; results depend on it only by rounding, since it affects the size of batches. 0
-    chooses as many as suit the model and the machine."""
+    """Number of worker processes; results depend on it only by rounding. 0 chooses as many as suit model and
+    machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Threads of each worker on this machine; results depend on this number only by rounding. 0 chooses one. For a
-    policy of 30 million weights or more that samples on this machine's CPU (``policy.generator`` "local"), it chooses
-    the number of cores divided by the number of workers, but at most 16."""
+    """Threads of each worker; results depend on it only by rounding. 0 chooses one, or for a policy of 30 million
+    weights or more on the CPU the cores divided by the workers, at most 16."""
     trackers: Annotated[tuple[Tracker, ...], REACHES_OUT] = ()
     """Where metrics are written in addition to metrics.jsonl: "tensorboard", "trackio", "wandb"."""
     environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
@@ -505,46 +459,20 @@ class RunConfig:
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.policy.generator == self.world.generator == "vllm":
-            raise ValueError(
-                "policy.generator and world.generator are both 'vllm', but a process has one engine: serve the world "
-                "model (vllm serve) and set world.generator=remote, or set one of them to local"
-            )
         if self.policy.is_structured and self.policy.generator != "local" and self.search.granularity == "split":
             raise ValueError(
                 f"search.granularity is 'split', but policy.generator {self.policy.generator!r} cannot constrain a "
                 "turn that has begun: set policy.generator=local, search.granularity=step, or policy.structured=false"
-            )
-        if self.policy.actions != "sample" and (self.evaluate.world or self.adapt.imagines):
-            raise ValueError(
-                f"policy.actions is {self.policy.actions!r}, but the world model that evaluate.world or adapt.imagined "
-                "searches lists no legal actions: set policy.actions=sample"
-            )
-        if self.policy.context == "drop" and self.update.pairs.rule == "trajectory":
-            raise ValueError(
-                "update.pairs.rule 'trajectory' needs one prompt before all actions of a path, which policy.context "
-                "'drop' may cut: compare siblings"
             )
         if self.update.advantages.kind == "gae" and self.search.method != "mcts" and not self.search.estimate_all:
             raise ValueError(
                 f"update.advantages.kind is 'gae', which needs V(s) of every state, but search.method "
                 f"{self.search.method!r} does not estimate some: set search.estimate_all too"
             )
-        if self.update.advantages.kind == "gae" and self.update.values.target in ("best", "success"):
-            raise ValueError(
-                "update.advantages.kind is 'gae', which needs the mean return of the policy from each state, but "
-                f"update.values.target is {self.update.values.target!r}, against which hardly any step gains: set "
-                "update.values.target to 'lambda' or 'mean'"
-            )
         return self
 
     def batch(self, tasks: int, workers: int | None = None) -> int:
-        """The number of trees of a batch, such that all workers search equally many batches of about this size.
-
-        Args:
-            tasks: the number of tasks of the stage.
-            workers: by default the number in the settings.
-        """
+        """Trees of a batch for a stage with so many tasks, such that all workers search equally many batches."""
         workers = max(self.workers if workers is None else workers, 1)
         rounds = -(-tasks // (self.collect.batch * workers))
         return max(-(-tasks // (rounds * workers)), 1) if tasks else 1
@@ -556,12 +484,7 @@ class RunConfig:
         return self.training.precision
 
     def learner(self, kind: type[LearnerConfig], stage: Training, model: ModelConfig | None = None) -> LearnerConfig:
-        """The settings of one training, as its learner takes them. The stage's own settings override those of
-        ``[training]``, unless they are None.
-
-        Args:
-            model: the settings of the model that is trained; by default the policy's.
-        """
+        """The settings of the training of a model, by default the policy: those of the stage, above ``[training]``."""
         shared = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
         shared["precision"] = self.precision(model or self.policy)
         stage = stage.at_rate(None)
@@ -574,32 +497,22 @@ class RunConfig:
     def value_reads(self) -> Literal["hidden", "logprobs"]:
         """``update.value_reads``, resolved."""
         setting = self.update.value_reads
-        if setting == "auto":
-            return "hidden" if self.policy.generator == "local" else "logprobs"
-        return setting
+        return setting if setting != "auto" else "hidden" if self.policy.generator == "local" else "logprobs"
 
     def server(self, url: str) -> RemoteConfig:
         """The request settings for the server at ``url``."""
         return RemoteConfig(**asdict(self.remote), url=url)
 
 
-class ConfigError(ValueError):
-    """Raised for a setting that cannot be used. The message is one sentence with its key, its value and the fix."""
-
-
 def load_config(
     path: Path | None, overrides: Sequence[str] = (), *, seed: int | None = None, world: Path | None = None
 ) -> RunConfig:
-    """Load the defaults, then apply a TOML file, overrides such as ``collect.tasks=32``, and ``seed``, in this order.
-
-    A file may name another one that it ``extends``, by a path relative to itself. An override's value is parsed as
-    TOML; a bare word is a string.
-
-    Args:
-        world: a file whose table ``world`` replaces that of ``path``.
+    """The defaults, then a TOML file (above the one that it ``extends``), overrides such as ``collect.tasks=32`` in
+    TOML or as bare words, and ``seed``, in this order. The table ``world`` of the file ``world`` replaces that of
+    ``path``.
 
     Raises:
-        ConfigError: a file cannot be read, or a setting is unknown, of another type or out of range.
+        UserError: a file cannot be read, or a setting is unknown, of another type or out of range.
     """
     settings = {} if path is None else _read_settings(path)
     if world is not None:
@@ -609,24 +522,19 @@ def load_config(
     if seed is not None:
         settings["seed"] = seed
     for key, value in _flat(settings).items():
-        parts = [(f"{key}.{index}", each) for index, each in enumerate(value)] if isinstance(value, list) else []
-        for name, number in parts or [(key, value)]:
+        for number in value if isinstance(value, list) else [value]:
             if isinstance(number, float) and not math.isfinite(number):
-                raise ConfigError(f"{name} is {number}, but should be a finite number: correct it")
+                raise UserError(f"{key} holds {number}: give a finite number")
     try:
         # In pydantic's JSON mode, strict types still accept a table for a dataclass and an array for a tuple.
         return TypeAdapter(RunConfig).validate_json(json.dumps(settings, default=str), strict=True)
     except ValidationError as error:
-        raise ConfigError(_problem(error, settings)) from None
+        raise UserError(_problem(error, settings)) from None
 
 
 def reaching_out(path: Path, overrides: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
-    """The settings in a file that name code to run or a machine to contact, with their values. These are the settings
-    marked ``REACHES_OUT``, except those that have their default or that an override gives.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """The settings of a file that name code to run or a machine to contact (those marked ``REACHES_OUT``), except
+    defaults, built-in names and those that an override gives."""
     written, overridden = _flat(_read_settings(path)), dict[str, Any]()
     for override in overrides:
         _override(overridden, override)
@@ -645,8 +553,8 @@ _END = "# end\n"
 
 
 def dump_config(config: RunConfig) -> str:
-    """Every setting as TOML, which ``load_config`` reads back to an equal value. A None is left out, because TOML has
-    none. The first and the last line are comments, so that a file that was cut short is noticed."""
+    """Every setting that is not None as TOML, which ``load_config`` reads back. The comments at both ends tell a file
+    that was cut short."""
     settings = TypeAdapter(RunConfig).dump_python(config, mode="json", exclude_none=True)
     return _FIRST_LINE + tomli_w.dumps(settings) + _END
 
@@ -663,8 +571,7 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
-    """All settings, those of optional tables too, in the order of the sections. Each is its dotted key, pydantic's
-    description of its type and default, and the class of its table."""
+    """All settings in order, those of optional tables too: dotted key, pydantic's description, class of the table."""
     for name, field in section.__pydantic_fields__.items():
         table = next((each for each in (field.annotation, *get_args(field.annotation)) if is_dataclass(each)), None)
         if table is None:
@@ -673,22 +580,19 @@ def known_settings(section: Any = RunConfig, prefix: str = "") -> Iterator[tuple
             yield from known_settings(table, f"{prefix}{name}.")
 
 
-def _read_settings(path: Path, reading: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's settings, which override those of the file that it extends."""
-    if path.resolve() in reading:
-        raise ConfigError(f"config file {path} extends itself: remove one of the extends between")
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
         text = regular(path).read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
         if text.startswith(_FIRST_LINE) and not text.endswith(_END):
             raise ValueError("its end is missing")
         settings = tomllib.loads(text)
         json.dumps(settings, default=str)  # fails on values nested too deeply
-    except (OSError, ValueError, RecursionError, StoreError) as error:  # missing, no TOML, or nested too deeply
-        raise ConfigError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
-    parent = settings.pop("extends", None)
-    if parent is None:
-        return settings
-    return _merged(_read_settings(regular(path.parent / str(parent)), (*reading, path.resolve())), settings)
+        parent = settings.pop("extends", None)
+        return settings if parent is None else _merged(_read_settings(path.parent / str(parent)), settings)
+    except (OSError, ValueError, RecursionError, StoreError) as error:
+        if isinstance(error, UserError):  # of the file that this one extends
+            raise
+        raise UserError(f"config file {path} cannot be read: {error}: correct the path or the file") from None
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -702,27 +606,22 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def _override(settings: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"override {override!r} is not of the form key=value: write it like collect.tasks=32")
-    section = settings
-    for part in parts[:-1]:
-        if not isinstance(section.get(part), dict):
-            section[part] = {}
-        section = section[part]
-    section[parts[-1]] = _toml_value(text.strip())
-
-
-def _toml_value(text: str) -> Any:
+    *tables, last = key.strip().split(".")
+    if not equals or not all((*tables, last)):
+        raise UserError(f"override {override!r} is not of the form key=value: write it like collect.tasks=32")
+    for part in tables:
+        if not isinstance(settings.get(part), dict):
+            settings[part] = {}
+        settings = settings[part]
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = tomllib.loads(f"value = {text.strip()}")
     except tomllib.TOMLDecodeError:
-        return text
-    return parsed["value"] if len(parsed) == 1 else text
+        parsed = {}
+    settings[last] = parsed["value"] if len(parsed) == 1 else text.strip()
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested tables into one with dotted keys."""
+    """Nested tables as one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -730,32 +629,21 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _problem(error: ValidationError, settings: dict[str, Any]) -> str:
-    """The first problem in words: its key, its value and pydantic's message. An unknown key comes first; all that the
-    members of a union report about one value counts as one problem."""
-    problems = error.errors(include_url=False)
-    for unknown in (each for each in problems if each["type"] == "unexpected_keyword_argument"):
-        key, value = _locate(settings, unknown["loc"])
+    """The first problem in pydantic's words, with its key and value. An unknown key comes before others."""
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "unexpected_keyword_argument")
+    keys, value = list[str](), cast(Any, settings)
+    for part in first["loc"]:  # from where the file has no such key on, the parts name members of a union
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        keys.append(str(part))
+    key, message = ".".join(keys), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "unexpected_keyword_argument":
         key = next(iter(_flat({key: value})), key)
         near = difflib.get_close_matches(key, [known for known, _, _ in known_settings()], 3, cutoff=0.5)
         guess = f"did you mean {' or '.join(near)}? " if near else ""
         return f"{key} is no setting: {guess}docs/settings.md lists them all"
-    first, (key, value) = problems[0], _locate(settings, problems[0]["loc"])
     if first["type"] == "value_error":  # a section's own check across several settings
-        return f"{key or 'the config'}: {first['msg'].removeprefix('Value error, ')}"
-    if first["type"] == "missing":
-        return f"{key} is incomplete: set {key}.{first['loc'][-1]} too"
-    same = [each["msg"] for each in problems if _locate(settings, each["loc"])[0] == key]
-    expected = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
-    return f"{key} is {json.dumps(value, default=str)}, but should be {expected}: correct it"
-
-
-def _locate(settings: Any, location: Sequence[int | str]) -> tuple[str, Any]:
-    """The part of pydantic's location that is a key of the file (the rest names members of a union), and its value."""
-    keys: list[str] = []
-    for part in location:
-        try:
-            settings = settings[part]
-        except (KeyError, IndexError, TypeError):
-            break
-        keys.append(str(part))
-    return ".".join(keys), settings
+        return f"{key or 'the config'}: {message}"
+    return f"{key} is {json.dumps(value, default=str)}: {message}: correct it"

@@ -182,14 +182,6 @@ def test_an_occupied_folder_is_one_sentence(run: Path) -> None:
     assert "seed" in sentence("quickstart", "--out", run, "--resume", "--seed", "5")
 
 
-def test_resuming_without_a_config_takes_the_runs_own(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with Run.create(out, load_config(None, ["search.limits.simulations=3"]), resume=False) as run:
-        run.finish("warm_start", {})
-    said = sentence("quickstart", "--out", out, "--resume", "collect.tasks=5")
-    assert "collect.tasks" in said
-
-
 def test_a_world_model_that_cannot_be_had_is_told_before_anything_is_kept(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "world.toml"
     file.write_text('[world]\ngenerator = "remote"\nmodel = "m"\nurl = "http://localhost:1/v1"\n')
@@ -208,16 +200,6 @@ def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, command: 
     for name in (tmp_path / "nowhere", "nowhere", "../x/y", "search.limits.simulations=3", "./nowhere"):
         assert str(name) in sentence(command, name, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_training_without_trees_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run")
-    assert str(tmp_path / "run") in said and "treeagent collect" in said
-    with Run.create(tmp_path / "played", RunConfig(), resume=False) as played:
-        write_shard(played.trees, "evaluate-base-mcts", 0, [to_record(sample_tree())])
-    said = sentence("update", "dpo", tmp_path, "--out", tmp_path / "run", "--trees", played.path)
-    assert str(played.path) in said and not (tmp_path / "run").exists()
 
 
 def test_show_prints_a_runs_state(run: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.report.episodes import Kind, ending, is_solved, reasons, show_episodes, steps
+from treeagent.pipeline.report.describe import ending, is_solved, reasons, steps
+from treeagent.pipeline.report.show import Kind, show_episodes
 from treeagent.pipeline.terminal import Terminal
 from treeagent.pipeline.trees import write_trees
 from treeagent.search.node import Edge, Node, Tree

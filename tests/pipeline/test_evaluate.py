@@ -19,7 +19,7 @@ from treeagent.generators.turn import ReAct
 from treeagent.pipeline.evaluate import searched_without_value
 from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan
-from treeagent.pipeline.report.episodes import ending, steps
+from treeagent.pipeline.report.describe import ending, steps
 from treeagent.seams import names
 from treeagent.search.config import METHODS, SearchConfig
 from treeagent.search.decide import best_path

@@ -1,9 +1,7 @@
 """Exported trees: what a row holds, how the datasets library and TRL read it, and that a kill leaves no broken
 export."""
 
-import random
 import re
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -301,21 +299,6 @@ def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, 
         assert list(rows["task_id"]) == [f"train-{number}"]
 
 
-def test_memory_does_not_grow_with_the_number_of_trees(chat: ChatFormat, tmp_path: Path) -> None:
-    """The trees have 100 kB each, which zstd compresses little; all of them together would take 16 MB."""
-    peaks = []
-    for count in (20, 160):
-        trees = [shop_tree(chat, number) for number in range(count)]
-        for number, tree in enumerate(trees):
-            tree.root.state = replace(tree.root.state, key=random.Random(number).randbytes(50_000).hex())
-        run = make_run(tmp_path / f"run-{count}", [trees])
-        tracemalloc.start()
-        write(run, tmp_path / f"out-{count}", format="jsonl")
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0] < 3e6
-
-
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sentence(tmp_path, "--out", out).startswith(f"{tmp_path} holds no run")
@@ -328,20 +311,6 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tm
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
     out.mkdir()
     assert str(out) in sentence(run.path, "--out", out)
-
-
-def test_trees_without_token_ids_are_refused_by_name(chat: ChatFormat, tmp_path: Path) -> None:
-    tree = shop_tree(chat, 1)
-    tree.root.context_ids = ()
-    for node in tree.nodes():
-        node.context_ids, node.origin = (), "real"
-        for edge in node.edges:
-            edge.action = replace(edge.action, token_ids=(), logprobs=())
-    run = make_run(tmp_path / "run", [[tree]])
-    said = sentence(run.path, "--out", tmp_path / "out")
-    assert "transitions" in said and "train-1" in said
-    assert not (tmp_path / "out").exists()
-    assert write(run, tmp_path / "out", "transitions") == {"transitions": 4}
 
 
 @pytest.fixture
@@ -412,11 +381,3 @@ def test_trl_prefers_exported_pairs_as_documented(trained: Path, block: int, los
     """On texts the reference is the model itself: -log σ(0). On ids the reference is the stored log-probabilities: -log
     σ(0) if they are the model's own, and -log σ(1) if those of the chosen side are lower by 10, with β = 0.1."""
     assert first_loss(trained, block) == pytest.approx(loss, abs=1e-4)
-
-
-def test_a_model_reads_the_exported_prompts_as_it_read_them_in_search(
-    chat: ChatFormat, tokenizer: PreTrainedTokenizerFast, run: Run
-) -> None:
-    for row in VIEWS["pairs"].rows(shop_tree(chat, 1), run.config):
-        told = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
-        assert tuple(told) == row["prompt_ids"]

@@ -75,7 +75,7 @@ def test_no_command_runs_code_that_a_found_file_names(
 def test_what_the_user_names_too_and_what_is_trusted_is_used(tmp_path: Path) -> None:
     checkpoint = downloaded(tmp_path / "mine", "environment.name", "gone:Env")
     hosted = "policy.generator=chat"  # reads no tokenizer
-    call = ("eval", checkpoint, "--out", tmp_path / "out", *hosted)
+    call = ("eval", checkpoint, "--out", tmp_path / "out", hosted)
     for accepted in (["--trust"], ["environment.name=gone:Env"], ["--config", tmp_path / "mine" / "config.toml"]):
         said = refused(*call, *accepted)
         assert "cannot be imported" in said, said

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from command import treeagent
 
-from treeagent.agent.checkpoint import load_checkpoint, load_tokenizer
-from treeagent.config import ConfigError, RunConfig
+from treeagent.agent.checkpoint import load_checkpoint
+from treeagent.config import RunConfig
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.outcomes import load_batch
 from treeagent.search.node import Edge, Node, Tree
@@ -85,16 +84,12 @@ READERS: list[tuple[str, Callable[[Path], Any]]] = [
     (SHARD, lambda run: list(read_as(dict, run / "trees"))),
     ("stages.json", lambda run: Run.open(run).stages()),
     ("results.json", lambda run: Run.open(run).result_rows()),
-    ("given.json", lambda run: Run.open(run).recorded_checkpoint("collect")),
     ("metrics.jsonl", lambda run: Run.open(run).metrics()),
-    ("metrics.jsonl", made_again),
     ("config.toml", Run.open),
     ("config.toml", made_again),
     (".lock", made_again),
     ("outcomes.json", lambda run: load_batch(run / "outcomes.json")),
     ("checkpoints/config.json", lambda run: load_checkpoint(run / "checkpoints")),
-    ("checkpoints/tokenizer.json", lambda run: load_tokenizer(run / "checkpoints")),
-    ("checkpoints/adapter_config.json", lambda run: load_checkpoint(run / "checkpoints")),
 ]
 
 
@@ -114,18 +109,6 @@ def test_what_is_no_file_is_refused_by_name(kind: str, name: str, read: Callable
     with pytest.raises((StoreError, RunError, UserError)) as caught:
         read(run)
     assert Path(name).name in str(caught.value)
-
-
-@pytest.mark.parametrize("arguments", [["show"], ["show", "--digest"], ["export", "--out", "out"]])
-def test_commands_name_a_pipe_among_the_trees(arguments: list[str], run: Path) -> None:
-    (run / SHARD).unlink()
-    os.mkfifo(run / SHARD)
-    said = treeagent(arguments[0], run, *arguments[1:])
-    if arguments == ["show"]:  # which need not read the trees
-        assert said.returncode in (0, 2)
-        said = treeagent("show", run, "t")
-    assert (said.returncode, Path(SHARD).name in said.stderr) == (2, True)
-    assert "Traceback" not in said.stderr
 
 
 @pytest.mark.parametrize("split", ["../../../up", "/tmp/up", "", "other", ["train"], None])
@@ -159,12 +142,3 @@ def test_a_run_is_not_written_through_links(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=re.escape(name)):
             Run.create(linked(name, to), RunConfig(), resume=True)
     assert mine.read_text() == "mine\n" and (folder / ".draft.tmp").exists() and not (tmp_path / "made").exists()
-
-
-def test_settings_that_were_cut_short_are_refused(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "run", RunConfig(), resume=False) as run:
-        config = run.path / "config.toml"
-    whole = config.read_text()
-    config.write_text(whole[: whole.index("\n[search") + 1])
-    with pytest.raises(ConfigError, match=r"config\.toml.*end is missing"):
-        Run.open(run.path)

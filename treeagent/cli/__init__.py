@@ -7,7 +7,7 @@ import errno
 import sys
 from contextlib import suppress
 
-from treeagent.cli import envs, look, runs, world
+from treeagent.cli import envs, look, runs
 from treeagent.cli.app import app, print_error
 from treeagent.pipeline.terminal import close_unwritable, guard_streams
 
@@ -16,7 +16,7 @@ __all__ = ["main"]
 app.add_typer(runs.app)
 app.add_typer(look.app)
 app.add_typer(envs.app, name="envs")
-app.add_typer(world.app, name="world")
+app.add_typer(runs.world, name="world")
 
 
 def main() -> None:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:  # these modules take seconds to import, which would slow down
     from treeagent.envs import Env
     from treeagent.envs.check import CheckReport
 
+app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of the checks of one environment. A finding that occurs for several tasks is listed once."""
+    """The findings of the checks of one environment, each once."""
 
     environment: str
     snapshots: str
@@ -31,10 +33,6 @@ class Findings:
     violations: tuple[str, ...]
     skipped: tuple[str, ...]
     advice: tuple[str, ...]
-    """Attributes to declare. Missing ones are not violations."""
-
-
-app = typer.Typer(help="List environments, check one, write the start of a new one.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -82,7 +80,16 @@ def check(
     make = WorkerEnv if worker else make_env
     with closing(make(env, settings)) as checked, closing(make(env, settings)) as other:
         found = find(env, checked, other, tasks)
-        _print(found)  # before close(), which may raise
+        say = Terminal(soft_wrap=True).print  # before close(), which may raise
+        say(
+            f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
+            f"({found.tasks} tasks, snapshots {found.snapshots})"
+        )
+        kinds = {"not checked": found.skipped, "advice": found.advice, "violation": found.violations}
+        for kind, sentences in kinds.items():
+            for sentence in sentences:
+                say(f"{kind}: {sentence}")
+        say("violations found" if found.violations else "passed")
     if found.violations:
         raise typer.Exit(1)
 
@@ -106,7 +113,7 @@ def new(
         raise UserError(f"{name!r} cannot name a module: give a word in lower case, such as lights")
     if keyword.iskeyword(name) or name in sys.stdlib_module_names:
         raise UserError(f"{name!r} is a word or a module of Python's own: give another name, such as my_{name}")
-    title = name.title().replace("_", "")
+    title, say = name.title().replace("_", ""), Terminal(soft_wrap=True).print
     source = Path(example.__file__)
     written = {f"{name}.py": source, f"{name}_test.py": source.with_name("example_test.py")}
     for file in written:
@@ -116,11 +123,9 @@ def new(
     for file, copied in written.items():
         text = copied.read_text(encoding="utf-8").replace("treeagent.envs.example", name)
         write_atomic(out / file, text.replace("Example", title).replace("example-", f"{name}-").encode())
-        Terminal(soft_wrap=True).print(f"wrote {out / file}")
-    Terminal(soft_wrap=True).print(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
-    Terminal(soft_wrap=True).print(
-        f"learn in it, there: treeagent quickstart --config own --out runs/{name} environment.name={name}:{title}"
-    )
+        say(f"wrote {out / file}")
+    say(f"check it: cd {shlex.quote(str(out))} && treeagent envs check {name}:{title}")
+    say(f"learn in it, there: treeagent quickstart --config own --out runs/{name} environment.name={name}:{title}")
 
 
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
@@ -130,10 +135,9 @@ def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     from treeagent.types import Task, UserError
 
     tasks = first_tasks(checked, "train", count)
-    if not tasks:
-        raise UserError(f"environment {name!r} has no task in its split 'train': it needs one to be checked on")
-    if not isinstance(tasks[0], Task):
-        raise UserError(f"environment {name!r} gives {tasks[0]!r:.80} as a task: give a treeagent.types.Task")
+    if not tasks or not isinstance(tasks[0], Task):
+        given = f"gives {tasks[0]!r:.80} as a task" if tasks else "has no task in its split 'train'"
+        raise UserError(f"environment {name!r} {given}: a check needs a treeagent.types.Task")
     reports = [check_env(checked, task, other=other) for task in tasks]
     violations = [*check_tasks(checked), *(each for report in reports for each in report.violations)]
     skipped = [each for report in reports for each in report.skipped]
@@ -167,18 +171,3 @@ def _advice(env: "Env", reports: "Sequence[CheckReport]") -> Iterator[str]:
             f"({unended}): if nothing but a success can end an episode, set only_success_ends = True, so that "
             "results say that an end betrays a success to search"
         )
-
-
-def _print(found: Findings) -> None:
-    console = Terminal(soft_wrap=True)
-    console.print(
-        f"{found.environment}: {found.equal_branches} of {found.branches} branches equal their replays "
-        f"({found.tasks} tasks, snapshots {found.snapshots})"
-    )
-    for sentence in found.skipped:
-        console.print(f"not checked: {sentence}")
-    for sentence in found.advice:
-        console.print(f"advice: {sentence}")
-    for sentence in found.violations:
-        console.print(f"violation: {sentence}")
-    console.print("violations found" if found.violations else "passed")

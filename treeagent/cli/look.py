@@ -25,7 +25,6 @@ def recipes() -> None:
     table = Table(Column("recipe", no_wrap=True), "what it is for", box=None, pad_edge=False)
     for recipe in known():
         table.add_row(Text(recipe.name), Text(recipe.sentence))
-
     Terminal().print(table)
 
 
@@ -39,36 +38,23 @@ def show(
     ] = None,
     episodes: Annotated[
         Literal["failed", "solved", "all"] | None,
-        typer.Option(
-            "--episodes", help="Print these episodes of evaluations instead, and what the failed ones failed by."
-        ),
-    ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option("--graph", help="Write the tree as a graph instead: FILE.graphml or .dot.", metavar="FILE"),
+        typer.Option("--episodes", help="Print these episodes of evaluations instead, and why failed ones failed."),
     ] = None,
 ) -> None:
     """Show a run: its stages and results, the search trees of one task, the episodes of its evaluations as
     conversations, or a hash that identifies all trees.
 
-    Reads RUN, also while it is being written. Writes nothing, except the file of --graph.
+    Reads RUN, also while it is being written. Writes nothing.
 
     Example: treeagent show runs/shop shop1-1000-0-train-17 --depth 3
     """
-    from treeagent.pipeline.folder import Run, RunError
-    from treeagent.pipeline.report.episodes import show_episodes
-    from treeagent.pipeline.report.show import show_run, show_task
+    from treeagent.pipeline.folder import Run
+    from treeagent.pipeline.report.show import show_episodes, show_run, show_task
     from treeagent.search.record import check_format
     from treeagent.store import digest as digest_of
     from treeagent.store import read_as
 
     run = Run.open(run_folder)
-    if episodes is not None and (digest or graph):
-        raise RunError("--digest and --graph are of trees: leave --episodes out, or them")
-    if task_id is None and (graph or (depth and episodes is None)):
-        raise RunError("--depth and --graph are of one tree: name its task too; treeagent show RUN lists some")
-    if task_id is not None and digest:
-        raise RunError("--digest is of all trees: leave the task out")
     if episodes is not None:
         show_episodes(run, episodes, Terminal(), task_id=task_id, depth=depth)
     elif digest:
@@ -76,7 +62,7 @@ def show(
         Terminal(soft_wrap=True).print(digest_of(read_as(check_format, run.trees)))
     elif task_id is not None:
         require_trees(run_folder)
-        show_task(run, task_id, Terminal(), depth=depth, graph=graph)
+        show_task(run, task_id, Terminal(), depth=depth)
     else:
         show_run(run, Terminal())
 

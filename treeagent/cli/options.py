@@ -12,7 +12,6 @@ from treeagent.pipeline.terminal import Terminal
 if TYPE_CHECKING:  # these modules take seconds to import, which would slow down --help
     from treeagent.config import RunConfig
 
-
 Config = Annotated[
     str | None,
     typer.Option(
@@ -22,25 +21,19 @@ Config = Annotated[
         "run that is resumed, or of the run that CHECKPOINT is from.",
     ),
 ]
-
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run's folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random choice.")]
-
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust",
-        help="Accept code and addresses that the settings of a run name, where no --config was given.",
+        "--trust", help="Accept code and addresses that the settings of a run name, where no --config was given."
     ),
 ]
-
 Resume = Annotated[bool, typer.Option(help="Continue the run in RUN; finished stages are kept.")]
-
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Single settings, such as search.limits.simulations=32."),
 ]
-
 CheckpointName = Annotated[
     str,
     typer.Argument(
@@ -60,13 +53,8 @@ def chosen_settings(
     checkpoint: Path | None = None,
     trees: Path | None = None,
 ) -> "RunConfig":
-    """The settings of a command. They come from the first of these that exists: ``--config``; the run that is resumed;
-    the run ``trees``; the run that ``checkpoint`` belongs to, since the policy was trained in its environment and
-    format.
-
-    Raises:
-        UserError: as ``require_trust``.
-    """
+    """The settings of a command, from the first of these that exists: ``--config``; the run that is resumed; the run
+    ``trees``; the run that ``checkpoint`` is from, in whose environment and format the policy was trained."""
     from treeagent.config import load_config
     from treeagent.pipeline.recipes import find_recipe
 
@@ -95,22 +83,16 @@ def print_alarms(out: Path) -> None:
 
 
 def require_trust(file: Path, overrides: Sequence[str], trust: bool) -> None:
-    """Print that the settings of a file are used that the user did not name, and check that they are safe. A downloaded
-    run must not be able to run code here or to send data to another machine.
-
-    Raises:
-        UserError: the file names code or another machine, and the user has neither named the same value nor given
-            --trust.
-    """
+    """Print that the settings of a file are used that the user did not name. A downloaded run may neither run code here
+    nor send data to another machine, so it is refused if it names code or a machine that the user did not name too."""
     from treeagent.config import reaching_out
     from treeagent.types import UserError
 
-    if not trust:
-        for key, value in reaching_out(file, overrides):
-            raise UserError(
-                f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine: read the file, "
-                "then pass --trust"
-            )
+    for key, value in () if trust else reaching_out(file, overrides):
+        raise UserError(
+            f"{str(file)!r} sets {key} to {value!r}, which can run code or reach another machine: read the file, then "
+            "pass --trust"
+        )
     Terminal(stderr=True).print(f"settings of {str(file)!r}", soft_wrap=True)
 
 
@@ -122,11 +104,7 @@ def require_trusted_worlds(config: "RunConfig", trust: bool) -> None:
 
 
 def trusted_settings(run_folder: Path, overrides: Sequence[str] | None, trust: bool) -> "RunConfig":
-    """The settings of a run that was found on disk, with overrides from the command line.
-
-    Raises:
-        UserError: as ``require_trust``, for the run or for the one whose world model it uses.
-    """
+    """The settings of a run that was found on disk, with overrides from the command line."""
     from treeagent.config import load_config
 
     file = run_folder / "config.toml"
@@ -139,33 +117,27 @@ def trusted_settings(run_folder: Path, overrides: Sequence[str] | None, trust: b
 def checkpoint_and_overrides(checkpoint: str | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
     """Separate an optional CHECKPOINT from the KEY=VALUE arguments after it."""
     settings = list(overrides or ())
-    if checkpoint is None:
-        return None, settings
-    if "=" in checkpoint and not Path(checkpoint).is_dir():  # the folder of a run may be "lr=0.1"
-        return None, [checkpoint, *settings]
+    if checkpoint is None or ("=" in checkpoint and not Path(checkpoint).is_dir()):
+        return None, [*([] if checkpoint is None else [checkpoint]), *settings]
     return find_checkpoint(checkpoint), settings
 
 
 def find_checkpoint(name: str) -> Path:
+    """The checkpoint in a folder, or a name on the hub."""
     from treeagent.pipeline.folder import RunError
 
     path = Path(name)
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
+        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
             raise RunError(
                 f"{path} holds no checkpoint: there is no config.json in it; RUN/checkpoints/base may be one"
             )
-        if path.name in ("", ".."):  # results call a policy by the name of its folder
-            path = Path(os.path.abspath(path))
-    elif path.exists() or not _may_be_hub_name(name):
+        return path if path.name not in ("", "..") else path.resolve()  # results are named after the folder
+    owner, _, model = name.partition("/")
+    a_path = not owner.strip(".") or Path(owner).is_dir() or "/" in model or "=" in name
+    if path.exists() or not model or a_path:
         raise RunError(f"{name} is no checkpoint: give a folder with a config.json, or a hub name such as org/model")
     return path
-
-
-def _may_be_hub_name(name: str) -> bool:
-    owner, slash, model = name.partition("/")
-    a_path = not owner.strip(".") or Path(owner).is_dir()
-    return bool(slash and model and "/" not in model and "=" not in name and not a_path)
 
 
 def require_trees(folder: Path, kind: str = "") -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from treeagent.search.node import Tree, finished_paths, outcome, solved
 from treeagent.views.figures import Figures, mean
 
+_CUT_OFF = 0.2
+"""Share of demonstrations that a limit of steps may end without a warning."""
 _LEFT_OUT = 0.05
 """A warm start warns if more than this share of its rows is left out as too long."""
 _EPOCHS = 100
@@ -23,9 +25,8 @@ _EXPLAINED = 0.01
 
 
 def alarms(history: Sequence[Figures]) -> list[str]:
-    """Warnings about the last round, one sentence each, from the ``tree_figures`` of all rounds. The last round is
-    compared with the first. A round without real trees, such as one with imagined trees only, raises no warning and
-    does not count as the first."""
+    """Warnings about the last round against the first, from the ``tree_figures`` of all rounds. Rounds without real
+    trees do not count."""
     searched = [figures for figures in history if "success" in figures]
     if len(searched) < 2 or "success" not in history[-1]:
         return []
@@ -80,9 +81,7 @@ def imagination_alarms(target: float, allowed: float) -> list[str]:
 
 
 def training_alarms(rows: Sequence[Figures]) -> list[str]:
-    """Warnings from the metrics of one update: success that collapses, clipped ratios, distance from the behaviour
-    policy, a gradient that jumps. The update keeps its best weights, so a collapse shows in these metrics only, not in
-    later trees."""
+    """Warnings from the metrics of one update, whose best weights are kept, so that a collapse shows only here."""
     warnings: list[str] = []
     validations, clips, distances, norms = (
         [row[name] for row in rows if name in row]
@@ -114,8 +113,7 @@ def training_alarms(rows: Sequence[Figures]) -> list[str]:
 
 
 def value_alarms(explained: Sequence[float]) -> list[str]:
-    """A warning if none of the latest fits of a value head explains anything. ``explained`` holds the
-    ``explained_variance`` (see ``ValueResult``) of one or more fits."""
+    """A warning if no fit of a value head explains anything of the variance of returns."""
     if max(explained) >= _EXPLAINED:
         return []
     return [
@@ -124,19 +122,21 @@ def value_alarms(explained: Sequence[float]) -> list[str]:
     ]
 
 
+def cut_off_alarms(cut_off: int, demonstrations: int, max_steps: int) -> list[str]:
+    """A warning if a limit of steps ended a fifth of the demonstrations, which no further training mends."""
+    if cut_off < _CUT_OFF * max(demonstrations, 1):
+        return []
+    return [
+        f"{cut_off / demonstrations:.0%} of the demonstrations were cut off by environment.max_steps={max_steps} or by "
+        "the environment's own limit: raise it"
+    ]
+
+
 def row_alarms(
     *, taken: int, kept: int, distinct: int, drawn: int, successes: int = 0, successes_kept: int = 0
 ) -> list[str]:
-    """Warnings about the rows of a warm start.
-
-    Args:
-        taken: rows made from the demonstrations.
-        kept: rows within ``warm_start.max_tokens``.
-        distinct: distinct rows among the kept ones.
-        drawn: rows that training draws: its steps times its batch size.
-        successes: successful demonstrations among the rows taken. If long plans succeed, mostly these are left out.
-        successes_kept: successful demonstrations among the rows kept.
-    """
+    """Warnings about the rows of a warm start: those ``taken`` from demonstrations and ``kept`` within
+    ``warm_start.max_tokens``, the ``distinct`` ones of these, and the rows ``drawn`` in training."""
     warnings: list[str] = []
     if taken - kept > _LEFT_OUT * taken:
         warnings.append(
@@ -166,12 +166,7 @@ def refusal_sentence(trees: Iterable[Tree]) -> str:
 
 def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) -> str:
     """Likely reasons why an update has nothing to learn from these trees; empty if a tree holds a success, and a tree
-    holds episodes with different returns.
-
-    Args:
-        stages: facts that the run's stages recorded.
-        trees: the trees that the update was to learn from.
-    """
+    holds episodes with different returns. ``stages`` are the facts of the run's stages."""
     read: list[Tree] = []
     any_solved = any_spread = False
     for tree in trees:
@@ -190,6 +185,5 @@ def first_cause(stages: Mapping[str, Mapping[str, Any]], trees: Iterable[Tree]) 
 
 
 def _alarm_threshold(share: float, least: float) -> float:
-    """The threshold above which a share raises an alarm: twice the first round's ``share``, and at least ``least``. A
-    share above a half cannot double, so from a third on the threshold is halfway between ``share`` and 1."""
+    """Twice the first round's ``share``, or halfway between it and 1 if that is lower, and at least ``least``."""
     return max(least, min(2 * share, (1 + share) / 2))

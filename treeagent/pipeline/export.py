@@ -54,19 +54,8 @@ class View:
 def export(
     config: RunConfig, run: Run, progress: Progress, views: Sequence[str], format: Format, out: Path
 ) -> dict[str, int]:
-    """Write views of every collected tree to the new folder ``out``, which appears once it is complete.
-
-    Args:
-        config: the run's config; its sections of ``update`` may differ from the run's own.
-        views: names in ``VIEWS``.
-
-    Returns:
-        The number of rows in the dataset, by view.
-
-    Raises:
-        RunError: there are no trees, a view does not exist or has no row, ``out`` exists, or a tree that a view needs
-            token ids of has none.
-    """
+    """Write views of every collected tree to the new folder ``out``, which appears once it is complete. Returns the
+    number of rows by view. The sections of ``update`` in ``config`` may differ from the run's own."""
     if out.exists():
         raise RunError(f"{out} exists: choose another --out")
     if unknown := [view for view in views if view not in VIEWS]:
@@ -84,7 +73,12 @@ def export(
                 digest.update(hashlib.file_digest(file, "sha256").digest())
             for tree in read_as(from_record, path.parent, *shard_place(path)):
                 for view in views:
-                    rows = list(VIEWS[view].rows(_with_ids(tree, view, path), config))
+                    if tree.text_only and view != "transitions":
+                        raise RunError(
+                            f"the tree of task {tree.task.id} in {path} holds actions without token ids: export only "
+                            "--view transitions of it"
+                        )
+                    rows = list(VIEWS[view].rows(tree, config))
                     key = (view, tree.task.split)
                     if rows and key not in writers:
                         place = begun / view / f"{tree.task.split}.{format}"
@@ -101,16 +95,6 @@ def export(
     (begun / "README.md").write_text(_card(config, counts, format, digest.hexdigest()), encoding="utf-8")
     begun.rename(out)
     return {view: splits.total() for view, splits in counts.items()}
-
-
-def _with_ids(tree: Tree, view: str, path: Path) -> Tree:
-    """The tree, if it has the token ids that the view needs."""
-    if tree.text_only and view != "transitions":
-        raise RunError(
-            f"the tree of task {tree.task.id} in {path} holds actions without token ids, of which only --view "
-            "transitions can be exported"
-        )
-    return tree
 
 
 def _writer(files: ExitStack, path: Path, format: Format, columns: pyarrow.Schema) -> Callable[[list[Row]], None]:
@@ -132,8 +116,8 @@ def _writer(files: ExitStack, path: Path, format: Format, columns: pyarrow.Schem
 
 
 def _card(config: RunConfig, counts: Mapping[str, Counter[str]], format: Format, digest: str) -> str:
-    """The content of README.md. Its header declares files and columns. It also names a digest of trees and settings,
-    without which the library, that caches by folder name and header, could return the rows of another export."""
+    """README.md, whose header declares files and columns. Without the digest of trees and settings in it, the library,
+    which caches by folder name and header, could return the rows of another export."""
     header = DatasetCardData(
         pretty_name="Search trees of a language agent",
         tags=["treeagent", "trl", "agent", "tree-search"],
@@ -271,10 +255,6 @@ def _message_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
     ]
 
 
-def _columns(*names: str) -> pyarrow.Schema:
-    return pyarrow.schema([(name, _TYPES[name]) for name in names])
-
-
 _text, _real, _flag = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
 _ids, _reals, _flags = (pyarrow.list_(each) for each in (pyarrow.int32(), _real, _flag))
 _messages = pyarrow.list_(pyarrow.struct({"role": _text, "content": _text}))
@@ -291,30 +271,23 @@ _TYPES = {
 }
 """The type of each column. A column has the same type in every view."""
 
+
+def _view(columns: str, rows: Callable[[Tree, RunConfig], Iterator[Row]]) -> View:
+    names = ("task_id", *columns.split(), "origin")
+    return View(pyarrow.schema([(name, _TYPES[name]) for name in names]), rows)
+
+
 VIEWS: Mapping[str, View] = {
-    "pairs": View(
-        _columns(
-            *("task_id", "prompt", "chosen", "rejected", "ends_turn", "prompt_ids", "chosen_ids", "rejected_ids"),
-            *("chosen_mask", "rejected_mask", "ref_chosen_logps", "ref_rejected_logps", "margin", "origin"),
-        ),
+    "pairs": _view(
+        "prompt chosen rejected ends_turn prompt_ids chosen_ids rejected_ids chosen_mask rejected_mask "
+        "ref_chosen_logps ref_rejected_logps margin",
         _pairs,
     ),
-    "advantages": View(
-        _columns("task_id", "prompt_ids", "completion_ids", "mask", "advantages", "logprobs", "origin"), _advantages
-    ),
-    "sft": View(_columns("task_id", "messages", "input_ids", "labels", "origin"), _imitation),
-    "values": View(_columns("task_id", "input_ids", "value_positions", "value_targets", "origin"), _values),
-    "transitions": View(
-        _columns(
-            *("task_id", "history", "action", "observation", "reward", "terminated", "truncated", "invalid"),
-            *("origin", "depth"),
-        ),
-        _transitions,
-    ),
-    "policy": View(
-        _columns("task_id", "prompt_ids", "candidate_ids", "candidate_masks", "candidate_logps", "targets", "origin"),
-        _policy,
-    ),
+    "advantages": _view("prompt_ids completion_ids mask advantages logprobs", _advantages),
+    "sft": _view("messages input_ids labels", _imitation),
+    "values": _view("input_ids value_positions value_targets", _values),
+    "transitions": _view("history action observation reward terminated truncated invalid depth", _transitions),
+    "policy": _view("prompt_ids candidate_ids candidate_masks candidate_logps targets", _policy),
 }
 USUAL = ("pairs", "advantages", "sft", "values", "transitions")
 """The views that are exported by default."""

@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from treeagent.agent.checkpoint import base_and_adapter, load_checkpoint, load_tokenizer
 from treeagent.config import RunConfig, load_config
 from treeagent.envs.base import Env, EnvWrapper
@@ -137,11 +135,7 @@ def with_planning_world(config: RunConfig) -> tuple[RunConfig, Path]:
             f"evaluate.world {run.path} is of environment {theirs.name!r} with options {theirs.options}, not of "
             f"{ours.name!r} with {ours.options}: set environment.* as that run has them, or name a run of these"
         )
-    try:
-        return replace(config, world=settings.world), world
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"evaluate.world {run.path} does not go with the other settings: {reason}") from None
+    return replace(config, world=settings.world), world
 
 
 def _writer(config: RunConfig, world: Path) -> Writer:

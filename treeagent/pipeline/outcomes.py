@@ -52,6 +52,8 @@ class Outcome:
     episode (``Env.only_success_ends``)."""
     invalid: int = 0
     """Steps of the executed episode with a malformed turn or a refused call."""
+    cut_off: bool = False
+    """Whether a limit of steps ended the episode: ``environment.max_steps``, or one of the environment's own."""
     reasoned: int = 0
     """Steps of the executed episode with a thought before the call."""
 
@@ -125,6 +127,7 @@ def summarise(policy: str, mode: Mode, outcomes: Sequence[Outcome], seconds: flo
         "error": error,
         "steps": sum(outcome.steps for outcome in outcomes) / len(outcomes),
         "invalid": sum(outcome.invalid for outcome in outcomes) / steps,
+        "cut_off": sum(outcome.cut_off for outcome in outcomes) / len(outcomes),
         "reasoned": sum(outcome.reasoned for outcome in outcomes) / steps,
         "environment_steps": sum(outcome.budget.environment_steps for outcome in outcomes),
         "generated_tokens": sum(outcome.budget.generated_tokens for outcome in outcomes),

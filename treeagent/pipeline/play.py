@@ -267,6 +267,7 @@ async def _episodes(
             sum(not edge.thought for edge in path),
             growth.tree.budget,
             growth.tree.error or _unanswered_reason(path),
+            cut_off=bool(path) and (last := path[-1].child) is not None and last.truncated and not last.unknown,
         )
         for growth, path in runs
     ]

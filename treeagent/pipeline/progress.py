@@ -1,4 +1,4 @@
-"""The progress of a run: bars on a terminal, plain lines in a log file."""
+"""The progress of a run: rich's bars on a terminal, plain lines by a clock in a log file."""
 
 import threading
 import time
@@ -18,28 +18,24 @@ _PLAIN_SECONDS = 10.0
 
 
 class Advance(Protocol):
-    """Callback for ``count`` more finished items; ``fields`` are live figures to show with them, such as
-    simulations/s."""
+    """Tells ``count`` more finished items, with live figures such as simulations/s in ``fields``."""
 
     def __call__(self, count: int = 1, fields: Mapping[str, str] | None = None) -> None: ...
 
 
 class Progress(Protocol):
-    """Shows the progress of named pieces of work, which may be nested."""
+    """Shows the progress of named pieces of work, which may be nested, and warnings."""
 
     def track(self, name: str, total: int) -> AbstractContextManager[Advance]: ...
 
-    def warn(self, sentence: str) -> None:
-        """Show a warning while the work continues."""
-        ...
+    def warn(self, sentence: str) -> None: ...
 
 
 class RichProgress:
-    """Bars with count, time left and live figures; plain lines if the console is not a terminal. Several threads may
-    use it."""
+    """Bars with count, time left and live figures; without a terminal a line at the start, every ten seconds and at the
+    end. Several threads may use it."""
 
     def __init__(self, console: Terminal | None = None) -> None:
-        """``console`` defaults to standard error, which leaves standard output to results."""
         self._console = console or Terminal(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -53,43 +49,44 @@ class RichProgress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._lock, self._running = threading.Lock(), 0
-        self._drawing = ExitStack()
-        """Keeps the bars on the terminal while any piece of work is running."""
+        self._lock, self._running, self._drawing = threading.Lock(), 0, ExitStack()
 
     def warn(self, sentence: str) -> None:
         self._console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
     @contextmanager
     def track(self, name: str, total: int) -> Iterator[Advance]:
-        on_terminal = self._console.is_terminal
         with self._lock:
-            if on_terminal and not self._running:
+            if self._console.is_terminal and not self._running:
                 self._drawing.enter_context(lines_above_bars(self._console))
                 self._drawing.enter_context(self._bars)
             self._running += 1
         task = self._bars.add_task(visible(name), total=total, live="")
-        started = last_line = time.monotonic()
-        done, live = 0, ""
+        started, done, live, ended = time.monotonic(), 0, "", threading.Event()
 
         def print_line() -> None:
-            line = f"{name} {done}/{total} {time.monotonic() - started:.0f} s {live}".rstrip()
-            self._console.print(line, soft_wrap=True)
+            if not self._console.is_terminal:
+                line = f"{name} {done}/{total} {time.monotonic() - started:.0f} s {live}".rstrip()
+                self._console.print(line, soft_wrap=True)
+
+        def print_by_the_clock() -> None:
+            while not ended.wait(_PLAIN_SECONDS):
+                print_line()
 
         def advance(count: int = 1, fields: Mapping[str, str] | None = None) -> None:
-            nonlocal done, live, last_line
+            nonlocal done, live
             done += count
             live = live if fields is None else visible("  ".join(f"{each} {value}" for each, value in fields.items()))
             self._bars.update(task, advance=count, live=live)
-            if not on_terminal and time.monotonic() - last_line >= _PLAIN_SECONDS:
-                last_line = time.monotonic()
-                print_line()
 
+        print_line()
+        if not self._console.is_terminal:
+            threading.Thread(target=print_by_the_clock, daemon=True).start()
         try:
             yield advance
         finally:
-            if not on_terminal:
-                print_line()
+            ended.set()
+            print_line()
             with self._lock:
                 self._running -= 1
                 if not self._running:

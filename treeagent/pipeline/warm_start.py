@@ -12,7 +12,7 @@ from treeagent.generators.attention import context_length
 from treeagent.learners.config import SFTConfig, ValueConfig
 from treeagent.learners.sft import train_sft
 from treeagent.learners.value import fit_value
-from treeagent.pipeline.alarms import refusal_sentence, row_alarms
+from treeagent.pipeline.alarms import cut_off_alarms, refusal_sentence, row_alarms
 from treeagent.pipeline.build import first_checkpoint, hidden_head, make_chat, value_head
 from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
@@ -70,7 +70,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
     successes, successes_kept = (
         sum(reaches(max(row.value_targets, default=0.0), 1.0) for row in kind) for kind in (collected.imitation, rows)
     )
-    warnings = row_alarms(
+    warnings = cut_off_alarms(collected.cut_off, len(collected.outcomes), config.environment.max_steps)
+    warnings += row_alarms(
         taken=len(collected.imitation),
         kept=len(rows),
         distinct=distinct,
@@ -144,6 +145,8 @@ class _DemonstrationRows:
     return from there."""
     outcomes: list[float | None] = field(default_factory=list[float | None])
     """The return of each demonstration; None if it took no step, or if the environment failed."""
+    cut_off: int = 0
+    """Demonstrations that a limit of steps ended."""
     environment_steps: int = 0
 
 
@@ -160,6 +163,8 @@ def _demonstration_rows(
         result.outcomes.append(outcome)
         result.environment_steps += tree.budget.environment_steps
         played = demonstration_path(demonstration)  # longer than ``path`` if it does not fit what the policy can read
+        last = played[-1].child if played else None
+        result.cut_off += last is not None and last.truncated and not last.unknown
         values = () if outcome is None else path_targets(played, config.search.discount)
         result.imitation += path_rows(tree, path, values)
     return result

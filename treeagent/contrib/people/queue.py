@@ -10,7 +10,7 @@ from typing import Literal
 
 from treeagent.contrib.people.marks import state_hash
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.report.episodes import is_solved, steps
+from treeagent.pipeline.report.describe import is_solved, steps
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
 from treeagent.store import read_as, read_lines, shard_names, shard_place, shards

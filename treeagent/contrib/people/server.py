@@ -31,8 +31,7 @@ from treeagent.contrib.people.marks import (
 from treeagent.contrib.people.queue import Item, load, node_at, shown_order
 from treeagent.contrib.viewer.page import html
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.report.describe import observation
-from treeagent.pipeline.report.episodes import steps
+from treeagent.pipeline.report.describe import observation, steps
 from treeagent.search.node import Edge, Node
 from treeagent.store import StoreError
 from treeagent.types import Message, storable

@@ -9,8 +9,7 @@ from typing import Any
 
 from treeagent.config import RunConfig
 from treeagent.contrib.viewer.criticality import criticality
-from treeagent.pipeline.report.describe import call_text, observation
-from treeagent.pipeline.report.episodes import ending, is_solved, steps
+from treeagent.pipeline.report.describe import call_text, ending, is_solved, observation, steps
 from treeagent.search.decide import best_path, most_visited_path
 from treeagent.search.node import Edge, Node, Tree, finished_paths, path_return, sees_rewards, succeeds
 from treeagent.views.advantages import advantages

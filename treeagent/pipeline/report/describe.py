@@ -1,10 +1,10 @@
-"""Results, trees and steps in words, for the terminal and the page alike."""
+"""Results, trees, steps and episodes in words, for the terminal and the page alike."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from treeagent.search.node import Edge, Node
+from treeagent.search.node import Edge, Node, Tree, reaches
 from treeagent.types import Action
 
 Row = Mapping[str, Any]
@@ -21,6 +21,8 @@ RESULT_COLUMNS = {
     "seconds": "seconds",
 }
 """Keys of a row, in the order in which they are shown, with their headings."""
+_OFTEN = 0.2
+"""From this share of episodes on, it is said what cut them off."""
 
 
 def result_columns(rows: Sequence[Row]) -> dict[str, str]:
@@ -45,11 +47,8 @@ def cell(row: Row, key: str) -> str:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """A sentence that compares the most successful row with the starting point.
-
-    The starting point is the first policy, in the mode "greedy" if it was played so, else in its first mode. Of equally
-    successful rows, the one that generated fewest tokens is named.
-    """
+    """A sentence that compares the most successful row, of equals the cheapest, with the starting point: the first
+    policy, in the mode "greedy" if it was played so."""
     if not rows:
         return "Nothing has been evaluated yet."
     first = [row for row in rows if row["policy"] == rows[0]["policy"]]
@@ -65,15 +64,24 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Sentences below the table of results: the star of a mode, and what each search found and took."""
-    sentences = []
+    """Sentences below the table of results: what cut episodes off, the star of a mode, and what each search found,
+    took, and left to the policy that goes on where a plan ends."""
+    sentences = [
+        f"{_label(row)}: {_percent(row['cut_off'])} % of the episodes were cut off by environment.max_steps, or by a "
+        "limit of the environment's own: raise it."
+        for row in rows
+        if row.get("cut_off", 0) >= _OFTEN
+    ]
     if any(row.get("pass_at_n") for row in rows):
         sentences.append(
             "* pass@N: only a success ends an episode here, so an end betrays a success to a search without rewards."
         )
     for row in rows:
         if (found := row.get("found")) is not None:
-            clause = f" and took one in {_percent(row['taken'])} % of these" if row.get("taken") is not None else ""
+            taken = row.get("taken") or 0.0
+            clause = f" and took one in {_percent(taken)} % of these" if row.get("taken") is not None else ""
+            if (rest := row["success"] - found * taken) > 1e-9:
+                clause += f"; {_percent(rest)} % were solved by the policy, which goes on greedily after a plan"
             sentences.append(f"{_label(row)}: search found a success for {_percent(found)} % of the tasks{clause}.")
     return sentences
 
@@ -107,8 +115,7 @@ def statistics(edge: Edge) -> dict[str, str]:
 
 
 def marks(edge: Edge) -> list[str]:
-    """The flags that apply to a step: "imagined", "invalid", "repeat", "terminated", "truncated", or "untried"
-    alone."""
+    """The flags that apply to a step; "untried" alone if it has none."""
     child = edge.child
     if child is None:
         return ["untried"]
@@ -132,6 +139,45 @@ def observation(parent: Node, child: Node) -> str:
     # + 1 skips the action, if it began a turn
     start = len(before) + (not any(message.partial for message in before[-1:]))
     return "\n".join(message.content for message in child.state.messages[start:])
+
+
+def steps(episode: Tree) -> list[Edge]:
+    """The steps of an episode, in order. The last one has no child if the environment failed in it."""
+    path = list[Edge]()
+    node: Node | None = episode.root
+    while node is not None and node.edges:
+        path.append(node.edges[0])
+        node = path[-1].child
+    return path
+
+
+def is_solved(episode: Tree) -> bool:
+    """Whether the rewards of the episode sum to at least 1, as for ``Outcome.success``."""
+    return reaches(sum(edge.reward or 0.0 for edge in steps(episode)), 1.0)
+
+
+def ending(episode: Tree) -> str:
+    """A phrase that says how an episode ended."""
+    path = steps(episode)
+    last = path[-1].child if path else None
+    if episode.error or last is None or not last.ended:
+        return f"broke off: {episode.error}" if episode.error else "broke off"
+    if last.terminated:
+        return "solved" if is_solved(episode) else "wrong end"
+    return "cut off by a limit"
+
+
+def reasons(episode: Tree) -> Iterator[str]:
+    """Why a failed episode failed: how it ended, and each malformed turn and refused call."""
+    yield ending(episode)
+    parent = episode.root
+    for edge in steps(episode):
+        if edge.action.error:
+            yield f"malformed turn: {edge.action.error}"
+        elif edge.child is not None and edge.child.invalid:
+            yield f"refused call: {observation(parent, edge.child).strip()}"
+        if edge.child is not None:
+            parent = edge.child
 
 
 def _label(row: Row) -> str:

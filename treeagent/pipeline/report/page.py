@@ -1,5 +1,6 @@
-"""RUN/report.html: a run's results, warnings and one search tree, in one file that loads nothing."""
+"""RUN/report.html: a run's results, warnings, one figure and one search tree, in one file that loads nothing."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,20 +12,8 @@ from pathlib import Path
 from treeagent.config import dump_config
 from treeagent.pipeline.alarms import first_cause
 from treeagent.pipeline.folder import SEARCHED, Run
-from treeagent.pipeline.report.describe import (
-    Row,
-    call_text,
-    cell,
-    failures,
-    headline,
-    marks,
-    more_steps,
-    notes,
-    observation,
-    result_columns,
-)
-from treeagent.pipeline.report.describe import statistics as edge_figures
-from treeagent.pipeline.report.figure import success_by_tokens
+from treeagent.pipeline.report import describe
+from treeagent.pipeline.report.describe import Row, cell, more_steps, observation
 from treeagent.search.decide import best_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
@@ -37,6 +26,8 @@ _READ_TREES = 100
 _DEEPEST = 100
 """How many steps of a path of the tree are shown. Each is indented further than the one before it."""
 _CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 320, 50, 150, 12, 42
+"""Size and margins of the figure in pixels; labels of points may reach into the right margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +47,7 @@ class Content:
 
 
 def report(run: Run) -> Path:
-    """Write RUN/report.html. Returns its path.
-
-    Raises:
-        CorruptShard, StoreError, RunError: a file of the run is damaged, or the page cannot be written.
-    """
+    """Write RUN/report.html. Returns its path."""
     path, stages = run.path / "report.html", run.stages()
     searched = [name for name in run.collections() if SEARCHED.fullmatch(name)]
     trees = list(islice(read_as(from_record, run.trees, searched[-1]), _READ_TREES)) if searched else []
@@ -83,56 +70,85 @@ def report(run: Run) -> Path:
 def render(content: Content) -> bytes:
     """The page in UTF-8."""
     figure = success_by_tokens(content.rows)
-    sections = [
-        _warnings(content),
-        f'<p class="headline">{escaped(headline(content.rows))}</p>',
-        _results(content.rows),
-        f'<h2>Success by cost</h2><figure class="card">{figure}</figure>' if figure else "",
-        _tree(content.tree) if content.tree else "",
-        _provenance(content.provenance, content.config),
-    ]
+    facts = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in content.provenance.items())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>treeagent</title><style>{_CSS}</style></head><body><main><h1>treeagent</h1>{''.join(sections)}"
-        "</main></body></html>\n"
+        f"<title>treeagent</title><style>{_CSS}</style></head><body><main><h1>treeagent</h1>{_warnings(content)}"
+        f'<p class="headline">{_safe(describe.headline(content.rows))}</p>{_results(content.rows)}'
+        + (f'<h2>Success by cost</h2><figure class="card">{figure}</figure>' if figure else "")
+        + (_tree(content.tree) if content.tree else "")
+        + f'<h2>Provenance</h2><div class="card"><dl>{facts}</dl></div>'
+        f"<details><summary>All settings</summary><pre>{_safe(content.config)}</pre></details></main></body></html>\n"
     ).encode()
 
 
-def escaped(text: str) -> str:
+def _safe(text: str) -> str:
     """Untrusted text as HTML: invisible characters are made visible, and markup is escaped."""
     return escape(visible(text, lines=True))
-
-
-def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, str]], words: Sequence[str] = ()) -> str:
-    """HTML with a table in a card; empty if there are no rows.
-
-    Args:
-        columns: the heading of each key, in the order of the columns.
-        rows: the text of each cell by key; a missing key gives an empty cell.
-        words: keys of columns that hold words, which are aligned left.
-    """
-    css = {key: ' class="word"' if key in words else "" for key in columns}
-    heads = "".join(f"<th{css[key]}>{escaped(heading)}</th>" for key, heading in columns.items())
-    lines = ("".join(f"<td{css[key]}>{escaped(row.get(key, ''))}</td>" for key in columns) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    whole = f'<div class="card"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-    return whole if rows else ""
 
 
 def _warnings(content: Content) -> str:
     if not content.alarms and not content.cause:
         return ""
-    why = f'<p class="cause">Cause: {escaped(content.cause)}</p>' if content.cause else ""
-    items = "".join(f"<li>{escaped(words)} <small>({escaped(stage)})</small></li>" for stage, words in content.alarms)
+    why = f'<p class="cause">Cause: {_safe(content.cause)}</p>' if content.cause else ""
+    items = "".join(f"<li>{_safe(words)} <small>({_safe(stage)})</small></li>" for stage, words in content.alarms)
     return f'<section class="card alarms"><h2>Warnings, the earliest first</h2>{why}<ol>{items}</ol></section>'
 
 
 def _results(rows: Sequence[Row]) -> str:
-    columns = result_columns(rows)
-    cells = [{key: cell(row, key) for key in columns} for row in rows]
-    below = "".join(f"<p>{escaped(each)}</p>" for each in (*notes(rows), *failures(rows)))
-    return f"<h2>Results</h2>{table(columns, cells, ('policy', 'mode'))}{below}" if rows else ""
+    if not rows:
+        return ""
+    columns = describe.result_columns(rows)
+    css = {key: ' class="word"' if key in ("policy", "mode") else "" for key in columns}
+    heads = "".join(f"<th{css[key]}>{_safe(heading)}</th>" for key, heading in columns.items())
+    lines = ("".join(f"<td{css[key]}>{_safe(cell(row, key))}</td>" for key in columns) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    below = "".join(f"<p>{_safe(each)}</p>" for each in (*describe.notes(rows), *describe.failures(rows)))
+    return (
+        f'<h2>Results</h2><div class="card"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{below}"
+    )
+
+
+def success_by_tokens(rows: Sequence[Row]) -> str:
+    """An ``<svg>`` element: success with its 95 % interval over generated tokens a task, on a logarithmic axis. Empty
+    if no row generated tokens."""
+    points = [
+        (row["generated_tokens"] / row["tasks"], row)
+        for row in rows
+        if row.get("generated_tokens") and row.get("tasks") and "success_low" in row
+    ]
+    if not points:
+        return ""
+    low = math.floor(math.log10(min(tokens for tokens, _ in points)))
+    high = max(math.ceil(math.log10(max(tokens for tokens, _ in points))), low + 1)
+
+    def x(tokens: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (math.log10(tokens) - low) / (high - low)
+
+    def y(share: float) -> float:
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share
+
+    def text(left: float, top: float, words: str, anchor: str) -> str:
+        return f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}">{escape(visible(words))}</text>'
+
+    parts = [text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "generated tokens a task", "middle")]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(f'<path class="grid" d="M{_LEFT} {y(share):.1f}H{_WIDTH - _RIGHT}"/>')
+        parts.append(text(_LEFT - 6, y(share) + 4, f"{share:.0%}", "end"))
+    for power in range(low, high + 1):
+        parts.append(f'<path class="grid" d="M{x(10**power):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
+        parts.append(text(x(10**power), _HEIGHT - _BOTTOM + 16, f"{10**power:,}", "middle"))
+    for tokens, row in points:
+        at = x(tokens)
+        parts.append(f'<path class="whisker" d="M{at:.1f} {y(row["success_low"]):.1f}V{y(row["success_high"]):.1f}"/>')
+        parts.append(f'<circle cx="{at:.1f}" cy="{y(row["success"]):.1f}" r="4"/>')
+        parts.append(text(at + 7, y(row["success"]) + 4, f"{row['policy']} {row['mode']}", "start"))
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Success by generated tokens a task">'
+        f"{''.join(parts)}</svg>"
+    )
 
 
 def _spread(tree: Tree) -> float:
@@ -150,11 +166,11 @@ def _tree(tree: Tree) -> str:
         "the most visited path is open."
     )
     prompt = "\n\n".join(message.content for message in tree.root.state.messages) or tree.task.prompt
-    broke = f'<p class="mark">broke off: {escaped(tree.error)}</p>' if tree.error else ""
+    broke = f'<p class="mark">broke off: {_safe(tree.error)}</p>' if tree.error else ""
     return (
-        f'<h2>One search tree</h2><p>{escaped(title)}</p>{broke}<div class="card tree">'
+        f'<h2>One search tree</h2><p>{_safe(title)}</p>{broke}<div class="card tree">'
         f'<details><summary>What the agent reads first <span class="figures">V <b>{tree.root.value:.3f}</b></span>'
-        f"</summary><pre>{escaped(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
+        f"</summary><pre>{_safe(prompt)}</pre></details>{''.join(_edges(tree.root, chosen))}</div>"
     )
 
 
@@ -168,26 +184,14 @@ def _edges(node: Node, chosen: set[int], depth: int = _DEEPEST) -> Iterator[str]
             continue
         state = ' open class="chosen"' if id(edge) in chosen else ""
         yield f"<details{state}><summary>{_summary(edge)}</summary>"
-        yield _text("thought", edge.action.thought)
-        yield _text("as sampled", edge.action.text if edge.action.error else "")
-        yield _text("observation", observation(node, edge.child))
+        told = {"thought": edge.action.thought, "as sampled": edge.action.text if edge.action.error else ""}
+        for label, text in (told | {"observation": observation(node, edge.child)}).items():
+            yield f'<p class="label">{label}</p><pre>{_safe(text.strip())}</pre>' if text.strip() else ""
         yield from _edges(edge.child, chosen, depth - 1)
         yield "</details>"
 
 
 def _summary(edge: Edge) -> str:
-    numbers = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in edge_figures(edge).items())
-    badges = "".join(f'<span class="mark {name}">{name}</span>' for name in marks(edge))
-    return f'<code>{escaped(call_text(edge.action))}</code>{badges}<span class="figures">{numbers}</span>'
-
-
-def _text(label: str, text: str) -> str:
-    return f'<p class="label">{label}</p><pre>{escaped(text.strip())}</pre>' if text.strip() else ""
-
-
-def _provenance(provenance: Mapping[str, str], config: str) -> str:
-    facts = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in provenance.items())
-    return (
-        f'<h2>Provenance</h2><div class="card"><dl>{facts}</dl></div>'
-        f"<details><summary>All settings</summary><pre>{escaped(config)}</pre></details>"
-    )
+    numbers = "".join(f"<span>{name} <b>{value}</b></span>" for name, value in describe.statistics(edge).items())
+    badges = "".join(f'<span class="mark {name}">{name}</span>' for name in describe.marks(edge))
+    return f'<code>{_safe(describe.call_text(edge.action))}</code>{badges}<span class="figures">{numbers}</span>'

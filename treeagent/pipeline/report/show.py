@@ -1,39 +1,37 @@
-"""Prints runs, results and search trees on the terminal."""
+"""Prints runs, results, search trees, episodes and the audit of a world model on the terminal."""
 
 import difflib
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
+from typing import Literal
 
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Branch
 
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.report.describe import (
-    Row,
-    call_text,
-    cell,
-    failures,
-    headline,
-    marks,
-    more_steps,
-    notes,
-    observation,
-    result_columns,
-    statistics,
-)
+from treeagent.pipeline.report import describe
+from treeagent.pipeline.report.describe import Row, call_text, cell, more_steps, observation, steps
 from treeagent.pipeline.terminal import Terminal
 from treeagent.search.decide import most_visited_path
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import check_format, from_record
 from treeagent.store import read_as, shard_names
 from treeagent.visible import visible
+from treeagent.world_model.fidelity import Fidelity
 
-_INDENT = 4
-"""Columns by which Rich indents each level of a tree."""
-_NARROWEST = 20
-"""Fewest columns for the text of a step."""
+Kind = Literal["failed", "solved", "all"]
+"""Which episodes to show."""
+_INDENT, _NARROWEST = 4, 20
+"""Columns by which Rich indents each level of a tree, and the fewest for the text of a step."""
+_MOST_REASONS, _MOST_CHARACTERS = 10, 200
+"""How many reasons of failures are listed, the most frequent first, and how much of each."""
+_SHARES = ("observation_agreement", "observation_exact", "reward_accuracy", "termination_accuracy", "unreadable")
+_ERRORS = ("reward_error", "transition_error")
 
 
 def narrow_table(headings: dict[str, bool]) -> Table:
@@ -47,28 +45,26 @@ def narrow_table(headings: dict[str, bool]) -> Table:
 
 def print_results(rows: Sequence[Row], console: Terminal) -> None:
     """Print one row per policy and mode, the most successful ones bold, with the headline and notes below."""
-    columns = result_columns(rows)
+    columns = describe.result_columns(rows)
     table = narrow_table({heading: key in ("policy", "mode") for key, heading in columns.items()})
     for column, key in zip(table.columns, columns, strict=True):
         column.no_wrap = key == "success"
     best = max((row["success"] for row in rows), default=None)
     for row in rows:
-        table.add_row(
-            *(Text(visible(cell(row, key))) for key in columns), style="bold" if row["success"] == best else ""
-        )
+        style = "bold" if row["success"] == best else ""
+        table.add_row(*(Text(visible(cell(row, key))) for key in columns), style=style)
     console.print("", table, "", sep="\n")
-    for sentence in (headline(rows), *notes(rows)):
+    for sentence in (describe.headline(rows), *describe.notes(rows)):
         console.print(Text(visible(sentence)), soft_wrap=True)
-    for sentence in failures(rows):
+    for sentence in describe.failures(rows):
         console.print(Text(visible(sentence), style="yellow"), soft_wrap=True)
 
 
 def show_run(run: Run, console: Terminal) -> None:
     """Print the warnings, the finished stages, the names of the trees, a task of theirs, and the results."""
-    stages = run.stages()
     console.print(Text.assemble(("run ", "dim"), (visible(str(run.path)), "bold"), f"  seed {run.config.seed}"))
     show_alarms(run, console)
-    console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(stages)) or "none"))
+    console.print(Text.assemble(("stages done ", "dim"), visible(", ".join(run.stages())) or "none"))
     for name in shard_names(run.trees):
         for record in islice(read_as(check_format, run.trees, name), 1):
             console.print(Text.assemble(("trees ", "dim"), f"{visible(name)}, of tasks such as ", record["task"]["id"]))
@@ -82,33 +78,17 @@ def show_alarms(run: Run, console: Terminal) -> None:
         console.print(Text(sentence, style="yellow"), soft_wrap=True)
 
 
-def show_task(
-    run: Run, task_id: str, console: Terminal, *, depth: int | None = None, graph: Path | None = None
-) -> None:
-    """Print every tree of a task below the name of its shards, or write the first tree to the file ``graph``.
-
-    ``task_id`` is the id itself, or the id as it is printed, with escapes for invisible characters.
-
-    Raises:
-        RunError: the run has no tree of that task.
-        ValueError: the suffix of ``graph`` names no known format.
-    """
+def show_task(run: Run, task_id: str, console: Terminal, *, depth: int | None = None) -> None:
+    """Print every tree of a task, named by its id or by the id as it is printed, below the name of its shards."""
     known: list[str] = []
     found = False
     for name in shard_names(run.trees):
         for record in read_as(check_format, run.trees, name):
             known.append(record["task"]["id"])
-            if task_id not in (known[-1], visible(known[-1])):
-                continue
-            found = True
-            if graph is not None:
-                from treeagent.search.graph import write_graph  # networkx, which only a graph needs
-
-                write_graph(from_record(record), graph)
-                console.print(f"tree of {visible(name)} in {visible(str(graph))}")
-                return
-            console.print(Text(visible(name), style="bold underline"))
-            show_tree(from_record(record), console, depth=depth)
+            if task_id in (known[-1], visible(known[-1])):
+                found = True
+                console.print(Text(visible(name), style="bold underline"))
+                show_tree(from_record(record), console, depth=depth)
     if not found:
         [near] = difflib.get_close_matches(task_id, known, 1, cutoff=0.0)
         raise RunError(
@@ -117,8 +97,7 @@ def show_task(
 
 
 def show_tree(tree: Tree, console: Terminal, *, depth: int | None = None) -> None:
-    """Print a tree down to ``depth`` steps, with its most visited path in colour. At most as many steps are printed as
-    fit the width of the console, because each is indented further than the step before it."""
+    """Print a tree down to ``depth`` steps, or as many as fit the console, with its most visited path in colour."""
     path = {id(edge) for edge in most_visited_path(tree)}
     title = Text.assemble(
         ("task ", "dim"), (visible(tree.task.id), "bold"), f"  seed {tree.seed}  V {tree.root.value:.3f}"
@@ -152,12 +131,102 @@ def _grow(branch: Branch, node: Node, path: set[int], depth: int) -> None:
 
 def _edge_text(parent: Node, edge: Edge, *, on_path: bool) -> Text:
     text = Text(visible(call_text(edge.action)), style="bold green" if on_path else "bold" if edge.visits else "dim")
-    figures = "  ".join(f"{name} {value}" for name, value in statistics(edge).items())
+    figures = "  ".join(f"{name} {value}" for name, value in describe.statistics(edge).items())
     text.append(f"   {figures}", style="not bold cyan" if edge.visits else "dim")
-    for mark in marks(edge):
+    for mark in describe.marks(edge):
         text.append(f"  {mark}", style="not bold magenta" if mark == "imagined" else "not bold yellow")
     if edge.action.thought:
         text.append(f"\n{visible(edge.action.thought.strip(), lines=True)}", style="not bold italic default")
     if edge.child is not None and (shown := observation(parent, edge.child).strip()):
         text.append(f"\n→ {visible(shown.splitlines()[0])}", style="not bold dim default")
     return text
+
+
+def show_episodes(
+    run: Run, kind: Kind, console: Terminal, *, task_id: str | None = None, depth: int | None = None
+) -> None:
+    """Print the episodes of each evaluation, or those of one task, as conversations of ``depth`` turns; then count why
+    all failed episodes failed."""
+    if not (names := shard_names(run.episodes)):
+        raise RunError(f"{run.path} holds no episodes: treeagent eval CHECKPOINT --out {run.path} plays some")
+    found = False
+    for name in names:
+        count, failed, why = 0, 0, Counter[str]()
+        console.print(Text(visible(name), style="bold underline"))
+        for episode in read_as(from_record, run.episodes, name):
+            solved = describe.is_solved(episode)
+            count, failed = count + 1, failed + (not solved)
+            if not solved:
+                why.update(" ".join(reason.split()) for reason in describe.reasons(episode))
+            ours = task_id is None or task_id in (episode.task.id, visible(episode.task.id))
+            found = found or ours
+            if ours and kind in ("all", "solved" if solved else "failed"):
+                show_episode(episode, console, depth=depth)
+        console.print(f"{failed} of {count} episodes failed")
+        for reason, times in why.most_common(_MOST_REASONS):
+            console.print(Text(f"  {times} × {visible(reason)[:_MOST_CHARACTERS]}"), soft_wrap=True)
+    if not found:
+        raise RunError(f"{run.path} has no episode of task {task_id}: treeagent show RUN --episodes all lists them")
+
+
+def show_episode(episode: Tree, console: Terminal, *, depth: int | None = None) -> None:
+    """Print an episode as a conversation."""
+    console.print(Text.assemble(("task ", "dim"), (visible(episode.task.id), "bold")))
+    _speak(console, "environment", (message.content for message in episode.root.state.messages), "italic")
+    parent, path = episode.root, steps(episode)
+    for edge in path[:depth]:
+        action = edge.action
+        if action.error:  # the whole turn, because it cannot be split into thought and call
+            _speak(console, "agent", [action.text], "yellow")
+        else:
+            _speak(console, "agent thinks", [action.thought] if action.thought.strip() else [], "italic")
+            _speak(console, "agent", [] if edge.thought else [call_text(action)], "bold")
+        if edge.child is not None:
+            answer = [] if edge.thought else [observation(parent, edge.child)]
+            _speak(console, "environment refuses" if edge.child.invalid else "environment", answer, "")
+            parent = edge.child
+    if left := len(path) - len(path[:depth]):
+        console.print(f"… {left} more turns", style="dim")
+    total = sum(edge.reward or 0.0 for edge in path)
+    style = "green" if describe.is_solved(episode) else "red"
+    console.print(Text(f"reward {total:.3f}, {visible(describe.ending(episode))}\n", style=style))
+
+
+def _speak(console: Terminal, speaker: str, texts: Iterable[str], style: str) -> None:
+    """Print texts indented below the speaker's name, so that no text can pass for that of another speaker."""
+    for text in texts:
+        console.print(Text(speaker, style="dim"))
+        console.print(Padding(Text(visible(text.strip("\n"), lines=True), style=style), (0, 0, 0, 2), expand=False))
+
+
+def fidelity_json(found: Fidelity) -> str:
+    """The audit of a world model as JSON in printable ASCII characters."""
+    return json.dumps(found.to_json(), indent=2).replace("\x7f", r"\u007f")
+
+
+def fidelity_table(found: Fidelity) -> Group:
+    """The audit of a world model: rows of figures for all steps, those whose answers the history tells, each type of
+    action, first observations, and each number of imagined steps in a row; then the error of imagined returns, and the
+    bound of DreamGym's theorem 1."""
+    table = Table("steps of", "number", *(name.replace("_", " ") for name in (*_SHARES, *_ERRORS)), box=None)
+    for name, figures in (
+        ("all", found.overall),
+        ("all that can be told", found.determined),
+        *found.by_kind.items(),
+        ("openings of tasks", found.openings),
+        *((f"imagined step {depth} in a row", figures) for depth, figures in found.compounding.items()),
+    ):
+        if figures is not None:
+            shares = [f"{100 * getattr(figures, share):.1f} %" for share in _SHARES]
+            errors = [f"{getattr(figures, error):.3f}" for error in _ERRORS]
+            table.add_row(Text(visible(name)), str(figures.steps), *shares, *errors)
+    cr = "not replayed" if found.cr is None else f"{found.cr:.2f}"
+    bound = found.bound
+    note = (
+        f"\n{found.episodes} episodes: imagined return {found.optimism:+.3f} above the real one, it or the end wrong "
+        f"in {found.wrong_episodes:.0%}; CR {cr}; share of imagined experience at most {found.lambda_cap:.2f}\n"
+        f"worst case of an update made in imagination: the model's errors cost it a return of "
+        f"{bound.reward + bound.transition:.2f} (rewards {bound.reward:.2f}, transitions {bound.transition:.2f}; "
+        "DreamGym's theorem 1)"
+    )
+    return Group(table, Text(note))

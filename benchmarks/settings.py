@@ -1,6 +1,6 @@
 """docs/settings.md: every setting with its type, its default and what it does.
 
-Run ``python -m treeagent.pipeline.report.settings`` to print it.
+Run ``python -m benchmarks.settings`` to print it.
 """
 
 import ast
