@@ -64,8 +64,7 @@ _MUON_DECAY = 0.01
 
 
 def _each_once(names: tuple[Name, ...]) -> tuple[Name, ...]:
-    """Check that there is a name, and that none is repeated: a checkpoint is named after its method, and a row of
-    results after its mode."""
+    """Check that there is a name, and none twice: checkpoints are named after methods, results after modes."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{list(names)} is empty or names one twice: name at least one, and each once")
     return names
@@ -82,8 +81,7 @@ class EnvironmentConfig:
     max_steps: Annotated[int, Field(gt=0)] = 20
     """Maximum number of steps in an episode; a longer episode is truncated."""
     returns: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest return of an episode: the range of the value head's estimates. A return of 1 is a
-    success."""
+    """Lowest and highest return of an episode: the range of V's estimates. A return of 1 is a success."""
     parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """Environment instances in each worker, each in a thread of its own; the trees are the same for any number."""
     worker: bool = False
@@ -139,8 +137,7 @@ class PolicyConfig(ModelConfig):
     """What happens when a prompt becomes too long: "refuse" ends the episode, "drop" replaces the oldest
     observations by a note."""
     cache_bytes: Annotated[int, Field(gt=0)] = 1 << 30
-    """Maximum size in bytes of each worker's cache of keys and values of shared prefixes, for ``generator``
-    "local"."""
+    """Most bytes of each worker's cache of keys and values of shared prefixes, for ``generator`` "local"."""
 
     @property
     def is_structured(self) -> bool:
@@ -156,8 +153,7 @@ class PolicyConfig(ModelConfig):
 
     @property
     def is_told(self) -> bool:
-        """Whether a prompt begins with an explanation of the format and the tools. A model from scratch learns them
-        from demonstrations instead."""
+        """Whether a prompt explains the format and the tools, which a model from scratch learns from demonstrations."""
         return bool(self.instructions) and (self.model is not None or self.instructions != "auto")
 
     @property
@@ -166,14 +162,8 @@ class PolicyConfig(ModelConfig):
         return "" if self.instructions == "auto" else self.instructions
 
     def most_tokens(self, context: int) -> int | None:
-        """Maximum number of tokens in a prompt before old observations are left out; None if nothing is ever left out.
-
-        Args:
-            context: the model's context length in tokens.
-
-        Raises:
-            UserError: the model's context is too small.
-        """
+        """Tokens of a prompt from which old observations are left out, for a model whose context holds ``context``
+        tokens; None if nothing is ever left out."""
         if self.context == "refuse":
             return None
         room = context - self.max_new_tokens
@@ -205,17 +195,12 @@ class Training:
     """"adamw" is AdamW without weight decay; "muon" is Muon for matrices with a weight decay of 0.01, and learns
     from scratch in half the steps."""
     validate_every: Count = 50
-    """Optimiser steps of an update between two validations on ``update.validation_tasks``; the best checkpoint is
-    kept."""
+    """Optimiser steps between two validations on ``update.validation_tasks``; the best checkpoint is kept."""
     patience: Annotated[int, Field(ge=0)] = 0
     """An update stops early after this many validations in a row without a new best; 0 never stops early."""
 
     def at_rate(self, trained: int | None) -> Self:
-        """These settings with a learning rate.
-
-        Args:
-            trained: number of weights if all weights are trained; None for an adapter.
-        """
+        """These settings with a learning rate. ``trained`` is the number of weights if all are; None: an adapter."""
         large = trained is not None and trained >= LARGE
         return replace(self, learning_rate=self.learning_rate or self.rates[large])
 
@@ -233,7 +218,6 @@ class WarmStartConfig:
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Maximum number of tokens in a demonstration; longer ones are left out."""
     training: Training = Field(default_factory=Training)
-    """The training on demonstrations."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -271,8 +255,7 @@ class GRPOTraining(GRPOLoss, Training):
 
 @dataclass(frozen=True, config=_STRICT)
 class RewardsConfig:
-    """A reward of your own, which search and learning see in place of the environment's. Success stays the
-    environment's."""
+    """A reward of your own for search and learning. Success stays the environment's."""
 
     function: Annotated[str, REACHES_OUT] = ""
     """The reward of a step, as "module:function" of a ``treeagent.pipeline.rewards.Step`` or a name. Empty keeps
@@ -291,23 +274,14 @@ class UpdateConfig:
     validation_tasks: Annotated[int, Field(gt=0)] = 100
     """Number of validation tasks; the checkpoint that solves most of them greedily is kept."""
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
-    """Which actions of the trees are imitated ("rft")."""
     targets: PolicyTargetConfig = Field(default_factory=PolicyTargetConfig)
-    """Which policy over the candidates of each state is learned ("distil")."""
     values: ValueTargetConfig = Field(default_factory=ValueTargetConfig)
-    """Which value of each state the value head learns."""
     pairs: PairConfig = Field(default_factory=PairConfig)
-    """Which actions of the trees form preference pairs ("dpo")."""
     advantages: AdvantageConfig = Field(default_factory=AdvantageConfig)
-    """How the actions of the trees are scored ("grpo")."""
     rft: Training = Field(default_factory=Training)
-    """Imitation of the best paths: the control."""
     distil: DistilTraining = Field(default_factory=DistilTraining)
-    """Distillation of the search's policy."""
     dpo: DPOTraining = Field(default_factory=DPOTraining)
-    """Preference optimisation on sibling pairs."""
     grpo: GRPOTraining = Field(default_factory=GRPOTraining)
-    """Policy gradient on tree advantages."""
     value_rows: Annotated[int, Field(gt=0)] = 2000
     """Most tree paths that the value head is fitted on after every change of the policy."""
     value_reads: Literal["auto", "hidden", "logprobs"] = "auto"
@@ -358,8 +332,7 @@ class AdaptConfig:
     replay: Annotated[int, Field(ge=0)] = 1
     """Earlier rounds whose trees are learned from again, with their stored log-probabilities as the reference."""
     curriculum: Share = 0.5
-    """Most of a round's tasks, as a share, that were searched before: those whose returns varied most in their last
-    search."""
+    """Largest share of a round's tasks that were searched before: those whose returns varied most then."""
     imagined: Share | tuple[Share, ...] = 0.0
     """Most of a round's trees, as a share, that grow in the world model: one number, or one for each round. The
     audit may allow less."""
@@ -400,19 +373,15 @@ class WorldConfig(ModelConfig):
     demonstrations: Annotated[int, Field(ge=0)] = 0
     """Most warm-start episodes, counted from the first, that the world model learns from besides the trees."""
     end_rows: Annotated[int, Field(gt=0)] = 1
-    """How often a step that ends an episode appears in the training rows; such steps are few, and hard to
-    predict."""
+    """How often a step that ends an episode, which is rare and hard to predict, appears in the training rows."""
     hard_steps: Annotated[int, Field(ge=0)] = 0
-    """Extra optimiser steps after each fit, of which half of the rows are episode ends that the model gets
-    wrong."""
+    """Extra optimiser steps after each fit, with half of the rows episode ends that the model gets wrong."""
     max_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] = 4096
     """Maximum number of tokens in a training row; longer rows are left out."""
     refit_steps: Annotated[int, Field(gt=0)] = 200
-    """Optimiser steps of the fit in each later round, which continues from the previous one with all real steps so
-    far."""
+    """Optimiser steps of the fit in each later round, which continues the previous one on all real steps."""
     verify_steps: Annotated[int, Field(ge=0)] = 20
-    """Environment steps for each imagined tree, after which no replay of a predicted success begins; 0 replays
-    none."""
+    """Environment steps of an imagined tree after which no replay of a predicted success begins; 0: none."""
     noise: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Most training labels, as a share, that imagined trees may get wrong, which limits their number. 1 accepts
     every model that is wrong about fewer than half of the returns."""
@@ -420,7 +389,6 @@ class WorldConfig(ModelConfig):
     """First words of actions whose answers the history cannot tell, such as "search"; the audit asks only that
     these be consistent."""
     training: Training = Field(default_factory=Training)
-    """Training of the world model."""
 
     @model_validator(mode="after")
     def _names_what_it_needs(self) -> Self:
@@ -436,8 +404,7 @@ class RunConfig:
     seed: Seed = 0
     """Seed from which all random choices are derived."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Number of worker processes; results depend on it only by rounding. 0 chooses as many as suit model and
-    machine."""
+    """Number of worker processes, on which results depend only by rounding. 0 chooses by model and machine."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Threads of each worker; results depend on it only by rounding. 0 chooses one, or for a policy of 30 million
     weights or more on the CPU the cores divided by the workers, at most 16."""
