@@ -49,8 +49,8 @@ def test_errors_are_shown_where_there_are_some() -> None:
 def test_what_search_found_is_told_from_what_it_took_and_what_the_policy_solved() -> None:
     rows = [ROWS[0], {**ROWS[1], "found": 0.75, "taken": 0.8}, {**ROWS[3], "found": 0.0, "cut_off": 0.88}]
     assert notes(rows) == [
-        "dpo with mcts: 88.0 % of the episodes were cut off by environment.max_steps, or by a limit of the "
-        "environment's own: raise it.",
+        "Cut off by environment.max_steps or the environment's own limit: dpo with mcts 88.0 % of the episodes; raise "
+        "the limit if tasks need more steps.",
         "base with mcts: search found a success for 75.0 % of the tasks and took one in 80.0 % of these.",
         "dpo with mcts: search found a success for 0.0 % of the tasks; 83.5 % were solved by the policy, which goes on "
         "greedily after a plan.",

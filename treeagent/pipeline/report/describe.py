@@ -66,12 +66,12 @@ def headline(rows: Sequence[Row]) -> str:
 def notes(rows: Sequence[Row]) -> list[str]:
     """Sentences below the table of results: what cut episodes off, the star of a mode, and what each search found,
     took, and left to the policy that goes on where a plan ends."""
-    sentences = [
-        f"{_label(row)}: {_percent(row['cut_off'])} % of the episodes were cut off by environment.max_steps, or by a "
-        "limit of the environment's own: raise it."
-        for row in rows
-        if row.get("cut_off", 0) >= _OFTEN
-    ]
+    sentences = []
+    if cut := [f"{_label(row)} {_percent(row['cut_off'])} %" for row in rows if row.get("cut_off", 0) >= _OFTEN]:
+        sentences.append(
+            f"Cut off by environment.max_steps or the environment's own limit: {', '.join(cut)} of the episodes; raise "
+            "the limit if tasks need more steps."
+        )
     if any(row.get("pass_at_n") for row in rows):
         sentences.append(
             "* pass@N: only a success ends an episode here, so an end betrays a success to a search without rewards."
