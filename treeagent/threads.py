@@ -12,14 +12,12 @@ Item = TypeVar("Item")
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """Run ``call`` in a thread of its own, without blocking the event loop. Returns its result or raises its
-    exception."""
+    """Run ``call`` in a thread of its own, without blocking the event loop."""
     return await asyncio.wrap_future(_start(call))
 
 
 def map_in_threads(call: Callable[[Item], Answer], items: Sequence[Item], most: int) -> list[Answer]:
-    """Run ``call`` for each item in at most ``most`` threads. Returns the results in the order of the items. After a
-    call has raised, no further call starts."""
+    """Run ``call`` for each item, in at most ``most`` threads; after a call has raised, no further one starts."""
     answers, waiting = dict[int, Answer](), enumerate(items)
 
     def work() -> None:
@@ -36,8 +34,7 @@ def map_in_threads(call: Callable[[Item], Answer], items: Sequence[Item], most: 
 
 
 def _start(call: Callable[[], Answer]) -> Future[Answer]:
-    """Start ``call`` in a thread of its own. Returns a future of its result. The thread is a daemon, so after Ctrl-C it
-    does not keep the process alive, unlike the threads of ``concurrent.futures``."""
+    """Start ``call`` in a daemon thread, which unlike those of ``concurrent.futures`` keeps no process alive."""
     future = Future[Answer]()
 
     def run() -> None:

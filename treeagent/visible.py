@@ -31,8 +31,7 @@ _HARMLESS = (
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """The regular expression. It is compiled on first use, because this takes some milliseconds and plain text does not
-    need it."""
+    """The regular expression, compiled on first use, since plain text does not need it."""
     return re.compile(
         rf"(?=[^ -~]|.\ufe0f)(?:(?P<harmless>{'|'.join(_HARMLESS)})|(?P<invisible>[{_INVISIBLE}])|[^ -~])"
     )
@@ -41,12 +40,8 @@ def _pattern() -> re.Pattern[str]:
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with each control, format or invisible character as a Python escape, such as ``\x1b``.
 
-    Control characters could trigger actions in a terminal, bidirectional ones could display words in another order, and
-    invisible ones could hide words. Joiners and selectors stay where emoji and scripts need them. The function is
-    idempotent: it leaves its own output unchanged.
-
-    Args:
-        lines: keep line feeds and tabs, and write CR LF as a line feed.
+    They could command a terminal, reorder words or hide them. Joiners and selectors stay where emoji and scripts need
+    them. Idempotent. ``lines`` keeps line feeds and tabs, and writes CR LF as a line feed.
     """
     if lines:
         text = text.replace("\r\n", "\n")

@@ -31,12 +31,8 @@ def recipes() -> list[Recipe]:
 
 
 def find_recipe(name: str, ending: str = ".toml", key: str = "config") -> Path:
-    """Find the file that ``name`` refers to: the path of a file, or else the name of a file of the package, such as
-    "baselines/ppo". ``key`` is the name of the setting in error messages.
-
-    Raises:
-        UserError: there is neither such a file nor such a name.
-    """
+    """The file at the path ``name``, or else the file of the package of that name, such as "baselines/ppo". Errors call
+    the setting ``key``."""
     if Path(name).is_file():
         return Path(name)
     found = {_name(path): path for path in sorted(_FOLDER.rglob(f"*{ending}"))}

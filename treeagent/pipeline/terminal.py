@@ -17,12 +17,8 @@ from treeagent.visible import visible
 
 
 class Terminal(Console):
-    """A console that prints text literally: it interprets no markup, and shows escape sequences instead of obeying
-    them.
-
-    Line breaks are kept. If a line break in foreign text could forge a line, or if widths matter, the caller applies
-    ``visible`` to that text first.
-    """
+    """A console that interprets no markup and shows escape sequences instead of obeying them. It keeps line breaks:
+    where one could forge a line, the caller applies ``visible`` first."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -32,13 +28,12 @@ class Terminal(Console):
             yield Segment(text if control else visible(text, lines=True), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Raise the error that Rich is handling. Rich itself would exit the process, which the program reports as a
-        fault of foreign code."""
+        """Raise the error that Rich is handling, which would otherwise exit the process."""
         raise
 
 
 def _uncoloured(text: str) -> str:
-    """The text with control characters made visible, after removing the colours that loggers add for a terminal."""
+    """The text without the colours that loggers add, and with other control characters made visible."""
     return visible(re.sub(r"\x1b\[[0-9;]*m", "", text), lines=True)
 
 
@@ -62,12 +57,10 @@ class _Stream:
 
 
 class _Guarded(_Stream):
-    """A standard stream that makes control characters visible in text of other libraries, such as tracebacks, warnings
-    and logs."""
+    """Makes control characters visible in text of other libraries, such as tracebacks, warnings and logs."""
 
     _BAR = re.compile(r"\r?(?:(?:\n|\x1b\[A)+\Z)?")
-    """Control characters with which tqdm draws its bars, and which are passed on: a carriage return at the beginning,
-    or a text of cursor moves between lines only."""
+    """What tqdm draws its bars with, which is passed on: a first carriage return, or cursor moves alone."""
 
     def write(self, text: str) -> int:
         bar = self._BAR.match(text)
@@ -77,10 +70,8 @@ class _Guarded(_Stream):
 
 
 def guard_streams() -> None:
-    """Make control characters visible in text that reaches the standard streams without a ``Terminal``.
-
-    Characters that the encoding of a stream lacks (ASCII lacks most) are written as escapes, too.
-    """
+    """Make control characters, and those that a stream's encoding lacks, visible in text that reaches the standard
+    streams without a ``Terminal``."""
     for name in ("stdout", "stderr"):
         stream: TextIO | None = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
@@ -90,11 +81,8 @@ def guard_streams() -> None:
 
 
 def close_unwritable() -> OSError | None:
-    """Redirect every standard stream that cannot be written to the null device. Returns the reason; None if both can be
-    written.
-
-    Otherwise Python would try to flush the stream when the process ends, and exit with status 120.
-    """
+    """Redirect each standard stream that cannot be written to the null device, since Python would exit with 120 when it
+    flushes it at the end. Returns the reason, if there is one."""
     reason = None
     for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
         try:
@@ -108,10 +96,7 @@ def close_unwritable() -> OSError | None:
 
 
 class _AboveBars(_Stream):
-    """A standard stream that prints each complete line above the progress bars of a terminal.
-
-    Rich has such a stream, but it interprets colours and links in the text.
-    """
+    """Prints each complete line above the progress bars. Rich's own such stream interprets colours and links."""
 
     def __init__(self, terminal: Terminal, stream: TextIO) -> None:
         super().__init__(stream)

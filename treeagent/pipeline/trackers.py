@@ -32,11 +32,7 @@ def tracked(run: Run) -> Iterator[None]:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Check that the packages of all trackers are installed.
-
-    Raises:
-        RunError: a package is not installed.
-    """
+    """Check that the packages of all trackers are installed."""
     for name in config.trackers:
         # wandb creates a folder named "wandb", which Python takes for a package without an origin.
         if getattr(find_spec(name), "origin", None) is None:
