@@ -10,7 +10,7 @@ from treeagent.envs.base import StepResult, task_to_play
 from treeagent.envs.calls import as_call, read_call, text_tool
 from treeagent.generators.turn import make_grammar
 from treeagent.pipeline.demonstrate import demonstrate
-from treeagent.pipeline.formats import check_formats
+from treeagent.pipeline.shots import check_formats
 from treeagent.search.node import Tree, solved
 from treeagent.types import Split, Task, ToolCall
 

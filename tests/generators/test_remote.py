@@ -30,7 +30,7 @@ from treeagent.generators.base import Failure, Generator, Pause, Sample, SampleR
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.generators.remote import RemoteChat, RemoteGenerator
+from treeagent.generators.remote import RemoteGenerator, Server
 from treeagent.generators.scratch import random_model
 from treeagent.generators.structured import Form
 from treeagent.pipeline.build import load_actors
@@ -205,7 +205,7 @@ def test_a_server_that_is_down_is_named() -> None:
     ):
         RemoteGenerator(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", 1.0)
     with pytest.raises(UserError, match=r"world\.url"):
-        RemoteChat(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", "world")
+        Server(RemoteConfig(url="http://127.0.0.1:9/v1"), "toy", "world")
 
 
 def test_the_served_model_must_be_the_checkpoint(server: OpenAIServer) -> None:
@@ -221,31 +221,6 @@ def test_log_probabilities_without_the_temperature_are_refused(server: OpenAISer
     with pytest.raises(UserError, match=r"temperature 0\.7 .*--logprobs-mode processed_logprobs"):
         remote(server, 0.7)
     assert draw(remote(server, 1.0))  # both names are equal
-
-
-def unsupported(
-    parameter: str, said: str, code: str | None = "unsupported_parameter", param: str | None = None
-) -> Body:
-    """The error as OpenAI words it. Other servers set neither code nor parameter."""
-    named = f"Unsupported parameter: '{parameter}' {said}"
-    return {"message": named, "type": "invalid_request_error", "param": param, "code": code}
-
-
-def thinking(body: Body) -> Fault | None:
-    """Refuse what OpenAI's reasoning models refuse."""
-    if "max_tokens" in body:
-        return unsupported("max_tokens", "is not supported. Use 'max_completion_tokens' instead.", param="max_tokens")
-    if body.get("temperature", 1) != 1:
-        said = "does not support 0 with this model. Only the default (1) value is supported."
-        return unsupported("temperature", said, "unsupported_value", "temperature")
-    return None
-
-
-def untold(body: Body) -> Fault | None:
-    """Refuse the same, naming the parameter only in the message."""
-    if "max_tokens" in body:
-        return unsupported("max_tokens", "is not known to this endpoint", None)
-    return unsupported("temperature", "must be left out", None) if "temperature" in body else None
 
 
 LIES: dict[str, tuple[object, object]] = {
@@ -322,41 +297,13 @@ def test_an_answer_has_a_deadline_and_a_size(monkeypatch: pytest.MonkeyPatch, se
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
         threading.Thread(target=http.serve_forever, daemon=True).start()
-        chat = RemoteChat(RemoteConfig(url=f"http://127.0.0.1:{http.server_port}/v1", timeout=0.3), "toy", retries=1)
+        client = Server(RemoteConfig(url=f"http://127.0.0.1:{http.server_port}/v1", timeout=0.3), "toy", retries=1)
         started = time.monotonic()
-        [failed] = chat.reply(ASKED[:1], 1, [0], max_new_tokens=4, temperature=0.0)
+        failed = client.ask(partial(client.chat, [Message("user", "a b")], max_tokens=4, temperature=0.0))
         assert time.monotonic() - started < 3
         assert isinstance(failed, Failure)
         assert ("remote.timeout" if sends == "drips" else "cannot be read") in failed.reason
         http.shutdown()
-
-
-@pytest.mark.parametrize("refused", ["n", "seed"])
-def test_a_server_that_takes_no_n_or_no_seed_is_asked_without(server: OpenAIServer, refused: str) -> None:
-    chat = RemoteChat(replace(config(server), concurrency=1), "toy")
-    server.fault = lambda body: unsupported(refused, "is not supported here") if refused in body else None
-    before = len(server.asked)
-    replies = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
-    assert [len(each.texts) for each in replies if not isinstance(each, Failure)] == [2, 2]
-    assert len([body for body in server.asked[before:] if refused in body]) == 1
-
-
-ASKED = [[Message("user", "a b")], [Message("user", "b")]]
-
-
-@pytest.mark.parametrize("fault", [thinking, untold])
-def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_otherwise(
-    server: OpenAIServer, fault: Callable[[Body], Fault | None]
-) -> None:
-    """A refused parameter is remembered. With one request in flight, a server refuses each of them once."""
-    chat = RemoteChat(replace(config(server), concurrency=1), "toy")
-    expected = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
-    server.fault, before = fault, len(server.asked)
-    drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
-    assert drawn == [expected] * 3  # the server's own temperature is 1
-    refused = [body for body in server.asked[before:] if fault(body)]
-    assert len(refused) == 2 and len(server.asked) - before == 6 + 2
-    assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}
 
 
 def test_a_server_holds_turns_to_their_form_or_is_refused(server: OpenAIServer) -> None:

@@ -7,6 +7,7 @@ For a model with an adapter, the folder holds only the adapter, in PEFT's format
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from treeagent.agent.value_head import FOLDER, ValueHead
 from treeagent.generators.attention import context_of
 from treeagent.generators.config import DType
-from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.store import StoreError, regular, replace_folder
 from treeagent.types import UserError
 
@@ -39,6 +40,26 @@ _ADAPTER = "adapter_config.json"
 """PEFT's name of the file that only the folder of an adapter has."""
 _SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 """Values of ``device_map`` with which accelerate chooses the devices of the weights."""
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Switch off transformers' progress bars. Loading and saving each draw one, and no argument prevents it."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def no_old_names() -> Iterator[None]:
+    """Suppress warnings about names that transformers 5.23 deprecates and that PEFT and TRL still use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".(is_)?gradient_checkpointing. is deprecated", FutureWarning)
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +72,8 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, folder: Path, weights: dict[str, Tensor] | None = None) -> Path:
-    """Write a checkpoint atomically: the folder is written under another name and then moved into place.
-
-    Args:
-        weights: the whole weights of the model, or of its adapter, by name; needed if the model in this process holds
-            only shards of them.
-
-    Raises:
-        StoreError: the file system refused.
-    """
+    """Write a checkpoint atomically. ``weights`` are those of the model or its adapter by name, if the model in this
+    process holds only shards of them."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with refusals_named(folder):
@@ -81,8 +95,7 @@ _TORCH_WRITES = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
 
 @contextmanager
 def refusals_named(folder: Path) -> Iterator[None]:
-    """Context in which libraries write to ``folder``. Whatever they raise if the file system refuses, as on a full
-    disk, becomes a ``StoreError``."""
+    """Context in which libraries write to ``folder``; what they raise on a full disk becomes a ``StoreError``."""
     try:
         yield
     except StoreError:
@@ -99,20 +112,9 @@ def refusals_named(folder: Path) -> Iterator[None]:
 def load_checkpoint(
     name: str | Path, dtype: DType = "auto", device_map: str | None = None, *, merged: bool = False
 ) -> Checkpoint:
-    """Load a checkpoint from a local folder or a hub name. The head is None if the checkpoint has none.
-
-    Of the settings in its ``generation_config.json`` only the special tokens are kept. Sampling ignores the others, and
-    transformers would not save some that it loads.
-
-    Args:
-        merged: whether to add an adapter to the weights. Such a model samples faster, since an adapter triples the
-            number of matrix products, but its adapter can no longer be trained.
-
-    Raises:
-        UserError: no model of that name can be loaded; or its weights are larger than this machine's memory; or its
-            tokenizer has tokens for which the model has no embedding; or the checkpoint is an adapter, and its base
-            model is missing or of another architecture.
-    """
+    """Load a checkpoint from a folder or a hub name. Of its ``generation_config.json`` only the special tokens are
+    kept: transformers would not save some settings that it loads. A ``merged`` adapter samples faster, but can no
+    longer be trained."""
     base, adapter = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         if device_map in (None, "cpu"):
@@ -152,23 +154,14 @@ def _require_memory(base: str, dtype: DType) -> None:
 
 
 def count_weights(name: str | Path) -> tuple[int, torch.dtype]:
-    """The number of weights of a checkpoint, without its adapter, and their number format. Reads only its
-    configuration.
-
-    Raises:
-        UserError: as ``load_checkpoint``.
-    """
+    """The number of weights of a checkpoint's base model and their format, by its configuration alone."""
     base, _ = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         return _weights(base)
 
 
 def count_context(name: str | Path) -> int:
-    """The most tokens that a checkpoint's model reads (``context_length``). Reads only its configuration.
-
-    Raises:
-        UserError: as ``load_checkpoint``.
-    """
+    """The most tokens that a checkpoint's model reads, by its configuration alone."""
     base, _ = base_and_adapter(name)
     with no_progress_bars(), _refused(base):
         return context_of(AutoConfig.from_pretrained(base, trust_remote_code=False))
@@ -182,8 +175,7 @@ def _weights(base: str) -> tuple[int, torch.dtype]:
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint, without the model. Code in the checkpoint never runs; if
-    ``trust_remote_code`` were unset, transformers would ask at the terminal whether it may."""
+    """Load the tokenizer of a checkpoint. Code in the checkpoint never runs."""
     with _refused(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     return tokenizer
@@ -219,12 +211,7 @@ def base_and_adapter(name: str | Path) -> tuple[str, Path | None]:
 
 
 def merge(name: Path, out: Path) -> None:
-    """Merge the adapter of a checkpoint into the weights, and write the result, with the value head, as a standard
-    checkpoint.
-
-    Raises:
-        UserError: the checkpoint has no adapter, or ``out`` exists.
-    """
+    """Merge the adapter of a checkpoint into its weights, and write the result as a standard checkpoint."""
     if not (name / _ADAPTER).is_file():
         raise UserError(f"{name} holds no adapter ({_ADAPTER}): it is a whole model as it is")
     if out.exists():
@@ -236,7 +223,6 @@ def merge(name: Path, out: Path) -> None:
 
 
 def _save_adapter(model: PeftModel, partial: Path, folder: Path, weights: dict[str, Tensor] | None) -> None:
-    """Save the adapter in the folder ``partial``, which is later renamed to ``folder``."""
     base = str(model.get_base_model().name_or_path)
     if Path(base).is_dir():
         path = Path(base).resolve()
@@ -282,11 +268,7 @@ def _with_saved_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
 
 
 def require_device(key: str, device: str | None) -> None:
-    """Check that torch can use the device, if one is named.
-
-    Raises:
-        UserError: it cannot; the message names the setting ``key``.
-    """
+    """Check that torch can use the device, if one is named."""
     if device is None or device in _SPREAD:
         return
     try:

@@ -27,8 +27,7 @@ _NO_LIST = "the environment lists no action that can be written here: set policy
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy:
-    """A causal language model as the policy of a search. It samples whole think/action turns, or the rest of a turn
-    that has begun."""
+    """A causal language model as the policy of a search: it samples turns, or the rest of a turn that has begun."""
 
     generator: Generator
     chat: ChatFormat
@@ -38,19 +37,16 @@ class LLMPolicy:
     max_new_tokens: int = 64
     """Most sampled tokens of a turn. A turn that is cut off there makes no call."""
     thought_tokens: int | None = None
-    """Most sampled tokens of a thought. If the call has not begun by then, forced tokens lead the turn into it
-    (``Grammar.lead``). None sets no limit."""
+    """Most sampled tokens of a thought; then forced tokens lead the turn into its call (``Grammar.lead``)."""
     form: "Form | None" = None
-    """The form that constrains every turn while it is sampled; None samples freely."""
+    """The form that constrains every turn while it is sampled."""
     actions: ActionSource = "sample"
-    """Whether turns are sampled ("sample"), or each legal action of the state is scored as a turn without a thought
-    ("score"), or both ("both")."""
+    """Whether turns are sampled, or each legal action of the state is scored as a turn without a thought, or both."""
     tools: Sequence[ToolSpec] = ()
     """The tools by which legal actions are written as calls, in formats that call tools by name."""
 
     @property
     def concurrent(self) -> bool:
-        """As for ``types.Concurrent``."""
         return self.generator.concurrent
 
     def greedy(self) -> "LLMPolicy":
@@ -64,17 +60,13 @@ class LLMPolicy:
     async def propose(
         self, states: Sequence[State], count: int, seeds: Sequence[int], pause: Pause | None = None
     ) -> Sequence[Proposal]:
-        """Propose ``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution
-        they were sampled from. A state whose prompt cannot be read, or whose request failed, has no actions, and the
-        reason as ``error``.
-        With ``pause``, a turn that has not begun yet is always sampled, and ends at the pause.
+        """``count`` turns at each state, with token ids and log-probabilities (in nats) under the distribution they
+        were sampled from. With ``pause``, a turn that has not begun yet is always sampled, and ends at the pause.
 
-        If legal actions are scored, P(a) is the softmax of the log-probabilities of their turns. All of them are
-        returned, in the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019), or from the likeliest to
-        the least likely at temperature 0. So the first one is a sample of P, or its mode. Their stored
-        log-probabilities are those of the model among all tokens, as learners need them. With ``actions`` "both",
-        ``count`` samples come first, and P is (n(a) + P_scored(a)) / (``count`` + 1), where n(a) is the number of
-        samples with the call a.
+        If legal actions are scored, P(a) is the softmax of the log-probabilities of their turns. All are returned, in
+        the order of a draw without replacement (Gumbel-top-k, Kool et al. 2019), or of P at temperature 0. Their stored
+        log-probabilities are those among all tokens. With "both", ``count`` samples come first, and P is
+        (n(a) + P_scored(a)) / (``count`` + 1), where n(a) is the number of samples with the call a.
         """
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         last = [state.messages[-1] for state in states]
@@ -135,8 +127,7 @@ class LLMPolicy:
         ]
 
     async def _sample(self, turns: Sequence["_Turn"], count: int) -> list[list[Sample] | Failure]:
-        """Sample the rest of each turn ``count`` times. A sample that is still in its thought after ``thought_tokens``
-        is led into its call by forced tokens, and sampling continues from there."""
+        """Sample the rest of each turn ``count`` times. After ``thought_tokens`` a thought is led into its call."""
         budget = self.max_new_tokens if self.thought_tokens is None else self.thought_tokens
         # The tokens of a thought beyond its budget were inserted, so they do not count.
         token_limits = [self.max_new_tokens - min(len(turn.prefix.token_ids), budget) for turn in turns]
@@ -191,25 +182,22 @@ class LLMPolicy:
         )
 
     def _has_ended(self, turn: "_Turn", sample: Sample) -> bool:
-        """Whether a sample of the rest of a turn has ended, at its stop token or its pause."""
         ids = sample.token_ids
         return self.chat.has_ended(ids) or (
             turn.pause is not None and turn.pause.reached((*turn.prefix.token_ids, *ids))
         )
 
     def _lead_in(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if the call has
-        begun."""
-        text = self.chat.decode(token_ids)
-        opened = self.chat.opens_thought
+        """The forced tokens that lead a turn that begins with ``token_ids`` into its call; none if it has begun."""
+        text, opened = self.chat.decode(token_ids), self.chat.opens_thought
         if self.grammar.begins_action(text, opened=opened):
             return ()
         lead = self.chat.encode_within(self.grammar.lead(text, opened=opened, calls=bool(self.tools)))
         return lead if self.form is None or self.form.may_follow(token_ids, lead) else ()
 
     def _legal_turns(self, state: State, prefix: Message) -> list[Action]:
-        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Forced
-        tokens close a thought that the template has opened. Actions that the format cannot write are left out."""
+        """A turn for each legal action, or the rest of the turn that has begun, without log-probabilities. Actions
+        that the format cannot write are left out."""
         mark, written = self.grammar.mark, dict[tuple[int, ...], Action]()
         forced = () if prefix.partial else tuple(range(len(self.chat.closing)))
         for text in state.legal_actions or ():
@@ -228,8 +216,7 @@ class LLMPolicy:
         return list(written.values())
 
     def _ranked(self, sampled: Sequence[Action], scored: Sequence[Action], seed: int) -> Proposal:
-        """A proposal of the sampled actions, followed by the scored ones in the order of the draw, with their
-        priors."""
+        """The sampled actions, then the scored ones in the order of the draw, with their priors."""
         logprobs = np.array([action.logprob for action in scored])
         # A different seed, because the samples of this state were drawn with ``seed``.
         rng = np.random.default_rng(derive_seed(seed, "scored"))
@@ -257,8 +244,7 @@ class LLMPolicy:
         return replace(action, call="", error=f"the turn was cut off after {len(sample.token_ids)} tokens")
 
     def _read(self, prefix: Message, sample: Sample) -> Action:
-        """The action that a sample adds to a turn. The turn is decoded as a whole, because the texts of its parts may
-        not add up to its text."""
+        """The action that a sample adds to a turn, whose text may differ from the texts of its parts."""
         text = self.chat.decode((*prefix.token_ids, *sample.token_ids))[len(prefix.content) :]
         turn = self.grammar.read(prefix.content + text, sample.token_ids, sample.logprobs)
         turn = replace(turn, forced=sample.forced)
@@ -266,8 +252,7 @@ class LLMPolicy:
 
 
 class TextPolicy(Protocol):
-    """A policy that samples turns as text, without token ids, which ``policy.generator`` may plug in. Such turns can be
-    played and evaluated, but not learnt from."""
+    """A policy that samples turns as text, without token ids: it can be evaluated, but not learnt from."""
 
     @property
     def generator(self) -> Counting: ...
@@ -282,8 +267,8 @@ class TextPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a generator that is plugged in is made for. ``policy.generator`` names a dataclass of its settings
-    (``policy.options``) with the method ``make(wanted) -> Generator | TextPolicy``."""
+    """What a plugged-in ``policy.generator`` is made for: a dataclass of its settings (``policy.options``) with the
+    method ``make(wanted) -> Generator | TextPolicy``."""
 
     checkpoint: Path
     """A folder, or a name on the model hub."""
@@ -291,19 +276,16 @@ class Wanted:
     """The server at ``policy.url``, and the settings of requests."""
     temperature: float
     max_new_tokens: int
-    """Most tokens of a turn."""
     structured: bool
     """Whether requests may have a ``form``."""
     scores: str
     """If ``score`` will be called, the setting with which it would not be, for error messages; else empty."""
     format: str
-    """``policy.format``."""
     preface: str
     """The user's own system message; empty if there is none."""
     told: bool
     """Whether prompts explain the format and the tools."""
     tools: Sequence[ToolSpec]
-    """The tools of the environment."""
     shots: Callable[[Grammar], Sequence[Message]]
     """The demonstrations that every prompt shows, written in a format."""
 
@@ -313,14 +295,12 @@ class _Turn:
     """A turn to be sampled to its end; a part of it may exist already."""
 
     prompt: tuple[int, ...]
-    """All ids before the tokens to be sampled."""
     prefix: Message
-    """The existing part of the turn; if the turn has not begun, an empty message that is not partial."""
+    """The existing part of the turn, or an empty message that is not partial."""
     seed: int
     pause: Pause | None
 
     def after(self, token_ids: tuple[int, ...], text: str, seed: int) -> "_Turn":
-        """The turn after ``token_ids`` were added to it, with the text ``text``."""
         prefix = Message("assistant", self.prefix.content + text, (*self.prefix.token_ids, *token_ids), partial=True)
         return _Turn((*self.prompt, *token_ids), prefix, seed, None)
 
@@ -337,13 +317,8 @@ def _read_all(
 
 @dataclass(frozen=True, slots=True)
 class HeadValue:
-    """V(s) from a value head on the policy's forward pass at the last token of a state. The generator reads the tokens
-    of a state only once for the policy and the head. A head on hidden states needs a model in this process
-    (``LocalGenerator``).
-
-    The head predicts the outcome of the whole episode. V(s) is the part that is still to come, so the rewards paid on
-    the way to s (``State.paid``) are subtracted. A search that sees no rewards, as at evaluation, subtracts nothing,
-    and so ranks states by the whole outcome."""
+    """V(s) from a value head on the policy's forward pass at the last token of a state. The head predicts the outcome
+    of the whole episode, so the rewards paid on the way to s (``State.paid``) are subtracted."""
 
     generator: Generator
     chat: ChatFormat
@@ -351,12 +326,10 @@ class HeadValue:
 
     @property
     def concurrent(self) -> bool:
-        """As for ``types.Concurrent``."""
         return self.generator.concurrent
 
     async def estimate(self, states: Sequence[State]) -> Sequence[Estimate]:
-        """V(s) of each state in reward units. If a prompt cannot be read, ``error`` has the reason, and V(s) is the
-        lowest return, but at most 0. If a request failed, V(s) is unknown (``Estimate.failed``)."""
+        """V(s) of each state in reward units; the lowest return, but at most 0, if its prompt cannot be read."""
         readings, prompts, errors = _read_all(self.chat, self.generator, states)
         readable = [index for index, error in enumerate(errors) if not error]
         read_prompts = partial(self._read, [prompts[index] for index in readable])

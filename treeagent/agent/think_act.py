@@ -1,7 +1,7 @@
 """Thought and action as two steps: an edge of the tree is a thought, and the edges below it are actions that follow it.
 
-P(turn | s) = P(thought | s) P(action | s, thought). The state after a thought holds the unfinished turn. The policy
-continues from its last token, so a path holds the same tokens as a path of whole turns.
+P(turn | s) = P(thought | s) P(action | s, thought). The policy continues from the last token of an unfinished turn, so
+a path holds the same tokens as a path of whole turns.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,8 @@ from treeagent.types import Action, Dynamics, Message, Proposal, State, Task, Tr
 
 
 class SplitPolicy:
-    """Samples a thought at a state where a turn begins, and an action at a state after a thought.
-
-    A thought ends with the token that completes the grammar's mark. A turn that ends before the mark (at its stop token
-    or its length limit) is returned as a whole turn.
-    """
+    """Samples a thought at a state where a turn begins, and an action at a state after a thought. A thought ends with
+    the token that completes the grammar's mark; a turn that ends before it is a whole turn."""
 
     def __init__(self, policy: LLMPolicy) -> None:
         chat, grammar = policy.chat, policy.grammar
@@ -56,8 +53,7 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SplitDynamics:
-    """A dynamics in which thoughts are steps of their own. It handles thoughts itself, at no cost, and passes whole
-    turns to the dynamics that it wraps."""
+    """A dynamics in which thoughts are steps of their own, at no cost; whole turns go to the dynamics it wraps."""
 
     dynamics: Dynamics
     grammar: Grammar = ReAct()  # noqa: RUF009 - frozen
@@ -66,8 +62,7 @@ class SplitDynamics:
         return await self.dynamics.reset(task)
 
     async def step(self, state: State, action: Action) -> Transition:
-        """Make a step. A thought leads to the same environment state with an unfinished turn. The action after it is
-        joined with the thought, and the whole turn is passed on."""
+        """A thought leads to the same state with an unfinished turn; the action after it is joined with it."""
         if not action.call and not action.error:
             message = Message("assistant", action.text, action.token_ids, partial=True)
             key = None if state.key is None else f"{state.key}\n{action.text}"
@@ -89,12 +84,12 @@ class SplitDynamics:
 
 @dataclass(frozen=True, slots=True)
 class _AfterThought:
-    """Snapshot of the state after a thought: the state before the thought, and the thought."""
+    """Snapshot of the state after a thought."""
 
     state: State
     thought: Action
 
     @property
     def paid(self) -> float | None:
-        """The sum of the rewards on the way here, as ``envs.dynamics.paid`` reads it: a thought pays nothing."""
+        """As ``envs.dynamics.paid`` reads it."""
         return paid(self.state)

@@ -29,14 +29,9 @@ errors."""
 
 class ValueHead(nn.Module):
     """The value low + (high - low) σ(u) of a state, where u = w₂ · tanh(W₁ x + b₁) + b₂ and x is the policy's last
-    hidden state at the last token of the state, with each feature standardised (``standardise``). w₂ and b₂ are
-    initialised to zero, so a new head predicts the middle of the range.
-
-    With ``middle``, u is the mean of two such functions with weights of their own. The other one reads the middle
-    layer. In a pretrained model, this layer can hold what the last one, which prepares the next token, has lost.
-
-    Standardising matters in a pretrained model, too: a few of its features are many times as large as all others (Sun
-    et al. 2024, "Massive Activations in Large Language Models"), and would saturate the tanh."""
+    hidden state at the last token of the state, with each feature standardised: a few are many times as large as all
+    others (Sun et al. 2024, "Massive Activations in Large Language Models"). w₂ and b₂ start at zero. With ``middle``,
+    u is the mean of two such functions; the other one reads the middle layer."""
 
     reads: ClassVar[Reads] = "hidden"
 
@@ -48,13 +43,8 @@ class ValueHead(nn.Module):
         *,
         middle: bool = False,
     ) -> None:
-        """
-        Args:
-            hidden_size: width of the policy's hidden states.
-            reward_range: lowest and highest return, in reward units.
-            seed: seed of the initial weights, which depend on nothing else.
-            middle: whether to read the middle layer, too.
-        """
+        """``hidden_size`` is the width of the policy's hidden states, ``reward_range`` the lowest and highest
+        return."""
         super().__init__()
         low, high = reward_range
         self.hidden_size = hidden_size
@@ -70,8 +60,7 @@ class ValueHead(nn.Module):
         self.middle = ValueHead(hidden_size, reward_range, seed + 1) if middle else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features, of any floating type, to logits (...). They are (..., hidden_size), or (..., 2 · hidden_size)
-        if those of the middle layer precede those of the last one."""
+        """Map features (..., hidden_size), or (..., 2 · hidden_size) with the middle layer's first, to logits (...)."""
         return torch.stack(self._logits(features)).mean(0)
 
     def _logits(self, features: Tensor) -> list[Tensor]:
@@ -83,8 +72,8 @@ class ValueHead(nn.Module):
 
     @torch.no_grad()
     def standardise(self, features: Tensor) -> None:
-        """Standardise the features by their means and standard deviations over some states, (states, features). The
-        head's values stay the same: the first layer of a head that has learnt is rewritten for the new scale."""
+        """Standardise by the means and standard deviations of ``features``, (states, features). The first layer of a
+        head that has learnt is rewritten for the new scale, so that its values stay the same."""
         if self.middle is not None:
             self.middle.standardise(features[:, : self.hidden_size])
         features = features[:, -self.hidden_size :].to(self.hidden.weight)
@@ -109,11 +98,7 @@ class ValueHead(nn.Module):
         return low + (high - low) * torch.sigmoid(self(features))
 
     def rescale(self, targets: Tensor) -> Tensor:
-        """Map outcomes in reward units to [0, 1].
-
-        Raises:
-            UserError: a target lies outside the reward range, or is NaN.
-        """
+        """Map outcomes in reward units to [0, 1]."""
         low, high = self.reward_range
         outside = targets[~((targets >= low) & (targets <= high))]
         if outside.numel():
@@ -124,19 +109,16 @@ class ValueHead(nn.Module):
         return (targets - low) / (high - low)
 
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Mean binary cross-entropy, in nats, of the predictions against targets in reward units, which may be soft.
-        If the head reads two layers, it is the mean of both."""
+        """Mean binary cross-entropy, in nats, against targets in reward units, which may be soft."""
         return self.cross_entropy(features, self.rescale(targets))
 
     def cross_entropy(self, features: Tensor, targets: Tensor) -> Tensor:
-        """As ``loss``, for targets in [0, 1]. If the head reads two layers, each learns as if it were alone, because
-        two that were fitted together would make up for each other's errors on the training states."""
+        """As ``loss``, for targets in [0, 1]. If the head reads two layers, each learns as if it were alone."""
         losses = [functional.binary_cross_entropy_with_logits(each, targets) for each in self._logits(features)]
         return torch.stack(losses).mean()
 
     def save(self, checkpoint: Path) -> None:
-        """Write ``<checkpoint>/value_head/``. It is a separate folder because vLLM refuses a checkpoint with tensors
-        that do not belong to the model."""
+        """Write ``<checkpoint>/value_head/``, apart because vLLM refuses tensors that are none of the model's."""
         folder = checkpoint / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.state_dict(), folder / "model.safetensors")
@@ -155,27 +137,19 @@ class ValueHead(nn.Module):
         facts = json.loads((folder / "config.json").read_text())
         kind = LogprobHead if facts.pop("reads", "hidden") == "logprobs" else ValueHead
         head = kind(**facts)
-        # A head on hidden states that was saved before features were standardised has no means and deviations.
-        head.load_state_dict(head.state_dict() | load_file(folder / "model.safetensors"))
+        head.load_state_dict(load_file(folder / "model.safetensors"))
         return head
 
 
 class LogprobHead(ValueHead):
     """A value head that reads, instead of hidden states, the log-probabilities (in nats, at temperature 1) of
-    ``hidden_size`` tokens as the next token. They are linear in the last hidden state, up to a constant that all tokens
-    share."""
+    ``hidden_size`` tokens as the next one. Up to a constant, they are linear in the last hidden state."""
 
     reads = "logprobs"
 
     def __init__(
         self, hidden_size: int = LOGPROBS, reward_range: tuple[float, float] = (0.0, 1.0), seed: int = 0
     ) -> None:
-        """
-        Args:
-            hidden_size: number of tokens whose log-probabilities are read.
-            reward_range: as for ``ValueHead``.
-            seed: as for ``ValueHead``.
-        """
         super().__init__(hidden_size, reward_range, seed)
         self.tokens = nn.Buffer(torch.zeros(hidden_size, dtype=torch.long))
         """Ids of the tokens; all 0 before ``choose``."""
@@ -191,15 +165,8 @@ class LogprobHead(ValueHead):
 
     @torch.no_grad()
     def choose(self, logprobs: Tensor) -> None:
-        """Choose the tokens whose log-probabilities together explain most of those of all other tokens. Each next token
-        is the one that the tokens chosen so far explain least (a QR decomposition with column pivoting).
-
-        Args:
-            logprobs: log-probability of every token as the next token of some states, [states, vocabulary].
-
-        Raises:
-            UserError: the vocabulary has fewer tokens.
-        """
+        """Choose the tokens whose ``logprobs``, [states, vocabulary], explain most of those of all others: each next
+        one is explained least by those before (a QR decomposition with column pivoting)."""
         if logprobs.shape[1] < self.hidden_size:
             raise UserError(
                 f"the model's vocabulary has {logprobs.shape[1]} tokens, but a value head on log-probabilities reads "

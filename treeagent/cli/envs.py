@@ -131,7 +131,7 @@ def new(
 def find(name: str, checked: "Env", other: "Env", count: int) -> Findings:
     """Check an environment on its first ``count`` training tasks. ``other`` is a second instance of it."""
     from treeagent.envs.check import cause_of, check_env, check_tasks, first_tasks
-    from treeagent.pipeline.formats import check_formats
+    from treeagent.pipeline.shots import check_formats
     from treeagent.types import Task, UserError
 
     tasks = first_tasks(checked, "train", count)

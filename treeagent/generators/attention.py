@@ -1,7 +1,6 @@
 """Attention windows of the layers of a transformers model, and which models can be controlled by a mask.
 
-A four-dimensional attention mask replaces the masks that the model would make itself, including those for sliding and
-chunked windows. A caller that passes such a mask must therefore include the windows in it.
+A four-dimensional attention mask replaces the model's own, so it must include sliding and chunked windows.
 """
 
 import inspect
@@ -31,16 +30,10 @@ class Window:
     size: int
     """Number of tokens, including the current one."""
     chunked: bool = False
-    """True: the row is cut into chunks of ``size`` tokens, and a token attends only within its own chunk. False: a
-    token attends to the last ``size`` tokens."""
+    """Whether a token attends within its chunk of ``size`` tokens, rather than to the last ``size`` tokens."""
 
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Whether each key lies within the window of each query, [rows, queries, keys].
-
-        Args:
-            queries: positions of the queries, [rows, queries].
-            keys: positions of the keys, [rows, keys].
-        """
+        """Whether each key lies within the window of each query, [rows, queries, keys], by their positions."""
         query, key = queries[:, :, None], keys[:, None]
         return query // self.size == key // self.size if self.chunked else key > query - self.size
 
@@ -60,8 +53,7 @@ def backbone(model: PreTrainedModel | PeftModel) -> nn.Module:
 @contextmanager
 def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
     """Collect hidden states of each forward pass of this thread in the block, [rows, tokens, 2 · hidden size]: those of
-    the backbone's middle layer, and behind them its last ones. If the middle layer of a model has states of another
-    shape, or cannot be told, the last ones take their place."""
+    the backbone's middle layer (or its last ones, if that cannot be told), and behind them its last ones."""
     collected, middle, body, thread = list[Tensor](), list[Tensor](), backbone(model), get_ident()
     lists = [each for each in body.children() if isinstance(each, nn.ModuleList) and len(each)]
     layers = max(lists, key=len) if lists else None
@@ -88,18 +80,13 @@ def hidden_states(model: PreTrainedModel | PeftModel) -> Iterator[list[Tensor]]:
 
 
 def logit_columns(model: PreTrainedModel | PeftModel, first: int, end: int) -> Tensor:
-    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass.
-
-    With a number, transformers passes a slice of the hidden states to the language-model head. This slice is not
-    contiguous, and torch then multiplies one row at a time: for 40 rows and a vocabulary of 49,152, the head takes 800
-    times as long in bfloat16 on a CPU, and 12 times as long in float32. Columns given as a tensor are copied.
-    """
+    """The columns from ``first`` to ``end`` (exclusive), as the argument ``logits_to_keep`` of a forward pass. A number
+    would give a slice that is not contiguous, with which the head takes 12 to 800 times as long on a CPU."""
     return torch.arange(first, end, device=model.device)
 
 
 def unmasked(model: PreTrainedModel | PeftModel) -> str:
-    """The reason why the mask and the positions do not determine which tokens a token of this model depends on, as a
-    clause; empty if they do."""
+    """Why mask and positions do not determine which tokens a token depends on, as a clause; empty if they do."""
     base = base_model(model)
     config = base.config.get_text_config()
     attention = config._attn_implementation
@@ -115,12 +102,7 @@ def unmasked(model: PreTrainedModel | PeftModel) -> str:
 
 
 def layer_windows(model: PreTrainedModel | PeftModel) -> dict[str, Window | None]:
-    """The window of each kind of layer in the model, by transformers' name of the kind; None if such layers attend to
-    all earlier tokens.
-
-    Raises:
-        UserError: masks and positions do not determine what the model's layers attend to.
-    """
+    """The window of each kind of layer, by transformers' name; None if it attends to all earlier tokens."""
     if reason := unmasked(model):
         raise unfit(model, reason)
     config = base_model(model).config.get_text_config()
@@ -142,8 +124,7 @@ def unfit(model: PreTrainedModel | PeftModel, reason: str) -> UserError:
 
 
 def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Convert ``seen``, [rows, queries, keys], to the mask that is added to attention scores, [rows, 1, queries,
-    keys]."""
+    """``seen``, [rows, queries, keys], as the mask that is added to attention scores, [rows, 1, queries, keys]."""
     hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
     return hidden[:, None].to(device)
 
@@ -151,10 +132,9 @@ def additive(seen: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 def windowed(
     windows: Mapping[str, Window | None], mask: Tensor, seen: Tensor, queries: Tensor, keys: Tensor
 ) -> Tensor | dict[str, Tensor]:
-    """The ``attention_mask`` of a model with these ``windows``.
+    """The ``attention_mask`` of a model with these ``windows``; ``mask`` is ``additive(seen)``, that without a window.
 
     Args:
-        mask: the mask of a layer without a window, ``additive(seen)``.
         seen: whether a query may attend to a key if there is no window, [rows, queries, keys].
         queries: positions of the queries, [rows, queries].
         keys: positions of the keys, [rows, keys].
@@ -172,11 +152,8 @@ def windowed(
 
 
 def context_length(model: PreTrainedModel | PeftModel) -> int:
-    """The most tokens of a row; ``sys.maxsize`` if the configuration gives no limit.
-
-    With LongRoPE the limit is the length of the original training. In a longer row all keys are rotated differently, so
-    cached keys would be wrong.
-    """
+    """The most tokens of a row; ``sys.maxsize`` if the configuration gives no limit. With LongRoPE, keys of a row
+    longer than in the original training are rotated differently, so that is the limit."""
     return context_of(base_model(model).config)
 
 

@@ -41,8 +41,7 @@ class Sample:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each token in nats, under the distribution that it was drawn from (with the temperature
-    applied)."""
+    """Log-probability of each token in nats, under the distribution that it was drawn from."""
     forced: tuple[int, ...] = ()
     """As for ``Action``."""
 
@@ -54,16 +53,8 @@ class Sample:
 
 
 def checked_sample(token_ids: Sequence[object], logprobs: Sequence[object], most: int, vocabulary: int) -> Sample:
-    """A sample as an engine or a server reports it.
-
-    Args:
-        most: most tokens that were asked for.
-        vocabulary: number of tokens of the tokenizer.
-
-    Raises:
-        ValueError: there is no token or more than ``most``, an id is none of the tokenizer, or a log-probability is
-            missing, not finite or positive.
-    """
+    """A sample as an engine or a server reports it, of at most ``most`` tokens of the tokenizer's ``vocabulary``; a
+    ValueError if it cannot be true."""
     if not 0 < len(token_ids) <= most or len(token_ids) != len(logprobs):
         raise ValueError(f"{len(token_ids)} token ids, {len(logprobs)} log-probabilities, at most {most} asked for")
     ids = tuple(each for each in token_ids if type(each) is int and 0 <= each < vocabulary)
@@ -73,11 +64,7 @@ def checked_sample(token_ids: Sequence[object], logprobs: Sequence[object], most
 
 
 def checked_logprob(value: object) -> float:
-    """A log-probability as an engine or a server reports it.
-
-    Raises:
-        ValueError: it is no number, not finite or positive.
-    """
+    """A log-probability as an engine or a server reports it; a ValueError if it cannot be true."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not -math.inf < value <= _ROUNDING:
         raise ValueError(f"the log-probability {value!r:.40}")
     return float(value)
@@ -85,10 +72,9 @@ def checked_logprob(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The result for a prompt that could not be answered. The other prompts of the batch have their own results."""
+    """The result for a prompt that could not be answered."""
 
     reason: str
-    """The reason, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +113,8 @@ class SampleRequest:
     pauses: Sequence[Pause | None] = ()
     """One per prompt; empty means no pauses."""
     form: "Form | None" = None
-    """A grammar for the whole turn. Only tokens are drawn after which the turn can still satisfy it. ``local`` reports
-    log-probabilities among all tokens, as the learners compute them. Engines and servers report log-probabilities among
-    the allowed tokens."""
+    """A grammar for the whole turn. ``local`` reports log-probabilities among all tokens, as the learners compute them;
+    engines and servers report them among the allowed tokens."""
     turn_prefixes: Sequence[tuple[int, ...]] = ()
     """For each prompt the tokens of an unfinished turn at its end, which count towards ``form``; empty means none."""
     other_stops: Sequence[int] = ()
@@ -155,8 +140,7 @@ class SampleRequest:
 
 
 def prefix_trie(candidates: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
-    """The trie of the candidates: each proper prefix of a candidate once, with the distinct tokens that follow it. The
-    empty prefix comes first, and every prefix comes before its continuations."""
+    """Each proper prefix of a candidate once, shorter ones first, with the distinct tokens that follow it."""
     trie: dict[tuple[int, ...], list[int]] = {(): []}
     for ids in candidates:
         for index, token in enumerate(ids):
@@ -175,8 +159,7 @@ def common_prefix(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def samples_from_trie(
     candidates: Sequence[tuple[int, ...]], logprobs: Mapping[tuple[int, ...], Mapping[int, float]]
 ) -> list[Sample]:
-    """The candidates as samples, with the log-probabilities of their tokens taken from ``logprobs``: for each prefix
-    (``prefix_trie``), the log-probability of each token after it."""
+    """The candidates as samples; ``logprobs`` holds the log-probability of each token after each prefix."""
     return [Sample(ids, tuple(logprobs[ids[:index]][token] for index, token in enumerate(ids))) for ids in candidates]
 
 
@@ -210,17 +193,15 @@ class Generator(ABC):
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
     ) -> Sequence[Sequence[Sample] | Failure]:
-        """Score given continuations of each prompt. Returns them as samples, with the log-probabilities that they would
-        have if they had been sampled at ``temperature``; 0 means 1. The common prefix of the candidates of a prompt is
-        computed once. A prompt without candidates is only read, so that later calls find it in the cache."""
+        """Given continuations of each prompt as samples, with the log-probabilities that they would have if sampled at
+        ``temperature``; 0 means 1. Common prefixes are computed once. A prompt without candidates is only read."""
 
     @abstractmethod
     def forget(self) -> None:
         """Drop all cached prefixes. Must be called after the weights have changed."""
 
     async def in_background(self, call: Callable[[], Answer]) -> Answer:
-        """Run a call of this generator and return its result. If the generator is concurrent, the call runs in a thread
-        and does not block the event loop."""
+        """Run a call of this generator; in a thread, without blocking the event loop, if it is concurrent."""
         return await in_thread(call) if self.concurrent else call()
 
     def refusal(self, prompt: tuple[int, ...]) -> str:

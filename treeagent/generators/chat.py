@@ -1,17 +1,12 @@
 """Conversations as token ids, by the tokenizer's own chat template, without ever tokenising a sampled action again.
 
-Why is the whole conversation not tokenised each time? The same text has many tokenisations. A model may sample "lam" +
-"p" where the tokenizer writes "lamp". The log-probabilities stored with the action belong to the ids that were sampled,
-so training on other ids would be wrong, and the prefix cache would miss. Therefore sampled ids enter the next prompt
-unchanged.
+A text has many tokenisations: a model may sample "lam" + "p" where the tokenizer writes "lamp". Stored
+log-probabilities and the prefix cache belong to the sampled ids, so these enter the next prompt unchanged. The template
+gets a stand-in character for each turn of the agent, the rendered text is cut there, and only the text in between is
+tokenised. A template that rewrites the text before a turn is refused.
 
-For this, the template gets a stand-in character for each turn of the agent. The rendered text is cut at the stand-ins,
-and only the text between two of them is tokenised, once, when it is added. So it does not matter whether the template
-trims the text of a turn or leaves thoughts out. A template that rewrites the text before a turn is refused.
-
-Only the marks of the template and of a turn's format become special tokens. An observation or a tool's description that
-contains such a mark stays plain text, so no web page and no tool server can end its own message and write a turn of the
-agent.
+Only the marks of the template and of a turn's format become special tokens. A mark in an observation or a tool's
+description stays plain text, so no web page and no tool server can write a turn of the agent.
 """
 
 import re
@@ -20,33 +15,31 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from treeagent.generators.base import common_prefix
 from treeagent.types import Message, UserError, as_read
 
 _ESCAPE = "\U000ffffd"
-"""A private-use character. Together with the character after it, it stands for the text of a special token in a
-message, or for a private-use character itself."""
+"""With the character after it, stands for the text of a special token in a message, or for one of these characters."""
 _TURN = "\U000ffffc"
-"""A private-use character. Together with the character after it, it stands for a turn of the agent."""
+"""With the character after it, stands for a turn of the agent."""
 _DATE = datetime(2024, 7, 26)
-"""Some templates write today's date, so prompts would change from day to day. They get this date instead, which is the
-one that Llama's templates write without a clock."""
+"""The date for templates that write today's: the one that Llama's write without a clock."""
 _CLOCK = (
     "{%- macro strftime_now(format) -%}{{ format"
     + "".join(f"|replace('%{code}', '{_DATE.strftime(f'%{code}')}')" for code in (*"YmdBbAaHMSfjyIp", "-d", "-m"))
     + " }}{%- endmacro %}\n"  # this line end is not rendered (trim_blocks), so the template begins a line as before
 )
-"""Put before a template, this replaces the clock that transformers gives to templates by ``_DATE``."""
+"""Put before a template, this replaces its clock by ``_DATE``."""
 _TAG = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
 """Texts of added tokens by which templates mark parts of a turn, although the tokenizer does not call them special."""
 _MARKS = re.compile(r"(</?think>|</?tool_call>|\[TOOL_CALLS\]|\[ARGS\])")
-"""Marks of thoughts and calls in a turn of the agent. Where the tokenizer has them as special tokens, a model writes
-these tokens, so a turn that no model sampled gets them too."""
+"""Marks of thoughts and calls in a turn, which a model writes as special tokens if its tokenizer has them."""
 _TEST_CONVERSATION = (
     Message("system", "70101"),  # digits, which no template changes
     Message("user", "70202"),
@@ -88,21 +81,14 @@ class ChatFormat:
     Args:
         instructions: system message of every conversation, unless the template writes the tools itself.
         preface: text before the instructions, in every conversation.
-        tools: tools in OpenAI's form, which the template writes. Observations then have the role "tool" if the template
-            has it.
+        tools: tools in OpenAI's form, which the template writes. Observations then have the role "tool" if it has it.
         context_tokens: most tokens of a prompt; old observations are left out of a longer one. None leaves nothing out.
-        shots: demonstrations that every prompt shows as earlier turns; they are never left out. Each begins with a
-            message that the agent reads and ends with a turn of the agent. Only the text of a turn counts.
+        shots: demonstrations that every prompt shows as earlier turns, from a message to a turn of the agent.
         end_ids: further tokens that end a turn of the agent (``Generator.end_ids``).
 
     Attributes:
-        stop_id: the token with which the template ends a turn of the agent; if it writes none, the tokenizer's end of
-            sequence.
+        stop_id: the token with which the template ends a turn, or else the tokenizer's end of sequence.
         other_stops: further tokens with which the model may end a turn.
-
-    Raises:
-        UserError: the tokenizer has no chat template; or the template rewrites earlier turns, or opens a turn
-            differently from its generation prompt; or no token ends a turn.
     """
 
     def __init__(
@@ -151,8 +137,7 @@ class ChatFormat:
             cached.cache_clear()
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text. They include no special token, and no tag such as ``</tool_response>`` as one token, even
-        if the text contains their text."""
+        """Ids of plain text, without special tokens or tags such as ``</tool_response>`` as one token."""
         # The tokenizer splits special tokens by itself. A tag is encoded in two pieces.
         cuts = [0, *(found.start() + 1 for found in self._tags.finditer(text))] if self._tags else [0]
         pieces = [text[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
@@ -160,15 +145,15 @@ class ChatFormat:
         return tuple(chain.from_iterable(each["input_ids"] for each in encoded))
 
     def _encode_action(self, text: str) -> tuple[int, ...]:
-        """Ids of a turn that no model sampled, such as a demonstration's, with the stop token. If the template has
-        opened a thought, the turn goes on with its own thought in ``<think>`` tags, or else begins with ``closing``."""
+        """Ids of a turn that no model sampled, with the stop token. If the template has opened a thought, the turn goes
+        on with its own thought, or begins with ``closing``."""
         if self.opens_thought and text.startswith(opening := "<think>\n"):
             return (*self.encode_within(text.removeprefix(opening)), self.stop_id)
         return (*self.closing, *self._encode_turn(text), self.stop_id)
 
     def _encode_turn(self, text: str) -> tuple[int, ...]:
-        """Ids of text of a turn that no model sampled. The first of each mark becomes a special token if the tokenizer
-        has it. Any other text of a special token, such as one in an argument, stays plain."""
+        """Ids of text of a turn that no model sampled. The first of each mark becomes a special token; any other text
+        of a special token, such as one in an argument, stays plain."""
         parts = _MARKS.split(text)  # every second part is a mark
         marks, others = parts[1::2], "".join(parts[::2])
         if len(set(marks)) == len(marks) and not any(token in others for token in self._special_or_tag):
@@ -194,19 +179,19 @@ class ChatFormat:
         return bool(token_ids) and (token_ids[-1] == self.stop_id or token_ids[-1] in self.other_stops)
 
     def encode_marks(self, text: str) -> tuple[int, ...]:
-        """Ids of text that a grammar writes into a turn. The text of a special token becomes that token."""
+        """Ids of text in which the text of a special token becomes that token."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_within(self, text: str) -> tuple[int, ...]:
-        """Ids of text that continues a turn and that no model sampled. Some tokenizers (SentencePiece) begin every text
-        with a blank, so the text is encoded behind another one, whose ids are then removed."""
+        """Ids of text that continues a turn. SentencePiece begins every text with a blank, so the text is encoded
+        behind another one, whose ids are then removed."""
         other = "a" if text.startswith("\n") else "\n"
         before, ids = self.encode(other), self._encode_turn(other + text)
         return ids[len(before) :] if ids[: len(before)] == before else self._encode_turn(text)
 
     @cached_property
     def opens_thought(self) -> bool:
-        """Whether the template begins a turn with ``<think>``, so that the turn itself lacks this mark."""
+        """Whether the template begins a turn with ``<think>``."""
         return self._rendered((Message("user", "go"),)).rstrip().endswith("<think>")
 
     @cached_property
@@ -224,12 +209,10 @@ class ChatFormat:
             return ()
         # The first messages differ from their first character on, so that none of their tokens counts as shared.
         openings = [self.context_ids((Message("user", text),)) for text in ("a", "0", "\n")]
-        alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*openings, strict=False))
-        return tuple(ids[0] for ids in alike)
+        return common_prefix(openings)
 
     def with_ids(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages of a demonstration, with token ids for the assistant's turns. No model sampled these turns, so
-        their text is encoded."""
+        """The messages of a demonstration, with token ids for its turns."""
         return tuple(
             replace(message, token_ids=self.encode_action(message.content) if message.role == "assistant" else ())
             for message in messages
@@ -244,12 +227,11 @@ class ChatFormat:
         return ids + self.context_ids(messages)
 
     def read(self, messages: tuple[Message, ...]) -> Reading:
-        """The conversation as the policy reads it within ``context_tokens``. It depends on the conversation only.
+        """The conversation as the policy reads it within ``context_tokens``.
 
-        The conversation is replayed turn by turn. When a prompt becomes too long, the oldest observations are left out
-        of it and of all later prompts, until it takes only half of the tokens. So between two such cuts there are many
-        prompts that each continue the one before, which the prefix cache needs. The opening, the agent's turns and the
-        newest observation always stay. While a turn is unfinished, its prompt is not cut.
+        It is replayed turn by turn. When a prompt becomes too long, the oldest observations are left out of it and of
+        all later prompts, until it takes only half of the tokens; so between two cuts many prompts each continue the
+        one before, which the prefix cache needs. The opening, the agent's turns and the newest observation stay.
         """
         limit = self._context_tokens
         if limit is None:
@@ -274,15 +256,13 @@ class ChatFormat:
         return Reading(read_messages, left_out if is_cut else ())
 
     def added_ids(self, reading: Reading) -> tuple[int, ...]:
-        """The ids that the messages after the last turn add to the prompt: the whole prompt if it starts anew, none if
-        the conversation cannot be read."""
+        """The ids that the messages after the last turn add to the prompt; the whole prompt if it starts anew."""
         if reading.error:
             return ()
         return self.prompt_ids(reading.messages) if reading.left_out else self.context_ids(reading.messages)
 
     def _leave_out(self, messages: tuple[Message, ...], left_out: tuple[int, ...], surplus: int) -> tuple[int, ...]:
-        """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens. The newest
-        observation is never left out."""
+        """``left_out`` with further observations, oldest first, until they save ``surplus`` tokens."""
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"] or [0]
         for index in range(turns[0], turns[-1]):
             saved = self._cached_savings(messages[index].content) if messages[index].role == "user" else 0
@@ -296,18 +276,13 @@ class ChatFormat:
         return len(self.encode(observation)) - len(self.encode(note.content))
 
     def _context_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """The ids that the messages after the agent's last turn add to the prompt, with the opening of its next turn;
-        none while a turn is unfinished.
-
-        Raises:
-            UserError: the template rewrites earlier turns, or an assistant message carries no ids.
-        """
+        """The ids that the messages after the agent's last turn add, with the opening of its next turn; none while a
+        turn is unfinished."""
         new_ids = self._new_ids(messages, len(self._shots))
         return new_ids if any(message.role == "assistant" for message in messages) else self._shown + new_ids
 
     def _new_ids(self, messages: tuple[Message, ...], shown: int) -> tuple[int, ...]:
-        """The ids that a conversation after the first ``shown`` demonstrations adds after the last turn, which may be a
-        turn of a demonstration."""
+        """As ``_context_ids``, for a conversation after the first ``shown`` demonstrations, whose turns count, too."""
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
         if turns:
             turn, before, shots_before = messages[turns[-1]], messages[: turns[-1]], shown
@@ -323,19 +298,14 @@ class ChatFormat:
         added = self._text_after_turn(self._render(messages, shown), before, shots_before)
         if turn.token_ids[-1] != self.stop_id or not added.lstrip().startswith(self.stop_text):
             return self._encode_rendered(added)
-        # The turn has its stop token already. The text is encoded behind this token all the same, because a tokenizer
-        # may encode it differently there, or swallow its blanks (Phi-3).
+        # The turn has its stop token already, but a tokenizer may encode the text behind it otherwise (Phi-3).
         ids = self._encode_rendered(added.lstrip())
         return ids[1:] if ids[0] == self.stop_id else self._encode_rendered(added.lstrip().removeprefix(self.stop_text))
 
     def _text_after_turn(self, rendered: str, before: tuple[Message, ...], shown: int = 0) -> str:
         """The text after the last turn of a rendered conversation; the turn follows the first ``shown`` demonstrations
-        and the messages ``before``.
-
-        The text before the turn must be the text that the model read when it wrote the turn. Two differences are
-        allowed: blanks at its end, and a missing part of the generation prompt, such as a ``<think>`` that the template
-        leaves out of earlier turns.
-        """
+        and the messages ``before``. The text before it must be what the model read, except for blanks at its end and a
+        missing part of the generation prompt, such as a ``<think>`` that the template leaves out of earlier turns."""
         read, earlier = self._render(before, shown), (*chain(*self._shots[:shown]), *before)
         turn = sum(message.role == "assistant" for message in earlier)
         head, found, added = rendered.partition(_placeholder(turn))
@@ -352,8 +322,7 @@ class ChatFormat:
         return UserError(f"the chat template of {self.tokenizer.name_or_path!r} {reason}")
 
     def _choose_form(self) -> None:
-        """Choose a form with which the template writes everything and rewrites nothing. Forms are tried from the most
-        informative to the least."""
+        """Choose the first form, from the most informative, in which the template writes all and rewrites nothing."""
         tool_forms = [_Form(True, answers, system) for answers in ("tool", "user") for system in (True, False)]
         for form in (tool_forms if self._tools else []) + [_Form(False, "user", True)]:
             with suppress(UserError):
@@ -362,11 +331,7 @@ class ChatFormat:
         self._try(_Form(False, "user", False))
 
     def _try(self, form: _Form) -> None:
-        """Set ``_form`` and test the template with it.
-
-        Raises:
-            UserError: the template cannot be used with this form.
-        """
+        """Set ``_form`` and test the template with it."""
         self._form = form
         self._render.cache_clear()
         self._text_after_turn(self._render(_TEST_CONVERSATION[:4]), _TEST_CONVERSATION[:2])
@@ -381,18 +346,15 @@ class ChatFormat:
             raise self._unusable("writes no tools")
 
     def _set_shots(self, shots: Sequence[Sequence[Message]]) -> None:
-        """Set the demonstrations, and test the template with them."""
         self._shots = tuple(self.with_ids(shot) for shot in shots)
         for number, shot in enumerate(self._shots):
             for index, message in enumerate(shot):
                 if message.role == "assistant":
                     self._shown += self._new_ids(shot[:index], number) + message.token_ids
-        self._text_after_turn(self._render(_TEST_CONVERSATION[:4], len(shots)), _TEST_CONVERSATION[:2], len(shots))
         self._text_after_turn(self._render(_TEST_CONVERSATION, len(shots)), _TEST_CONVERSATION[:4], len(shots))
 
     def _stop(self, added: Sequence[str]) -> tuple[str, int]:
-        """Text and id of the token that ends a turn of the agent: one of the ``added`` tokens, longest first, which the
-        tokenizer need not call special."""
+        """Text and id of the token that ends a turn: one of the ``added`` tokens, longest first, special or not."""
         after = self._render(_TEST_CONVERSATION).partition(_placeholder(0))[2].lstrip()
         text = next((token for token in added if after.startswith(token)), self.tokenizer.eos_token)
         if text is None:
@@ -400,8 +362,8 @@ class ChatFormat:
         return str(text), self.tokenizer.get_vocab()[str(text)]
 
     def _rendered(self, messages: tuple[Message, ...], shown: int = 0, opening: bool = True) -> str:
-        """The first ``shown`` demonstrations and the conversation as the template writes them, with stand-ins for the
-        agent's turns and for the text of special tokens. ``opening`` adds the opening of the next turn."""
+        """The first ``shown`` demonstrations and the conversation as the template writes them, with stand-ins;
+        ``opening`` adds the opening of the next turn."""
         tools = self._tools if self._form.tools else None
         try:
             return str(
@@ -444,7 +406,7 @@ class ChatFormat:
         return rows
 
     def _escape(self, text: str, escapable: re.Pattern[str] | None = None) -> str:
-        """The text with a stand-in for each special token and tag, or for what ``escapable`` matches instead."""
+        """The text with a stand-in for each special token and tag, or for each ``escapable``."""
         pattern = escapable or self._escapable
         return pattern.sub(lambda found: _ESCAPE + chr(0xF0000 + self._escaped.index(found[0])), text)
 

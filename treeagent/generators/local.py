@@ -1,16 +1,9 @@
 """Sampling from a transformers model on this machine, with every prompt token read only once.
 
-Three ideas carry this module.
-
-*The prefix cache.* The prompts of a search tree share long prefixes: a child's prompt is its parent's prompt, the
-action sampled there, and a new observation. A transformer computes a key and a value for each token in each layer.
-They depend only on the token and on the tokens before it, so they can be kept and reused.
-
-*Segments.* Keys and values are kept in segments, which are runs of tokens such as an observation or an action. A
-segment points to the one before it, so the segments form a trie of the same shape as the search tree. To read a prompt,
-the longest chain of segments that matches its beginning is copied into one buffer, and only the remaining tokens go
-through the model. This works because ids are never re-tokenised: an action enters the next prompt with exactly the ids
-that were sampled, so its segment matches token by token.
+*The prefix cache.* A child's prompt in a search tree is its parent's prompt, the action sampled there, and a new
+observation. Keys and values are kept in segments, which are runs of tokens such as an observation or an action. A
+segment points to the one before it, so segments form a trie. To read a prompt, the longest chain of segments that
+matches its beginning is copied into one buffer, and only the remaining tokens go through the model.
 
 *Siblings in one row.* The K samples of a prompt share one row and one copy of its prefix. At each step the row has K
 new tokens, one per sibling, all at the same position. The attention mask hides the siblings from each other. Given
@@ -55,8 +48,7 @@ cohere exaone4 falcon gemma gemma2 gemma3_text glm4 gpt2 gpt_neox gpt_oss granit
 olmo2 olmo3 opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm starcoder2
 """
 TESTED = frozenset(_NAMES.split())
-"""Architectures (``model_type`` of the text configuration) for which tests compare this module with plain forward
-passes. Another architecture may treat masks and positions differently, so a warning is given."""
+"""Architectures (``model_type``) for which tests compare this module with plain forward passes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +60,8 @@ class Segment:
     keys_values: Tensor
     """[layers, 2, heads, tokens, head width]"""
     hidden: Tensor | None = None
-    """[2 · width]: the hidden states of the middle and the last layer at the segment's last token. None if the segment
-    was sampled rather than read: sampling feeds tokens to the model only to draw the next one."""
+    """[2 · width]: the hidden states of the middle and the last layer at the segment's last token; None if the segment
+    was sampled rather than read."""
     logits: Tensor | None = None
     """[vocabulary]: the logits of the token after the segment."""
     children: dict[int, list["Segment"]] = field(default_factory=dict[int, list["Segment"]])
@@ -90,8 +82,7 @@ class PrefixCache:
         self._order: OrderedDict[int, Segment] = OrderedDict()
 
     def find(self, token_ids: Sequence[int]) -> list[Segment]:
-        """A chain of segments that matches the beginning of ``token_ids``. Each step takes the longest matching
-        segment."""
+        """The chain of longest segments that matches the beginning of ``token_ids``."""
         path: list[Segment] = []
         position, options = 0, self._roots
         while position < len(token_ids):
@@ -102,13 +93,12 @@ class PrefixCache:
             ]
             if not fitting:
                 break
-            # One sibling may be a prefix of another. Of two equal segments, prefer the one that was read, because it
-            # also has a hidden state.
+            # Of two equal segments, the one that was read also has a hidden state.
             best = max(fitting, key=lambda segment: (len(segment.token_ids), segment.hidden is not None))
             path.append(best)
             position += len(best.token_ids)
             options = best.children
-        # Children first: then an ancestor is always more recent than its descendants, and the oldest segment is a leaf.
+        # Children first, so that the oldest segment is always a leaf.
         for segment in reversed(path):
             self._order.move_to_end(id(segment))
         return path
@@ -171,14 +161,8 @@ class LocalGenerator(Generator):
     ) -> None:
         """
         Args:
-            cache_bytes: most bytes of the prefix cache.
             max_rows: most prompts that go through the model together.
-            vocabulary: number of tokens of the tokenizer. The model's output may be padded beyond them; such tokens
-                have no text and are never drawn.
-
-        Raises:
-            UserError: masks and positions do not determine what the model's layers attend to, or its cache holds
-                anything other than keys and values of one shape.
+            vocabulary: number of tokens of the tokenizer; a padded output beyond them is never drawn.
         """
         self.model = model.eval()
         self.cache = PrefixCache(cache_bytes)
@@ -225,8 +209,7 @@ class LocalGenerator(Generator):
         return torch.stack([cast(Tensor, segment.hidden) for segment in segments])
 
     def _read(self, prompts: Sequence[tuple[int, ...]]) -> list[Segment]:
-        """Read prompts. Returns the last segment of each; its ``hidden`` and ``logits`` are those at the prompt's last
-        token."""
+        """The last segment of each prompt, with ``hidden`` and ``logits``."""
         known: dict[tuple[int, ...], Segment] = {}
         missing: list[tuple[int, ...]] = []
         self._read_shared(prompts)
@@ -344,8 +327,7 @@ class LocalGenerator(Generator):
     def _score(
         self, leaves: Sequence[Segment], candidates: Sequence[Sequence[tuple[int, ...]]], temperature: float
     ) -> list[list[Sample]]:
-        """Score ``candidates`` as continuations of ``leaves``. Their keys and values are not cached, because search
-        continues only a few of them; the tokens of these are read later, with the observation that follows."""
+        """Score ``candidates`` as continuations of ``leaves``, without caching them: search continues only a few."""
         tries = [prefix_trie(each) for each in candidates]
         width = max(map(len, tries)) - 1
         most = max(_SCORED_LOGITS // (max(width, 1) * int(cast(Tensor, leaves[0].logits).shape[-1])), 1)
@@ -368,10 +350,7 @@ class LocalGenerator(Generator):
         self, leaves: Sequence[Segment], tries: Sequence[dict[tuple[int, ...], list[int]]], width: int
     ) -> Tensor:
         """The logits after each nonempty prefix of the candidates, in the order of its trie: [rows, width, vocabulary].
-
-        Each prefix is a column. The column holds the last token of the prefix, and attends to the prompt, to the
-        columns of its own shorter prefixes, and to itself.
-        """
+        Each prefix is a column of its last token, which attends to the prompt, its shorter prefixes and itself."""
         rows, paths = len(leaves), [_chain(leaf) for leaf in leaves]
         pasts = torch.tensor([sum(len(segment.token_ids) for segment in path) for path in paths])
         past = int(pasts.max())
@@ -445,8 +424,7 @@ class LocalGenerator(Generator):
                 _pause(tokens[:, : step + 1], lengths, pauses)
             if step + 1 == steps or bool((lengths <= step + 1).all()):
                 break
-            # A row at its own limit stays where it is: its further tokens are discarded, and a position beyond the
-            # context would fail or, with dynamic rotary embeddings, change the other rows.
+            # A row at its own limit stays where it is: a position beyond the context would fail.
             places = pasts + torch.clamp(torch.tensor(limits) - 1, max=step)
             positions, end = places[:, None].expand(rows, count), past + (step + 1) * count
             output = self.model(
@@ -466,8 +444,7 @@ class LocalGenerator(Generator):
     def _keep(
         self, leaf: Segment, sampled_cache: Tensor, tokens: Tensor, logprobs: Tensor, lengths: Tensor
     ) -> list[Sample]:
-        """The samples of one prompt. Their keys and values are cached, except those of the last token, which was drawn
-        but did not go through the model."""
+        """The samples of one prompt. Their keys and values are cached, but for the last token, which was only drawn."""
         samples, count = [], tokens.shape[1]
         for sibling in range(count):
             length = int(lengths[sibling])
@@ -480,8 +457,8 @@ class LocalGenerator(Generator):
         return samples
 
     def _buffer(self, paths: Sequence[Sequence[Segment]], past: int, new: int) -> Tensor:
-        """A buffer of keys and values, [layers, 2, rows, heads, past + new, head width]. The keys and values of
-        ``paths`` end at column ``past``; the ``new`` columns after it are free."""
+        """Keys and values, [layers, 2, rows, heads, past + new, head width]; those of ``paths`` end at column
+        ``past``."""
         layers, heads, width = self._shape
         shape = (layers, 2, len(paths), heads, past + new, width)
         buffer = torch.zeros(shape, dtype=self.model.dtype, device=self.model.device)

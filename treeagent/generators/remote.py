@@ -1,9 +1,8 @@
-"""A client of one server with the OpenAI protocol: completions with token ids (vLLM, SGLang), or chats with text alone.
+"""A client of one server with the OpenAI protocol: completions with token ids (vLLM, SGLang), and chats of text alone.
 
 OpenAI's package retries a request after a timeout, a 429 or a 5xx. A request that still fails costs only its own
-prompt. An error that would affect every other request, such as a wrong key, stops the run with one sentence, and
-``--resume`` continues it. Nothing that a server says is trusted: an answer has a deadline and a size, and its tokens
-and log-probabilities are checked against what was asked (``base.checked_sample``).
+prompt; an error that every other request would get, such as a wrong key, stops the run. Nothing that a server says is
+trusted: an answer has a deadline and a size, and its tokens and log-probabilities are checked (``checked_sample``).
 """
 
 import importlib
@@ -16,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from treeagent.generators.base import (
     Failure,
@@ -45,7 +44,7 @@ _CLIENT = next(kind for kind in openai.DefaultHttpxClient.__mro__ if kind.__name
 httpx: Any = importlib.import_module(_CLIENT.__module__.partition(".")[0])
 """The package by which OpenAI's makes requests: httpx or httpx2."""
 RETRIES = 2
-"""How often a request is tried again, at growing intervals or when the server says. The default of OpenAI's package."""
+"""How often a request is tried again, at growing intervals or when the server says."""
 _MOST_BYTES = 1 << 26
 """Most bytes of an answer."""
 _MOST_COUNT = 1 << 32
@@ -96,31 +95,22 @@ class Server:
     Args:
         checkpoint: a path or a name on the model hub; its last part must be the last part of a served model's name.
         section: the table of the model's settings, for error messages.
-        requests: the table of the request settings, for error messages.
-        retries: how often a request is tried again.
 
     Attributes:
         model: the name under which the server serves the checkpoint.
         context: its context length in tokens, if the server reports it.
-
-    Raises:
-        UserError: the server cannot be reached, refuses the key or does not serve ``checkpoint``.
     """
 
     def __init__(
-        self,
-        config: RemoteConfig,
-        checkpoint: str,
-        section: str = "policy",
-        requests: str = "remote",
-        retries: int = RETRIES,
+        self, config: RemoteConfig, checkpoint: str, section: str = "policy", *, retries: int = RETRIES
     ) -> None:
         self.config, self.checkpoint = config, checkpoint
         self.usage = Usage()
-        self._section, self._requests = section, requests
+        self._section = section
         self._state = threading.Lock()
         self._slots = threading.Semaphore(config.concurrency)
-        """Limits the requests in flight over all calling threads."""
+        self._spelling: dict[str, str] = {}
+        """The parameters of a chat that the server has refused so far, with the name that it accepts."""
         self.client = openai.OpenAI(
             base_url=config.url,
             api_key=os.environ.get("OPENAI_API_KEY") or "none",  # a user's own server needs no key
@@ -139,24 +129,18 @@ class Server:
         """Do nothing: a server's weights do not change while it runs, so its cached prefixes stay valid."""
 
     def gather(self, requests: Sequence[Callable[[], Answer]]) -> list[Answer | Failure]:
-        """The answers, in order. Raises as ``ask``."""
+        """The answers, in order, each as by ``ask``."""
         if len(requests) == 1:
             return [self.ask(requests[0])]
         return map_in_threads(self.ask, requests, self.config.concurrency)
 
     def ask(self, request: Callable[[], Answer]) -> Answer | Failure:
-        """The answer to a request, or why there is none.
-
-        Raises:
-            UserError: every other request would fail for the same reason.
-        """
+        """The answer to a request, or why there is none; a UserError if every other request would fail alike."""
         try:
             with self._slots:
                 return request()
-        except UserError:
-            raise
         except openai.APITimeoutError:
-            failure = f"{self} did not answer within {self.config.timeout:g} s: raise {self._requests}.timeout"
+            failure = f"{self} did not answer within {self.config.timeout:g} s: raise remote.timeout"
         except openai.APIConnectionError as error:
             if not isinstance(error.__cause__, httpx.DecodingError):
                 fix = f"start it, or correct {self._section}.url"
@@ -167,12 +151,43 @@ class Server:
             failure = f"{self} answered {refused.status_code}: {' '.join(storable(str(body)).split())[:200]}"
             if refused.status_code in _ADVICE:
                 raise UserError(f"{failure}: {_ADVICE[refused.status_code]}") from None
+        except UserError:  # which is a ValueError
+            raise
         except _UNREADABLE as unreadable:
             reason = storable(f"{type(unreadable).__name__}: {unreadable}")[:200]
             failure = f"the answer of {self} cannot be read ({reason})"
         with self._state:
             self.usage.failed_requests += 1
         return Failure(failure)
+
+    def chat(self, messages: Sequence[Message], **asked: Any) -> ChatCompletion:
+        """The answer to a chat, with at least one choice.
+
+        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1; other servers refuse ``n`` or
+        ``seed``. What a server refuses is named otherwise or left out, a temperature only if it is 0 or 1: 1 is the
+        protocol's default, and a greedy reply is never learnt from.
+        """
+        rows: list[Any] = [{"role": message.role, "content": message.content} for message in messages]
+        spelling = dict(self._spelling)
+        if asked["temperature"] not in (0.0, 1.0):
+            spelling["temperature"] = "temperature"
+        while True:
+            sent = {spelling.get(name, name): value for name, value in asked.items()}
+            sent.pop("", None)
+            try:
+                answer: ChatCompletion = self.client.chat.completions.create(model=self.model, messages=rows, **sent)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                named = [each for each in _SPELLINGS if each == error.param or f"'{each}'" in str(error)]
+                new = [each for each in named if each not in spelling]
+                if not new:
+                    raise
+                spelling[new[0]] = _SPELLINGS[new[0]]
+                continue
+            self._spelling = {name: other for name, other in spelling.items() if name != other}
+            if not answer.choices:
+                raise ValueError("no choices")
+            self.count(answer.usage)
+            return answer
 
     def served_models(self) -> list[Model]:
         """The models that the server serves."""
@@ -181,14 +196,10 @@ class Server:
             raise UserError(f"{served.reason}: start it, or correct {self._section}.url")
         return served
 
-    def count(self, usage: CompletionUsage | None) -> tuple[int, int]:
-        """Add the tokens that the server has counted for a request. Returns those of the prompt and of the answer.
-
-        Raises:
-            ValueError: it says no possible number.
-        """
+    def count(self, usage: CompletionUsage | None) -> None:
+        """Add the tokens that the server has counted for a request."""
         if usage is None:
-            return 0, 0
+            return
         details = usage.prompt_tokens_details
         cached = (details.cached_tokens if details is not None else None) or 0
         counts = (usage.prompt_tokens, usage.completion_tokens, cached)
@@ -198,7 +209,6 @@ class Server:
             self.usage.encoded_tokens += max(usage.prompt_tokens - cached, 0)
             self.usage.cached_tokens += cached
             self.usage.generated_tokens += usage.completion_tokens
-        return usage.prompt_tokens, usage.completion_tokens
 
     def _find(self) -> tuple[str, int]:
         """The checkpoint's name on the server, and the length of its context in tokens."""
@@ -218,8 +228,14 @@ class Server:
 
 
 class RemoteGenerator(Server, Generator):
-    """A generator that uses the protocol's completions with the extensions of vLLM and SGLang, so that prompts and
-    samples are token ids."""
+    """A generator that uses completions with the extensions of vLLM and SGLang: prompts and samples are token ids. What
+    a run needs of the server is tried at once.
+
+    Args:
+        vocabulary: number of tokens of the tokenizer; a server must draw no others.
+        structured: whether requests may have a ``form``.
+        scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
+    """
 
     concurrent = True
 
@@ -234,17 +250,6 @@ class RemoteGenerator(Server, Generator):
         scores: str = "",
         retries: int = RETRIES,
     ) -> None:
-        """
-        Args:
-            temperature: the policy's temperature, at which the server is tested.
-            vocabulary: number of tokens of the tokenizer; a server must draw no others.
-            structured: whether requests may have a ``form``.
-            scores: if ``score`` will be called, the setting with which it would not be, for error messages; else empty.
-
-        Raises:
-            UserError: as ``Server``; or the server gives no token ids, its log-probabilities ignore the temperature, it
-                ignores a form, or it does not support ``logprob_token_ids``, which scoring needs.
-        """
         super().__init__(config, checkpoint, retries=retries)
         self._vocabulary = vocabulary
         fix = "use vLLM or SGLang, or a generator that plays by text alone"
@@ -260,8 +265,7 @@ class RemoteGenerator(Server, Generator):
         if structured:  # a server without support for grammars ignores them silently
             fix = "use vLLM with --structured-outputs-config.backend auto or guidance, or set policy.structured=false"
             rules = f"%llguidance {{}}\nstart: {' '.join(f'<[{token}]>' for token in _FORCED)}"
-            generated, _ = self._probe(temperature, fix, structured_outputs={"grammar": rules})
-            if generated != _FORCED:
+            if self._probe(temperature, fix, structured_outputs={"grammar": rules})[0] != _FORCED:
                 raise UserError(f"{self} does not hold turns to a form: {fix}")
         if scores and isinstance(failed := self.ask(partial(self._score, _PROBE, _PROBE[:2], temperature)), Failure):
             raise UserError(f"{failed.reason}: use vLLM, which knows logprob_token_ids, or set {scores}")
@@ -279,8 +283,7 @@ class RemoteGenerator(Server, Generator):
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Each prefix of a candidate is a separate request, so that the server's prefix cache
-        helps."""
+        """As for ``Generator``. Each prefix of a candidate is a request, so that the server's prefix cache helps."""
         tries = [{prefix: tokens for prefix, tokens in prefix_trie(each).items() if tokens} for each in candidates]
         asked = [
             partial(self._score, prompt + prefix, tokens, temperature or 1.0)
@@ -323,11 +326,7 @@ class RemoteGenerator(Server, Generator):
 
     def _probe(self, temperature: float, fix: str, **extensions: object) -> tuple[tuple[int, ...], float]:
         """The tokens of a short sample, and the gap between the log-probabilities of the likeliest and the fifth
-        likeliest first token, in nats.
-
-        Raises:
-            UserError: the server cannot answer with token ids and log-probabilities. The message ends with ``fix``.
-        """
+        likeliest first token, in nats."""
 
         def request() -> tuple[tuple[int, ...], float]:
             told: dict[str, object] = {"ignore_eos": True} | extensions
@@ -344,7 +343,7 @@ class RemoteGenerator(Server, Generator):
         self, prompt: tuple[int, ...], extensions: dict[str, object], *, seed: int = 0, **parameters: Any
     ) -> Completion:
         """The server's answer to one request."""
-        # Without these, values in the checkpoint's generation_config.json may apply, and the server would sample from
+        # Otherwise values in the checkpoint's generation_config.json may apply, and the server would sample from
         # another distribution than the learners compute.
         whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True}
         answer: Completion = self.client.completions.create(
@@ -352,78 +351,6 @@ class RemoteGenerator(Server, Generator):
         )
         self.count(answer.usage)
         return answer
-
-
-class Replies(NamedTuple):
-    """The replies to one conversation."""
-
-    texts: list[str]
-    generated_tokens: int
-    """Tokens of all replies together, as the server counts them; 0 if it does not count them."""
-    prompt_tokens: int = 0
-    """Tokens of all prompts together, cached ones included."""
-    cut_off: Sequence[bool] = ()
-    """Whether each reply was cut off at its limit of tokens."""
-
-
-class RemoteChat(Server):
-    """A client that uses the protocol's chat completions: conversations and replies are text, without token ids and
-    log-probabilities."""
-
-    _spelling: dict[str, str] = {}  # noqa: RUF012 - replaced, never changed
-    """The parameters that the server has refused so far, with the name that it accepts (``_SPELLINGS``)."""
-
-    def reply(
-        self,
-        conversations: Sequence[Sequence[Message]],
-        count: int,
-        seeds: Sequence[int],
-        *,
-        max_new_tokens: int,
-        temperature: float,
-    ) -> list[Replies | Failure]:
-        """Get ``count`` replies to each conversation.
-
-        OpenAI's reasoning models refuse ``max_tokens`` and every temperature except 1; other servers refuse ``n`` or
-        ``seed``. What a server refuses is named otherwise or left out, a temperature only if it is 0 or 1: 1 is the
-        protocol's default, and a greedy reply is never learnt from.
-        """
-        asked = {"max_tokens": max_new_tokens, "temperature": temperature}
-        each = zip(conversations, seeds, strict=True)
-        return self.gather([partial(self._reply, asked, count, *one) for one in each])
-
-    def _reply(self, asked: dict[str, Any], count: int, conversation: Sequence[Message], seed: int) -> Replies:
-        rows = [{"role": message.role, "content": message.content} for message in conversation]
-        texts, cut_off = list[str](), list[bool]()
-        generated_tokens = prompt_tokens = 0
-        while len(texts) < count:  # a server may return fewer replies than requested
-            answer = self._answer({"messages": rows, "n": count - len(texts), "seed": seed + len(texts)} | asked)
-            if not answer.choices:
-                raise ValueError("no choices")
-            read, written = self.count(answer.usage)
-            prompt_tokens, generated_tokens = prompt_tokens + read, generated_tokens + written
-            texts += [storable(choice.message.content or "") for choice in answer.choices]
-            cut_off += [choice.finish_reason == "length" for choice in answer.choices]
-        return Replies(texts[:count], generated_tokens, prompt_tokens, cut_off[:count])
-
-    def _answer(self, parameters: dict[str, Any]) -> ChatCompletion:
-        spelling = dict(self._spelling)
-        if parameters["temperature"] not in (0.0, 1.0):
-            spelling["temperature"] = "temperature"
-        while True:
-            sent = {spelling.get(name, name): value for name, value in parameters.items()}
-            sent.pop("", None)
-            try:
-                answer: ChatCompletion = self.client.chat.completions.create(model=self.model, **sent)
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                named = [each for each in _SPELLINGS if each == error.param or f"'{each}'" in str(error)]
-                new = [each for each in named if each not in spelling]
-                if not new:
-                    raise
-                spelling[new[0]] = _SPELLINGS[new[0]]
-            else:
-                self._spelling = {name: other for name, other in spelling.items() if name != other}
-                return answer
 
 
 def _first_logprobs(answer: Any) -> dict[str, float]:

@@ -20,18 +20,8 @@ from treeagent.types import UserError
 
 
 class Form:
-    """The grammar that a whole turn must satisfy, including its stop token.
-
-    Args:
-        rules: returns the rules of a turn (``Grammar.rules``); the rule ``turn`` describes the whole turn. It gets a
-            function that writes a mark as a term of the rules: quoted, or as a special token.
-
-    Attributes:
-        lark: the complete rules, beginning with ``start``.
-
-    Raises:
-        UserError: llguidance misreads the tokenizer, or refuses the rules, for example because of a tool's schema.
-    """
+    """The grammar that a whole turn must satisfy, including its stop token: ``lark``, of the ``rules`` of a turn
+    (``Grammar.rules``), given a function that writes a mark as a term."""
 
     def __init__(self, chat: ChatFormat, rules: Callable[[Callable[[str], str]], str]) -> None:
         tokenizer = cast(PreTrainedTokenizerFast, chat.tokenizer)
@@ -68,8 +58,7 @@ class Form:
         return bool(matcher.consume_tokens(list(token_ids))) and matcher.validate_tokens(list(lead)) == len(lead)
 
     def sample_states(self, turn_prefixes: Sequence[tuple[int, ...]], count: int, vocabulary: int) -> "SampleStates":
-        """Track ``count`` samples for each turn. ``turn_prefixes`` holds the existing tokens of the turns.
-        ``vocabulary`` is the number of logits."""
+        """Track ``count`` samples for each turn after its existing tokens; ``vocabulary`` is the number of logits."""
         matchers: list[list[LLMatcher]] = []
         for ids in turn_prefixes:
             matcher = self._start.deep_copy()

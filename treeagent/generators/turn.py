@@ -1,11 +1,9 @@
 """How a turn of the agent writes a thought and a call: as ReAct text, or as the model's own tool calls in JSON.
 
-Each class says one way three times, side by side: ``write`` makes the text, ``rules`` are the grammar that constrained
-decoding samples by, and ``read`` finds the call in a text. Reading is strict. A malformed or ambiguous turn is data,
-not an exception: its action carries the reason as ``error``, which the agent reads next.
-
-A call is either a ``ToolCall`` (a tool's name and arguments) or plain text, which is passed to the environment
-unchanged. An environment with tools may also understand plain text, such as ``search[red lamp]``, or refuse it.
+Each class says one way three times: ``write`` makes the text, ``rules`` are the grammar that constrained decoding
+samples by, and ``read`` finds the call in a text. A malformed turn is data: its action carries the reason as ``error``,
+which the agent reads next. A call is a ``ToolCall`` (a tool's name and arguments) or plain text, which is passed to the
+environment unchanged.
 """
 
 import json
@@ -30,7 +28,7 @@ TASK = (
     "environment's answer to it follows."
 )
 _MOST_NESTED = 100
-"""Deepest nesting of a call's arguments; stored trees cannot hold deeper values."""
+"""Deepest nesting of a call's arguments that a stored tree can hold."""
 _MOST_INTEGER = 2**63 - 1024
 """Largest integer that fits into 64 bits, which stored trees require, and that is exact as a double, which llguidance
 uses for bounds."""
@@ -68,16 +66,11 @@ class Grammar(Protocol):
         """The text with which a call begins."""
 
     def begins_action(self, text: str, *, opened: bool = False) -> bool:
-        """Whether this unfinished turn has ended its thought. ``opened`` is as for ``lead``."""
+        """Whether this unfinished turn has ended its thought, which the template may have ``opened``."""
 
     def lead(self, text: str, *, opened: bool, calls: bool) -> str:
-        """The text to append to this unfinished turn, in which no call has begun, so that its call begins: up to and
-        including ``mark``. Empty if nothing needs to be written, as in a turn that consists of text only.
-
-        Args:
-            opened: whether the chat template has opened the turn's thought.
-            calls: whether there are tools to call.
-        """
+        """The text that leads this unfinished turn, whose thought the template may have ``opened``, into its call: up
+        to and including ``mark``. Empty if nothing is needed; ``calls`` tells whether there are tools to call."""
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """The system message that explains the format and the tools to a model that was not trained on them."""
@@ -86,12 +79,9 @@ class Grammar(Protocol):
         """The text of a turn with this thought and call."""
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        """Rules of well-formed turns in llguidance's dialect of Lark; the rule ``turn`` describes a whole turn. With
-        tools, a turn calls one of them with arguments that match its schema; without tools, it says a text.
-
-        Args:
-            mark_term: writes a mark as a term of the rules: quoted, or as a special token (``<[7]>``).
-        """
+        """Rules of well-formed turns in llguidance's dialect of Lark; ``turn`` is a whole turn. It calls one of the
+        tools by its schema, or says a text if there are none. ``mark_term`` writes a mark as a term: quoted, or as a
+        special token (``<[7]>``)."""
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
         """The action in ``text``. Its ``error`` is set if the text does not hold exactly one call."""
@@ -101,15 +91,8 @@ class Grammar(Protocol):
 
 
 def make_grammar(name: str, chat_template: str = "", tools: Sequence[Tool] = ()) -> Grammar:
-    """The grammar of ``policy.format``.
-
-    Args:
-        chat_template: of the model; "tools" must be what it writes, if it writes tools at all.
-        tools: of the environment. Formats that write numbers like texts need their schemas to read a call.
-
-    Raises:
-        UserError: there is no such format, or the template writes tool calls in another syntax.
-    """
+    """The grammar of ``policy.format``. If the model's ``chat_template`` writes tools, "tools" must be its syntax. Some
+    formats read a call by the schemas of the environment's ``tools``."""
     kind = resolve("policy.format", name, FORMATS)
     grammar: Grammar = kind() if name in FORMATS else kind(tools)
     is_hermes = "<tool_call>" in chat_template and not re.search(r"<parameter=|<arg_key>|<function=", chat_template)
@@ -163,9 +146,8 @@ class ReAct:
         return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        """As for ``Grammar``. A turn is an optional thought of one line and an action of one line. The action calls a
-        tool in the form of ``_as_text``, or with its arguments as JSON. A turn may begin with a blank, because some
-        tokenizers (SentencePiece) begin every text with one."""
+        """An optional thought of one line and an action of one line: a tool's call as ``_as_text`` writes it, or with
+        its arguments as JSON. SentencePiece begins every text with a blank, so a turn may."""
         line = f"& ~/{ANY}{_ACTION.rstrip()}{ANY}/"
         rules = [f'turn: / ?/ ("{_THOUGHT}" THOUGHT "\\n")? "{_ACTION}" call', rf"THOUGHT: /[^\n]*/ {line}"]
         only = only_text([tool.parameters for tool in tools])
@@ -218,11 +200,7 @@ _SCALARS = {"integer": "/-?(0|[1-9][0-9]{0,14})/", "number": r"/-?(0|[1-9][0-9]{
 
 
 def _bracketed(schema: object, text: str) -> str:
-    """The rule of an argument between the brackets of a call; empty if the argument must be written as JSON.
-
-    Args:
-        text: the rule of a text argument.
-    """
+    """The rule of an argument between brackets, ``text`` if it is any text; empty if it must be written as JSON."""
     if not isinstance(schema, Mapping):
         return ""
     if isinstance(listed := schema.get("enum"), list | tuple) and listed and all(isinstance(e, str) for e in listed):
@@ -234,8 +212,8 @@ def _bracketed(schema: object, text: str) -> str:
 
 
 def _as_text(tool: Tool) -> str:
-    """A line that describes a tool and its call as text, in the form that ``envs/calls.py`` reads: ``name[argument]``,
-    or with JSON if arguments are optional."""
+    """A line on a tool and its call as ``envs/calls.py`` reads it: ``name[argument]``, or with JSON if arguments are
+    optional."""
     schemas, required = arguments_of(tool)
     if len(schemas) <= 1:
         call = f"{tool.name}[{', '.join(schemas)}]" if schemas else tool.name
@@ -269,8 +247,8 @@ class ToolCalls:
         {"name": ..., "arguments": {...}}
         </tool_call>
 
-    A turn makes one call, after a thought in ``<think>`` tags or in plain text; without a call it says a text. Other
-    syntaxes are subclasses that spell the call otherwise.
+    A turn makes one call after a thought in ``<think>`` tags or plain text; without a call it says a text. Subclasses
+    spell the call otherwise.
     """
 
     calls: ClassVar[Literal["native"]] = "native"
@@ -283,7 +261,6 @@ class ToolCalls:
     """Marks that a turn without a tool call must not contain."""
 
     def instructions(self, tools: Sequence[Tool]) -> str:
-        """As for ``Grammar``, for a chat template that does not write the tools."""
         if not tools:
             return f"{TASK}\nThink in <think> tags, then say your action."
         lines = [f"- {tool.name}: {tool.description} {written_json(tool.parameters)}" for tool in tools]
@@ -324,11 +301,7 @@ class ToolCalls:
             return replace(action, error=str(error))
 
     def read_call(self, text: str) -> ToolCall:
-        """The call in a text that holds its beginning.
-
-        Raises:
-            ValueError: there is not exactly one call; the message is shown to the agent.
-        """
+        """The call in a text that holds its beginning. A ValueError is shown to the agent."""
         inner = enclosed(text, self.mark, self.end)
         try:
             return named_call(read_json(inner), "arguments")
@@ -357,7 +330,7 @@ class ToolCalls:
         return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
 
     def _call(self, text: str) -> str | ToolCall:
-        """The call in the text after the thought; a text without one is what the turn says. Raises as ``read_call``."""
+        """The call in the text after the thought, or the text itself if it makes none."""
         if self.begin(text) >= 0:
             return self.read_call(text)
         if any(mark in text for mark in self.reserved):
@@ -367,9 +340,8 @@ class ToolCalls:
         return text.strip()
 
     def _after_thinking(self, text: str) -> str:
-        """The text after the thought, which ends at the first ``</think>``; empty while the thought is unfinished. If
-        the template has opened the thought, the text lacks ``<think>``. A call before the first ``</think>`` is then a
-        draft, unless it goes on to the end of the turn: it has the ``</think>`` in an argument."""
+        """The text after the first ``</think>``; empty while the thought is unfinished. Without ``<think>``, a call
+        before it is a draft, unless it goes on to the end of the turn with the ``</think>`` in an argument."""
         head, closed, rest = text.partition("</think>")
         if _thinks_in_tags(text) or not closed:
             return rest if closed else "" if _thinks_in_tags(text) else text
@@ -384,12 +356,8 @@ class ToolCalls:
 
 
 def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
-    """The rule ``call`` of a tool's name and its arguments in JSON, and the rules that it uses.
-
-    Args:
-        spelling: as for ``ToolCalls``.
-        mark: if given, a call may also consist of the tool's name, this mark and the arguments.
-    """
+    """The rule ``call`` of a tool's name and its arguments in JSON, and the rules that it uses. With ``mark``, a call
+    may also be the tool's name, this mark and the arguments."""
     before, between, after = spelling
     ways, schemas = list[str](), list[str]()
     for index, tool in enumerate(tools):
@@ -401,11 +369,7 @@ def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str
 
 
 def schema_rule(index: int, tool: Tool, blanks: str) -> str:
-    """The rule of a tool's arguments.
-
-    Args:
-        blanks: regular expression of the blanks allowed between the parts.
-    """
+    """The rule of a tool's arguments, with ``blanks`` (a regular expression) between the parts."""
     # Lenient: an annotation that llguidance does not know, such as a format "path", constrains nothing.
     guidance = {"whitespace_pattern": blanks, "lenient": True}
     schema = {"type": "object", "x-guidance": guidance} | dict(tool.parameters)
@@ -481,7 +445,7 @@ def tool_call(name: object, arguments: object) -> ToolCall:
 
 
 def read_json(text: str) -> object:
-    """Parse JSON strictly: refuse duplicate keys, NaN, and values that a stored tree cannot hold."""
+    """Parse JSON; refuse duplicate keys, NaN, and values that a stored tree cannot hold."""
     try:
         value = json.loads(text, object_pairs_hook=_unique)
         orjson.dumps(value)  # refuses integers beyond 64 bits and unpaired surrogates

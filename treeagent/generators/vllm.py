@@ -34,13 +34,7 @@ class VllmGenerator(Generator):
     def __init__(
         self, base: str, adapter: Path | None, config: VllmConfig, dtype: DType = "auto", *, structured: bool = False
     ) -> None:
-        """Start the engine, which takes about a minute.
-
-        Args:
-            base: a folder or a name on the model hub.
-            adapter: a folder in PEFT's format.
-            structured: whether requests may have a ``form``, for which the engine also loads the tokenizer.
-        """
+        """Start the engine, which takes about a minute. If ``structured``, requests may have a ``form``."""
         self.base, self.adapter, self.structured = base, adapter, structured
         self.usage = Usage()
         # vLLM accepts powers of 2 from 8 to 512.
@@ -67,9 +61,7 @@ class VllmGenerator(Generator):
         """Adapters loaded so far; vLLM identifies an adapter by its number."""
 
     def load(self, base: str, adapter: Path | None) -> bool:
-        """Switch to another checkpoint, which takes about a second. Returns False if that needs a new engine: to begin
-        or stop using adapters, to change the base model of an adapter, to use an adapter of greater rank, or to reload
-        a model whose output layer is its embedding."""
+        """Switch to another checkpoint, which takes about a second. Returns False if that needs a new engine."""
         if (base, adapter) == (self.base, self.adapter):
             return True
         if (adapter is None) != (self.adapter is None) or (adapter is not None and base != self.base):
@@ -115,9 +107,8 @@ class VllmGenerator(Generator):
         candidates: Sequence[Sequence[tuple[int, ...]]],
         temperature: float = 1.0,
     ) -> list[list[Sample] | Failure]:
-        """As for ``Generator``. Each prefix of a candidate is a separate prompt, so that the engine's prefix cache
-        helps. The engine's own log-probabilities of prompts are not used, because it computes them without its cache
-        and at temperature 1."""
+        """As for ``Generator``. Each prefix of a candidate is a prompt, so that the engine's prefix cache helps; its
+        log-probabilities of prompts would be computed without the cache and at temperature 1."""
         tries = [prefix_trie(each) for each in candidates]
         settings = [
             SamplingParams(
@@ -136,8 +127,7 @@ class VllmGenerator(Generator):
         return scored
 
     def forget(self) -> None:
-        """As for ``Generator``. Also frees the GPUs for training: the weights are kept in the CPU's memory until the
-        engine is called again."""
+        """As for ``Generator``. Also frees the GPUs: the CPU's memory keeps the weights until the next call."""
         if self._asleep:
             return
         self._llm.reset_prefix_cache()
@@ -200,12 +190,7 @@ def engine(
     *,
     structured: bool = False,
 ) -> VllmGenerator:
-    """This process's engine, switched to a checkpoint. A new engine is started if there is none, or if it cannot
-    switch.
-
-    Raises:
-        UserError: the engine already runs the model of the other ``user``, which would silently get these weights.
-    """
+    """This process's engine, switched to a checkpoint, or a new one if it cannot switch."""
     global _running, _user
     if _running is not None and user != _user:
         raise UserError(

@@ -27,10 +27,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl.trainer import utils as trl_utils
 
-from treeagent.agent.checkpoint import refusals_named
+from treeagent.agent.checkpoint import no_old_names, no_progress_bars, refusals_named
 from treeagent.agent.value_head import ValueHead
 from treeagent.generators.attention import base_model
-from treeagent.generators.quiet import no_old_names, no_progress_bars
 from treeagent.learners.config import OptimiserConfig
 from treeagent.learners.optimiser import MuonAdamW
 from treeagent.learners.packed import Model, Packing, pack_prefixes, why_unpackable

@@ -6,8 +6,8 @@ import torch
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from treeagent.agent.checkpoint import no_old_names
 from treeagent.generators.config import LORA_SCALE, LoraConfig
-from treeagent.generators.quiet import no_old_names
 from treeagent.learners.packed import Model
 from treeagent.types import UserError
 

@@ -156,9 +156,9 @@ def _writer(config: RunConfig, world: Path) -> Writer:
 
 
 def _remote_world(config: RunConfig) -> "RemoteWriter":
-    from treeagent.generators.remote import RemoteChat
+    from treeagent.generators.remote import Server
     from treeagent.world_model.remote import RemoteWriter
 
     settings = config.world
-    chat = RemoteChat(config.server(settings.url), str(settings.model), "world")
-    return RemoteWriter(chat, settings.max_new_tokens)
+    server = Server(config.server(settings.url), str(settings.model), "world")
+    return RemoteWriter(server, settings.max_new_tokens)

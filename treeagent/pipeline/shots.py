@@ -1,24 +1,31 @@
-"""Few-shot demonstrations, which a prompt shows as earlier turns: played by the environment's demonstrator, or read
-from a file."""
+"""Turns of a scripted player: demonstrations that a prompt shows, played or read from a file, and the check that an
+environment understands its player in every format."""
 
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeagent.envs.answers import contained
+from treeagent.envs.answers import checked_turn, contained
 from treeagent.envs.base import Demonstrator, Env, ToolSpec
+from treeagent.envs.calls import as_call, read_call
 from treeagent.envs.dynamics import EnvDynamics
-from treeagent.generators.turn import Grammar, make_grammar
-from treeagent.pipeline.formats import player_action
+from treeagent.generators.turn import FORMATS, Grammar, make_grammar
 from treeagent.search.node import reaches
 from treeagent.store import regular
-from treeagent.types import Message, Task, UserError, derive_seed
+from treeagent.types import Action, Message, Task, UserError, derive_seed
 
 MOST_TRIES = 10
 """Training tasks that the demonstrator tries at most for each demonstration that is wanted."""
+
+
+def player_action(turn: tuple[str, str], grammar: Grammar, tools: Sequence[ToolSpec]) -> Action:
+    """A player's turn (its thought and its call) written in the grammar and parsed, as if a model had sampled it."""
+    thought, text = checked_turn(turn)
+    return grammar.read(grammar.write(thought, text if grammar.calls == "text" else as_call(text, tools)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +44,7 @@ class Shot:
 
 
 def played_shots(env: Env, tasks: Sequence[Task], count: int, *, max_steps: int, format: str, seed: int) -> list[Shot]:
-    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise.
-
-    Raises:
-        UserError: there is no demonstrator, or it solves fewer than ``count`` of the tasks.
-    """
+    """The first ``count`` successful episodes on ``tasks`` by the environment's demonstrator, played without noise."""
     dynamics = EnvDynamics(env, max_steps=max_steps, seed=derive_seed(seed, "shots"))
     grammar, shots = make_grammar(format, tools=env.tools()), list[Shot]()
     player = env.demonstrator(0.0)
@@ -84,11 +87,7 @@ async def _episode(
 def read_shots(path: Path) -> list[Shot]:
     """The demonstrations of a file: JSON lines ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant",
     "content": ...}, ...]}``. The turns of the assistant are shown as they are written. Messages after its last turn
-    are left out.
-
-    Raises:
-        UserError: the file cannot be read, or a line of it has another form.
-    """
+    are left out."""
     try:
         lines = regular(path).read_text(encoding="utf-8-sig").split("\n")  # a JSON text may hold other line breaks
     except (OSError, UnicodeDecodeError) as error:
@@ -119,3 +118,68 @@ def _shot(path: Path, number: int, line: str) -> Shot:
             "user and assistant in turn"
         )
     return Shot(tuple(texts[:pairs:2]), tuple(texts[1:pairs:2]))
+
+
+def check_formats(env: Env, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
+    """Play one episode of each task in every format of the core, by the demonstrator or by random legal actions.
+    Returns the problems, and the checks that were not possible, each as a list of sentences."""
+    answers_by_format: dict[str, Mapping[tuple[str, ...], str]] = {}
+    for name in FORMATS:
+        answers = asyncio.run(_answers(env, tasks, make_grammar(name)))
+        if not answers:
+            return [], ["formats: no actions to try; offer legal_actions or a demonstrator"]
+        answers_by_format[name] = answers
+    wrong = [sentence for name in answers_by_format for sentence in _differences(env, name, answers_by_format)]
+    return [*wrong, *_unlisted_calls(env.tools(), answers_by_format["react"])], []
+
+
+def _unlisted_calls(tools: Sequence[ToolSpec], answers: Mapping[tuple[str, ...], str]) -> list[str]:
+    """A sentence if successful calls name none of the tools, which are all that prompts list."""
+    calls = [episode[-1] for episode, reason in answers.items() if not reason]
+    others = [call for call in calls if isinstance(read_call(as_call(call, tools), tools), str)] if tools else []
+    if not others:
+        return []
+    return [
+        f"{len(others)} of {len(calls)} calls, such as {others[0]!r:.100}, are none of tools(), which are all that a "
+        "pretrained model reads of: list what they call, or have the demonstrator and legal_actions call the tools"
+    ]
+
+
+def _differences(env: Env, name: str, answers_by_format: Mapping[str, Mapping[tuple[str, ...], str]]) -> list[str]:
+    """The problems of one format: every call is refused, or a call is refused that succeeds in another format."""
+    refused = {episode: reason for episode, reason in answers_by_format[name].items() if reason}
+    if refused and len(refused) == len(answers_by_format[name]):
+        reason, count = Counter(refused.values()).most_common(1)[0]
+        return [
+            f"policy.format {name!r}: all {len(refused)} calls are refused, {count} of them with {reason!r:.200}: "
+            "see that step understands the calls that the demonstrator or legal_actions give"
+        ]
+    if env.stochastic:  # equal calls may lead to different states, so different answers are no error
+        return []
+    for other, answers in answers_by_format.items():
+        differing = [episode for episode in refused if answers.get(episode) == ""]
+        if differing:
+            first = differing[0]
+            return [
+                f"policy.format {name!r}: {len(differing)} calls are refused that succeed in format {other!r}, such as "
+                f"{first[-1]!r:.100} with {refused[first]!r:.200}"
+            ]
+    return []
+
+
+async def _answers(env: Env, tasks: Sequence[Task], grammar: Grammar) -> dict[tuple[str, ...], str]:
+    """Why each call was refused, or the empty string, by the task's id and the calls of the episode up to it."""
+    dynamics, answers = EnvDynamics(env, max_steps=50), dict[tuple[str, ...], str]()
+    tools = env.tools()
+    for task in tasks:
+        state, rng, episode = await dynamics.reset(task), random.Random(task.seed), tuple[str, ...]((task.id,))
+        player = env.demonstrator(0.0)
+        while player is not None or env.legal_actions():
+            turn = player.act(rng) if player is not None else ("", rng.choice(env.legal_actions() or [""]))
+            episode = (*episode, turn[1])
+            transition = await dynamics.step(state, player_action(turn, grammar, tools))
+            state = transition.state
+            answers[episode] = state.messages[-1].content if transition.invalid else ""
+            if transition.terminated or transition.truncated:
+                break
+    return answers

@@ -1,22 +1,23 @@
 """Policies on servers of text alone: they are played and evaluated, and never learned from."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from openai_server import OpenAIServer, serving
+from openai_server import Body, Fault, OpenAIServer, serving
 from toy_llama import CONFIG, shared_model, tokenizer
 
 from treeagent.agent.checkpoint import Checkpoint, save_checkpoint
 from treeagent.agent.policy import LLMPolicy
 from treeagent.config import RunConfig, load_config
-from treeagent.contrib.servers.chat import ChatPolicy
+from treeagent.contrib.servers.chat import ChatPolicy, RemoteChat
+from treeagent.generators.base import Failure
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import RemoteConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.generators.remote import RemoteChat, RemoteGenerator
+from treeagent.generators.remote import RemoteGenerator
 from treeagent.generators.scratch import random_model
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.build import load_actors
@@ -101,3 +102,56 @@ def test_what_wants_token_ids_is_refused(shop: tuple[Path, RunConfig], overrides
     own = [f"policy.url={config.policy.url}", "policy.generator=chat", *overrides]
     with pytest.raises(UserError, match=named):
         load_actors(checkpoint, load_config(None, own))
+
+
+def unsupported(
+    parameter: str, said: str, code: str | None = "unsupported_parameter", param: str | None = None
+) -> Body:
+    """The error as OpenAI words it. Other servers set neither code nor parameter."""
+    named = f"Unsupported parameter: '{parameter}' {said}"
+    return {"message": named, "type": "invalid_request_error", "param": param, "code": code}
+
+
+def thinking(body: Body) -> Fault | None:
+    """Refuse what OpenAI's reasoning models refuse."""
+    if "max_tokens" in body:
+        return unsupported("max_tokens", "is not supported. Use 'max_completion_tokens' instead.", param="max_tokens")
+    if body.get("temperature", 1) != 1:
+        said = "does not support 0 with this model. Only the default (1) value is supported."
+        return unsupported("temperature", said, "unsupported_value", "temperature")
+    return None
+
+
+def untold(body: Body) -> Fault | None:
+    """Refuse the same, naming the parameter only in the message."""
+    if "max_tokens" in body:
+        return unsupported("max_tokens", "is not known to this endpoint", None)
+    return unsupported("temperature", "must be left out", None) if "temperature" in body else None
+
+
+@pytest.mark.parametrize("refused", ["n", "seed"])
+def test_a_server_that_takes_no_n_or_no_seed_is_asked_without(server: OpenAIServer, refused: str) -> None:
+    chat = RemoteChat(replace(RemoteConfig(url=server.url), concurrency=1), "toy")
+    server.fault = lambda body: unsupported(refused, "is not supported here") if refused in body else None
+    before = len(server.asked)
+    replies = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
+    assert [len(each.texts) for each in replies if not isinstance(each, Failure)] == [2, 2]
+    assert len([body for body in server.asked[before:] if refused in body]) == 1
+
+
+ASKED = [[Message("user", "a b")], [Message("user", "b")]]
+
+
+@pytest.mark.parametrize("fault", [thinking, untold])
+def test_a_limit_and_a_temperature_that_a_server_does_not_take_are_asked_for_otherwise(
+    server: OpenAIServer, fault: Callable[[Body], Fault | None]
+) -> None:
+    """A refused parameter is remembered. With one request in flight, a server refuses each of them once."""
+    chat = RemoteChat(replace(RemoteConfig(url=server.url), concurrency=1), "toy")
+    expected = chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=1.0)
+    server.fault, before = fault, len(server.asked)
+    drawn = [chat.reply(ASKED, 2, [1, 2], max_new_tokens=6, temperature=temperature) for temperature in (0.0, 1.0, 0.0)]
+    assert drawn == [expected] * 3  # the server's own temperature is 1
+    refused = [body for body in server.asked[before:] if fault(body)]
+    assert len(refused) == 2 and len(server.asked) - before == 6 + 2
+    assert {body["max_completion_tokens"] for body in server.asked[-4:]} == {6}

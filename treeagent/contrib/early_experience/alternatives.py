@@ -10,7 +10,7 @@ from treeagent.envs.base import Demonstrator
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.turn import Grammar
 from treeagent.pipeline.demonstrate import Stage, demonstration_path, play_on
-from treeagent.pipeline.formats import player_action
+from treeagent.pipeline.shots import player_action
 from treeagent.search.growth import Growth, create_trees, describe, last_node, take_step
 from treeagent.search.node import Edge, Tree
 from treeagent.types import Task, derive_seed

@@ -18,8 +18,8 @@ from transformers import (
 from transformers import __version__ as version
 from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
+from treeagent.agent.checkpoint import no_progress_bars
 from treeagent.generators.config import DType
-from treeagent.generators.quiet import no_progress_bars
 from treeagent.store import regular, replace_folder
 from treeagent.types import UserError
 
@@ -32,10 +32,6 @@ def import_gguf(file: Path, out: Path, dtype: DType = "float32") -> Path:
 
     Args:
         dtype: number format of the written weights. "auto" means float32, in which quantised weights are exact.
-
-    Raises:
-        UserError: the package gguf is missing, the file is not a GGUF file or is damaged, its architecture or
-            quantisation is unknown, or the weights are larger than this machine's memory.
     """
     _require_readable(file)
     with no_progress_bars():

@@ -4,17 +4,17 @@ from."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as options
 
 from treeagent.agent.policy import Wanted
 from treeagent.generators.base import Failure
-from treeagent.generators.remote import RemoteChat
+from treeagent.generators.remote import Server
 from treeagent.generators.turn import Grammar, make_grammar
 from treeagent.threads import in_thread
-from treeagent.types import Action, Message, Proposal, State, UserError
+from treeagent.types import Action, Message, Proposal, State, UserError, storable
 
 
 @options(frozen=True, config=ConfigDict(extra="forbid"))
@@ -22,11 +22,7 @@ class Chat:
     """``policy.generator`` "chat". It has no settings of its own: the server is at ``policy.url``."""
 
     def make(self, wanted: Wanted) -> "ChatPolicy":
-        """The policy.
-
-        Raises:
-            UserError: the server does not serve the model, or token ids are wanted.
-        """
+        """The policy."""
         if wanted.structured or wanted.scores:
             told = "policy.structured" if wanted.structured else wanted.scores.partition("=")[0]
             raise UserError(f"{told} wants token ids, which policy.generator 'chat' does not give: leave one out")
@@ -36,6 +32,43 @@ class Chat:
         chat = RemoteChat(wanted.requests, str(wanted.checkpoint))
         opening = (*system, *wanted.shots(grammar))
         return ChatPolicy(chat, grammar, opening, wanted.temperature, wanted.max_new_tokens)
+
+
+class Replies(NamedTuple):
+    """The replies to one conversation."""
+
+    texts: list[str]
+    generated_tokens: int
+    """Tokens of all replies together, as the server counts them; 0 if it does not count them."""
+    cut_off: Sequence[bool] = ()
+    """Whether each reply was cut off at its limit of tokens."""
+
+
+class RemoteChat(Server):
+    """A client whose conversations and replies are text, without token ids and log-probabilities."""
+
+    def reply(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        count: int,
+        seeds: Sequence[int],
+        *,
+        max_new_tokens: int,
+        temperature: float,
+    ) -> list[Replies | Failure]:
+        """Get ``count`` replies to each conversation."""
+        asked = {"max_tokens": max_new_tokens, "temperature": temperature}
+        each = zip(conversations, seeds, strict=True)
+        return self.gather([partial(self._reply, asked, count, *one) for one in each])
+
+    def _reply(self, asked: dict[str, Any], count: int, conversation: Sequence[Message], seed: int) -> Replies:
+        texts, cut_off, generated_tokens = list[str](), list[bool](), 0
+        while len(texts) < count:  # a server may return fewer replies than requested
+            answer = self.chat(conversation, n=count - len(texts), seed=seed + len(texts), **asked)
+            generated_tokens += answer.usage.completion_tokens if answer.usage else 0
+            texts += [storable(choice.message.content or "") for choice in answer.choices]
+            cut_off += [choice.finish_reason == "length" for choice in answer.choices]
+        return Replies(texts[:count], generated_tokens, cut_off[:count])
 
 
 @dataclass(frozen=True, slots=True)

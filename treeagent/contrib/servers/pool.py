@@ -45,11 +45,7 @@ class Servers:
     {checkpoint} and {url} in it are replaced. Unset stops the run until you have loaded the checkpoint."""
 
     def make(self, wanted: Wanted) -> "Pool":
-        """A client of the servers.
-
-        Raises:
-            UserError: no server serves the checkpoint, or one does not do what is wanted.
-        """
+        """A client of the servers."""
         if isinstance(self.reload, tuple):
             for why in reload(self.urls, str(wanted.checkpoint), self.reload):
                 warnings.warn(f"{why}: the other servers go on without it", stacklevel=2)
@@ -101,11 +97,7 @@ class _Member:
 
 
 class Pool(Generator):
-    """The servers at ``urls``; ``connect`` makes the client of one.
-
-    Raises:
-        UserError: none of them can be used.
-    """
+    """The servers at ``urls``; ``connect`` makes the client of one."""
 
     concurrent = True
 
@@ -163,11 +155,7 @@ class Pool(Generator):
         prompts: Sequence[tuple[int, ...]],
         call: Callable[[RemoteGenerator, Sequence[int]], list[Answer | Failure]],
     ) -> list[Answer | Failure]:
-        """The answers to the prompts, each from the first server in its order that gives one.
-
-        Raises:
-            UserError: no server can be used.
-        """
+        """The answers to the prompts, each from the first server in its order that gives one."""
         orders = [self._order(prompt) for prompt in prompts]
         answers: list[Answer | Failure] = [Failure("no server was asked")] * len(prompts)
         errors: dict[int, UserError] = {}

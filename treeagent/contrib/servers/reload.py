@@ -33,11 +33,7 @@ def adapter_name(folder: Path) -> str:
 
 
 def load_adapter(url: str, folder: Path) -> str:
-    """Make a vLLM server of the base model load an adapter, unless it has it. Returns its name there.
-
-    Raises:
-        UserError: the server cannot be reached, or does not load it.
-    """
+    """Make a vLLM server of the base model load an adapter, unless it has it. Returns its name there."""
     name, server = adapter_name(folder), _Any(url, _LOAD_SECONDS)
     if name in server.names():
         return name
@@ -66,9 +62,6 @@ def reload(urls: Sequence[str], checkpoint: str, command: Sequence[str]) -> list
 
     Returns:
         one sentence for each server that still does not serve the checkpoint, with the reason.
-
-    Raises:
-        UserError: no server serves the checkpoint.
     """
     lock = Path(gettempdir()) / f"treeagent-reload-{blake2b(' '.join(urls).encode(), digest_size=6).hexdigest()}"
     with lock.open("w") as held:
