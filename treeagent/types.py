@@ -5,6 +5,7 @@ and log-probabilities are kept exactly as they were sampled; no later stage toke
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -246,6 +247,10 @@ class Proposal:
     failed: bool = False
     """Whether the request failed, for the reason in ``error``. The state is then no end of the episode: what follows it
     is unknown."""
+
+    def __post_init__(self) -> None:
+        if self.priors and not (min(self.priors) >= 0 and math.isclose(sum(self.priors), 1, abs_tol=1e-3)):
+            raise ValueError(f"the priors {self.priors!r:.100} are no probabilities that sum to 1")
 
     @property
     def generated_tokens(self) -> int:

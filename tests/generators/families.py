@@ -6,74 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    CohereConfig,
-    CohereForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    Exaone4Config,
-    Exaone4ForCausalLM,
-    FalconConfig,
-    FalconForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3Config,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GemmaForCausalLM,
-    Glm4Config,
-    Glm4ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    MptConfig,
-    MptForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Olmo3Config,
-    Olmo3ForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    SiglipVisionConfig,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-    StableLmConfig,
-    StableLmForCausalLM,
-    Starcoder2Config,
-    Starcoder2ForCausalLM,
-)
+import transformers as hf
+from transformers import PreTrainedModel
 
 from treeagent.generators.attention import base_model
 
@@ -117,35 +51,35 @@ _LATENT: dict[str, Any] = {
 def composite() -> PreTrainedModel:
     """A configuration made of parts, without a hidden_size of its own."""
     torch.manual_seed(0)
-    text = Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)
-    vision = SiglipVisionConfig(
+    text = hf.Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)
+    vision = hf.SiglipVisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
     )
-    shape = Gemma3Config(
+    shape = hf.Gemma3Config(
         text_config=text.to_dict(),
         vision_config=vision.to_dict(),
         mm_tokens_per_image=4,
         image_token_index=63,
         tie_word_embeddings=False,
     )
-    model: PreTrainedModel = Gemma3ForConditionalGeneration(shape).eval()
+    model: PreTrainedModel = hf.Gemma3ForConditionalGeneration(shape).eval()
     return model
 
 
 WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=WINDOW)),
-    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_SHAPE, sliding_window=WINDOW)),
-    "qwen2": lambda: Qwen2ForCausalLM(
-        Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1)
+    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_SHAPE, sliding_window=WINDOW)),
+    "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**_SHAPE, sliding_window=WINDOW)),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(
+        hf.Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1)
     ),
-    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**_SHAPE, **_GEMMA)),
-    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_SHAPE, **_GEMMA)),
+    "gemma3": lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**_SHAPE, **_GEMMA, layer_types=_MIXED)),
     "gemma3 of parts": composite,
-    "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
-    "olmo3": lambda: Olmo3ForCausalLM(Olmo3Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
-    "gpt-oss": lambda: GptOssForCausalLM(GptOssConfig(**_SHAPE, **_HEADS, **_EXPERTS)),
-    "llama4": lambda: Llama4ForCausalLM(
-        Llama4TextConfig(
+    "exaone4": lambda: hf.Exaone4ForCausalLM(hf.Exaone4Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
+    "olmo3": lambda: hf.Olmo3ForCausalLM(hf.Olmo3Config(**_SHAPE, sliding_window=WINDOW, layer_types=_MIXED)),
+    "gpt-oss": lambda: hf.GptOssForCausalLM(hf.GptOssConfig(**_SHAPE, **_HEADS, **_EXPERTS)),
+    "llama4": lambda: hf.Llama4ForCausalLM(
+        hf.Llama4TextConfig(
             **_SHAPE,
             **_EXPERTS,
             head_dim=16,
@@ -162,7 +96,7 @@ _NUMBERED_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2,
 
 def opt() -> PreTrainedModel:
     """Its language-model head reads the decoder, which is inside what transformers calls the base model."""
-    shape = OPTConfig(
+    shape = hf.OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
         word_embed_proj_dim=32,
@@ -173,66 +107,68 @@ def opt() -> PreTrainedModel:
         init_std=0.3,
         **_SPECIAL,
     )
-    model: PreTrainedModel = OPTForCausalLM(shape)
+    model: PreTrainedModel = hf.OPTForCausalLM(shape)
     return model
 
 
 def _neox() -> PreTrainedModel:
     shape = {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"}
-    model: PreTrainedModel = GPTNeoXForCausalLM(GPTNeoXConfig(**shape))
+    model: PreTrainedModel = hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**shape))
     return model
 
 
 FULL: dict[str, Callable[[], PreTrainedModel]] = {
-    "cohere": lambda: CohereForCausalLM(CohereConfig(**_SHAPE)),
-    "falcon": lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2)),
-    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**_SHAPE, head_dim=16, tie_word_embeddings=False)),
-    "glm4": lambda: Glm4ForCausalLM(Glm4Config(**_SHAPE, head_dim=16)),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
+    "cohere": lambda: hf.CohereForCausalLM(hf.CohereConfig(**_SHAPE)),
+    "falcon": lambda: hf.FalconForCausalLM(hf.FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2)),
+    "gemma": lambda: hf.GemmaForCausalLM(hf.GemmaConfig(**_SHAPE, head_dim=16, tie_word_embeddings=False)),
+    "glm4": lambda: hf.Glm4ForCausalLM(hf.Glm4Config(**_SHAPE, head_dim=16)),
+    "gpt2": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(
             vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=128, initializer_range=0.3, **_SPECIAL
         )
     ),
     "gpt-neox": _neox,
-    "granite": lambda: GraniteForCausalLM(GraniteConfig(**_SHAPE)),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE)),
-    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)),
-    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**_SHAPE)),
+    "granite": lambda: hf.GraniteForCausalLM(hf.GraniteConfig(**_SHAPE)),
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_SHAPE)),
+    "mixtral": lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)),
+    "olmo2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_SHAPE)),
     "opt": opt,
-    "phi": lambda: PhiForCausalLM(PhiConfig(**_SHAPE)),
-    "qwen2 of experts": lambda: Qwen2MoeForCausalLM(
-        Qwen2MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, shared_expert_intermediate_size=32)
+    "phi": lambda: hf.PhiForCausalLM(hf.PhiConfig(**_SHAPE)),
+    "qwen2 of experts": lambda: hf.Qwen2MoeForCausalLM(
+        hf.Qwen2MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, shared_expert_intermediate_size=32)
     ),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
-    "qwen3 of experts": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, **_HEAD)),
-    "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**_SHAPE, no_rope_layers=[1, 0])),
-    "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**_SHAPE)),
-    "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**_SHAPE, sliding_window=None)),
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_SHAPE, head_dim=16)),
+    "qwen3 of experts": lambda: hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**_SHAPE, **_NUMBERED_EXPERTS, **_HEAD)),
+    "smollm3": lambda: hf.SmolLM3ForCausalLM(hf.SmolLM3Config(**_SHAPE, no_rope_layers=[1, 0])),
+    "stablelm": lambda: hf.StableLmForCausalLM(hf.StableLmConfig(**_SHAPE)),
+    "starcoder2": lambda: hf.Starcoder2ForCausalLM(hf.Starcoder2Config(**_SHAPE, sliding_window=None)),
 }
 """Models in which every layer sees the whole past."""
 
 
 UNFIT: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
     "falcon": (
-        lambda: FalconForCausalLM(FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),
+        lambda: hf.FalconForCausalLM(hf.FalconConfig(**_OLD, num_hidden_layers=2, num_attention_heads=2, alibi=True)),
         r"cannot run FalconForCausalLM: it weighs tokens by their place in memory \(ALiBi\)",
     ),
     "mpt": (
-        lambda: MptForCausalLM(
-            MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2, initializer_range=0.3, **_SPECIAL)
+        lambda: hf.MptForCausalLM(
+            hf.MptConfig(vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=2, initializer_range=0.3, **_SPECIAL)
         ),
         "cannot run MptForCausalLM: it takes no position_ids",
     ),
     "bloom": (
-        lambda: BloomForCausalLM(BloomConfig(**_OLD, n_layer=2, n_head=2)),
+        lambda: hf.BloomForCausalLM(hf.BloomConfig(**_OLD, n_layer=2, n_head=2)),
         "cannot run BloomForCausalLM: it takes no position_ids",
     ),
     "deepseek3": (
-        lambda: DeepseekV3ForCausalLM(DeepseekV3Config(**_SHAPE, **_LATENT)),
+        lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**_SHAPE, **_LATENT)),
         "cannot run DeepseekV3ForCausalLM: it does not keep keys and values of one shape",
     ),
     "mamba": (
-        lambda: MambaForCausalLM(MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, **_SPECIAL)),
+        lambda: hf.MambaForCausalLM(
+            hf.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, **_SPECIAL)
+        ),
         "cannot run MambaForCausalLM: it carries a recurrent state",
     ),
 }

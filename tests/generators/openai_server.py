@@ -50,8 +50,6 @@ class OpenAIServer:
     token_ids: bool = True
     raw_logprobs: bool = False
     """Whether log-probabilities ignore the temperature, as vLLM's do by default."""
-    most_choices: int = 1 << 30
-    """The most choices in one answer."""
     loads_adapters: bool = False
     """Whether it has vLLM's ``load_lora_adapter``."""
     adapters: dict[str, LocalGenerator] = field(default_factory=dict[str, LocalGenerator])
@@ -68,11 +66,7 @@ class OpenAIServer:
     """The API key that it accepts; empty for any."""
     fault: Callable[[Body], "Fault | None"] = lambda body: None
     """Returns a fault to send instead of the answer, or None."""
-    retry_after: str = ""
-    """The header Retry-After of every answer; empty sends none."""
     asked: list[Body] = field(default_factory=list[Body])
-    in_flight: int = 0
-    most_in_flight: int = 0
     url: str = ""
     kill: Callable[[], None] = lambda: None
     """Ends the server at once, including answers under way."""
@@ -131,11 +125,10 @@ class OpenAIServer:
         return self.chat.encode_action(row["content"]) if row["role"] == "assistant" else ()
 
     def _draw(self, prompt: tuple[int, ...], body: Body) -> list[Sample]:
-        count = min(body.get("n", 1), self.most_choices)
         [drawn] = self._served(body).sample(
             SampleRequest(
                 [prompt],
-                count,
+                body.get("n", 1),
                 [body.get("seed", 0)],
                 stop_id=body.get("stop_token_ids", [self.chat.stop_id])[0],
                 max_new_tokens=body.get("max_completion_tokens") or body["max_tokens"],
@@ -200,27 +193,21 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
                 return self.answer(404, json.dumps({"error": {"message": "no such model"}}))
             with server.lock:
                 server.asked.append(body)
-                server.in_flight += 1
-                server.most_in_flight = max(server.in_flight, server.most_in_flight)
             # SGLang takes -1 for no limit. vLLM takes 0 for that, but also -1.
             fault = 400 if server.sglang and body.get("top_k") == 0 else server.fault(body)
             if isinstance(fault, float):
                 time.sleep(fault)
-            try:
-                if isinstance(fault, int):
-                    self.answer(fault, json.dumps({"error": {"message": "not now"}}))
-                elif isinstance(fault, str):
-                    self.answer(200, fault)
-                elif isinstance(fault, dict):
-                    self.answer(400, json.dumps({"error": fault}))
-                else:
-                    work = server.chat_completions if self.path.endswith("/chat/completions") else server.completions
-                    with server.lock:
-                        answer = work(body)
-                    self.answer(200, json.dumps(answer))
-            finally:
+            if isinstance(fault, int):
+                self.answer(fault, json.dumps({"error": {"message": "not now"}}))
+            elif isinstance(fault, str):
+                self.answer(200, fault)
+            elif isinstance(fault, dict):
+                self.answer(400, json.dumps({"error": fault}))
+            else:
+                work = server.chat_completions if self.path.endswith("/chat/completions") else server.completions
                 with server.lock:
-                    server.in_flight -= 1
+                    answer = work(body)
+                self.answer(200, json.dumps(answer))
 
         def answer(self, status: int, text: str, kind: str = "application/json") -> None:
             if server.key and self.headers["Authorization"] != f"Bearer {server.key}":
@@ -229,8 +216,6 @@ def serving(server: OpenAIServer, port: int = 0) -> Iterator[OpenAIServer]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(text.encode())))
             self.send_header("Retry-After-Ms", "20")
-            if server.retry_after:
-                self.send_header("Retry-After", server.retry_after)
             self.end_headers()
             self.wfile.write(text.encode())
 

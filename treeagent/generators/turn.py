@@ -58,8 +58,7 @@ class Grammar(Protocol):
 
     @property
     def calls(self) -> Literal["text", "native"]:
-        """Form of a call: "text" is always plain text; "native" is the model's own syntax, where the chat template
-        lists the tools."""
+        """Form of a call: plain text, or the model's own syntax, where the chat template lists the tools."""
 
     @property
     def mark(self) -> str:
@@ -106,13 +105,8 @@ def make_grammar(name: str, chat_template: str = "", tools: Sequence[Tool] = ())
 
 def openai_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """Tools in OpenAI's form, as chat templates take them."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
+    told = [{"name": each.name, "description": each.description, "parameters": dict(each.parameters)} for each in tools]
+    return [{"type": "function", "function": each} for each in told]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +136,8 @@ class ReAct:
         return "\n".join((TASK, *turn, *calls))
 
     def write(self, thought: str, call: str | ToolCall) -> str:
-        action = call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}"
-        return f"{_THOUGHT}{thought}\n{_ACTION}{action}" if thought else f"{_ACTION}{action}"
+        action = _ACTION + (call if isinstance(call, str) else f"{call.name} {written_json(call.arguments)}")
+        return f"{_THOUGHT}{thought}\n{action}" if thought else action
 
     def rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
         """An optional thought of one line and an action of one line: a tool's call as ``_as_text`` writes it, or with
@@ -294,11 +288,16 @@ class ToolCalls:
         return after_thought_rules(named_rules(tools, self.spelling), mark_term, self.mark, self.end)
 
     def read(self, text: str, token_ids: Sequence[int] = (), logprobs: Sequence[float] = ()) -> Action:
-        action = self.read_thought(text, token_ids, logprobs)
+        action, said = self.read_thought(text, token_ids, logprobs), self._after_thinking(text)
         try:
-            return replace(action, call=self._call(self._after_thinking(text)))
-        except (ValueError, RecursionError) as error:
-            return replace(action, error=str(error))
+            if self.begin(said) >= 0:
+                return replace(action, call=self.read_call(said))
+        except (ValueError, RecursionError) as unreadable:
+            return replace(action, error=str(unreadable))
+        if any(mark in said for mark in self.reserved):
+            return replace(action, error="this is no tool call of your format")
+        error = "" if said.strip() else "after the thought there is neither a tool call nor a text"
+        return replace(action, call=said.strip(), error=error)
 
     def read_call(self, text: str) -> ToolCall:
         """The call in a text that holds its beginning. A ValueError is shown to the agent."""
@@ -329,16 +328,6 @@ class ToolCalls:
             return "</think>\n" if thinks else ""
         return f"</think>\n{self.mark}" if thinks else f"\n{self.mark}" if text else self.mark
 
-    def _call(self, text: str) -> str | ToolCall:
-        """The call in the text after the thought, or the text itself if it makes none."""
-        if self.begin(text) >= 0:
-            return self.read_call(text)
-        if any(mark in text for mark in self.reserved):
-            raise ValueError("this is no tool call of your format")
-        if not text.strip():
-            raise ValueError("after the thought there is neither a tool call nor a text")
-        return text.strip()
-
     def _after_thinking(self, text: str) -> str:
         """The text after the first ``</think>``; empty while the thought is unfinished. Without ``<think>``, a call
         before it is a draft, unless it goes on to the end of the turn with the ``</think>`` in an argument."""
@@ -355,17 +344,14 @@ class ToolCalls:
         return rest
 
 
-def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str], mark: str = "") -> list[str]:
-    """The rule ``call`` of a tool's name and its arguments in JSON, and the rules that it uses. With ``mark``, a call
-    may also be the tool's name, this mark and the arguments."""
+def named_rules(tools: Sequence[Tool], spelling: tuple[str, str, str]) -> list[str]:
+    """The rule ``call`` of a tool's name and its arguments in JSON, and the rules that it uses."""
     before, between, after = spelling
-    ways, schemas = list[str](), list[str]()
-    for index, tool in enumerate(tools):
-        ways.append(f"{json.dumps(before + written_json(tool.name) + between)} arguments_{index} {json.dumps(after)}")
-        if mark:
-            ways.append(f"{json.dumps(tool.name)} {mark} arguments_{index}")
-        schemas.append(schema_rule(index, tool, BLANKS))
-    return [f"call: {' | '.join(ways)}", *schemas]
+    ways = [
+        f"{json.dumps(before + written_json(tool.name) + between)} arguments_{index} {json.dumps(after)}"
+        for index, tool in enumerate(tools)
+    ]
+    return [f"call: {' | '.join(ways)}", *(schema_rule(index, tool, BLANKS) for index, tool in enumerate(tools))]
 
 
 def schema_rule(index: int, tool: Tool, blanks: str) -> str:
@@ -454,15 +440,14 @@ def read_json(text: str) -> object:
         raise ValueError(f"the call is no JSON: {error}") from error
     except orjson.JSONEncodeError as error:
         raise ValueError(f"the call cannot be passed on: {error}") from error
-    _require_shallow(value)
+    if _depth(value) > _MOST_NESTED:
+        raise ValueError(f"the call is nested more than {_MOST_NESTED} deep")
     return value
 
 
-def _require_shallow(value: object, depth: int = 0) -> None:
-    if depth > _MOST_NESTED:
-        raise ValueError(f"the call is nested more than {_MOST_NESTED} deep")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _require_shallow(inner, depth + 1)
+def _depth(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=-1)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

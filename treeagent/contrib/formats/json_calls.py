@@ -1,5 +1,6 @@
 """Tool calls in JSON as Llama and Mistral models write them."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ class MistralCalls(ToolCalls):
         return f"{self.mark} {before}{name}{between}{arguments}{after}"
 
     def call_rules(self, tools: Sequence[Tool], mark_term: Callable[[str], str]) -> str:
-        return after_thought_rules(named_rules(tools, self.spelling, mark_term("[ARGS]")), mark_term, self.mark)
+        first, *schemas = named_rules(tools, self.spelling)
+        later = (f"{json.dumps(tool.name)} {mark_term('[ARGS]')} arguments_{at}" for at, tool in enumerate(tools))
+        return after_thought_rules([" | ".join((first, *later)), *schemas], mark_term, self.mark)
 
     def read_call(self, text: str) -> ToolCall:
         inner = text[self.begin(text) :].removeprefix(self.mark).strip()
