@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from toy_llama import head, plain_hidden, plain_logprobs
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from treeagent.agent.policy import HeadValue, LLMPolicy
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
@@ -21,7 +20,7 @@ from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.local import LocalGenerator
-from treeagent.generators.scratch import CHAT_TEMPLATE, PAD, ROLES, STOP, random_model, train_tokenizer
+from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.demonstrate import demonstrate, tokenise
 from treeagent.search.config import SearchConfig
@@ -80,41 +79,6 @@ def taught(chat: ChatFormat, rows: Sequence[TokenRow], steps: int) -> Speaker:
         optimiser.step()
         optimiser.zero_grad()
     return Speaker(model.eval(), chat)
-
-
-@lru_cache(maxsize=1)
-def straddler() -> Speaker:
-    """A speaker whose tokens may hold the mark and more, because its tokenizer merges anything."""
-    lines = ["Thought: a lamp\nAction: open[a]", "Thought: no lamp\nAction: open[b]", "Action: wait"]
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    inner.train_from_iterator(
-        [*lines, *["\nAction: open["] * 2],
-        trainers.BpeTrainer(
-            vocab_size=400,
-            special_tokens=[PAD, STOP, *ROLES],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner, eos_token=STOP, pad_token=PAD, additional_special_tokens=list(ROLES)
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    chat = ChatFormat(tokenizer)
-    # One token per character up to the mark, so that thoughts are long and end with the mark's token.
-    mark = tuple(chat.encode("\nAction: open["))
-    assert len(mark) == 1
-    rows = []
-    for line in lines:
-        head, found, tail = line.partition("\nAction: open[")
-        ids = tuple(token for letter in head for token in chat.encode(letter))
-        ids += (*mark, *chat.encode(tail)) if found else ()
-        prompt = chat.prompt_ids((Message("user", "go"),))
-        said = (*ids, chat.stop_id)
-        rows.append(TokenRow("go", (*prompt, *said), (False,) * len(prompt) + (True,) * len(said)))
-    return taught(chat, rows, 120)
 
 
 @dataclass
@@ -179,11 +143,10 @@ def test_a_thought_ends_with_the_token_that_completes_the_mark() -> None:
     assert thoughts > 20
 
 
-@pytest.mark.parametrize("make", [shopper, straddler])
-def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> None:
+def test_greedy_halves_join_to_the_greedy_turn() -> None:
     """Ids, text and parsed action are equal; log-probabilities are equal up to rounding."""
-    speaker = make()
-    for task in [Task("go", "go"), *TASKS] if speaker is straddler() else TASKS:
+    speaker = shopper()
+    for task in TASKS:
         inner = Memory()
         dynamics = SplitDynamics(inner)
         root = asyncio.run(dynamics.reset(task))
@@ -201,35 +164,6 @@ def test_greedy_halves_join_to_the_greedy_turn(make: Callable[[], Speaker]) -> N
         assert (turn.thought, turn.call, turn.error) == (whole.thought, whole.call, whole.error)
         assert turn.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
         assert transition.state.messages[1] == Message("assistant", whole.text, whole.token_ids)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("make", [shopper, straddler])
-def test_sampled_halves_have_the_log_probabilities_of_a_whole_turn(
-    make: Callable[[], Speaker], temperature: float
-) -> None:
-    speaker = make()
-    policy = SplitPolicy(speaker.policy(temperature))
-    states = shop_states() if speaker is shopper() else [State(Task("go", "go"), (Message("user", "go"),))]
-    turns = 0
-    for state, proposal in zip(states, propose(policy, states, 4), strict=True):
-        inner = Memory()
-        dynamics = SplitDynamics(inner)
-        prompt = speaker.chat.prompt_ids(state.messages)
-        thoughts = [action for action in proposal.actions if begun(action)]
-        begun_states = [step(dynamics, state, thought).state for thought in thoughts]
-        for thought_state, acted in zip(begun_states, propose(policy, begun_states, 3, seed=9), strict=True):
-            assert acted.context_ids == ()
-            for action in acted.actions:
-                step(dynamics, thought_state, action)
-                _, turn = inner.asked[-1]
-                turns += 1
-                expected = plain_logprobs(speaker.model, prompt, turn.token_ids, temperature)
-                assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-                assert turn.text == speaker.chat.decode(turn.token_ids)
-                assert (turn.call, turn.error) == (action.call, action.error)
-                assert len(turn.token_ids) <= NEW
-    assert turns >= 6
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

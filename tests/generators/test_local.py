@@ -148,17 +148,6 @@ def test_a_sample_ends_at_its_pause() -> None:
         assert generator.usage.encoded_tokens - before == 1  # its last token, which was sampled but not fed
 
 
-def test_each_prompt_has_its_own_limit() -> None:
-    model = shared_model()
-    free = draw(LocalGenerator(model), PROMPTS, 3, new=9)
-    late = free[1][0].token_ids[5]  # as a stop token, it would come after its sample's end
-    for stop in (NEVER, late):
-        limited = draw(LocalGenerator(model), PROMPTS, 3, new=[9, 1, 4, 2], stop_id=stop)
-        for limit, whole, cut in zip([9, 1, 4, 2], free, limited, strict=True):
-            ends = [min(limit, [*sample.token_ids, stop].index(stop) + 1) for sample in whole]
-            same(cut, [Sample(one.token_ids[:end], one.logprobs[:end]) for one, end in zip(whole, ends, strict=True)])
-
-
 def test_a_sample_ends_where_the_context_does() -> None:
     model, generator = shared_model(), LocalGenerator(shared_model())
     prompts = [ids(0, 250), ids(1, 20), ids(2, 255)]
@@ -330,18 +319,3 @@ def test_eviction_changes_nothing_but_the_cost(cache_bytes: int) -> None:
     small.cache.capacity = 0
     small.cache.trim()
     assert small.cache.bytes == 0
-
-
-def test_forget_after_the_weights_have_changed() -> None:
-    model = make_model()
-    generator = LocalGenerator(model)
-    draw(generator, PROMPTS)
-    with torch.no_grad():
-        model.model.layers[0].self_attn.v_proj.weight.mul_(-1.0)
-    stale = generator.hidden(PROMPTS)
-    generator.forget()
-    fresh = generator.hidden(PROMPTS)
-    expected = torch.stack([plain_hidden(model, prompt) for prompt in PROMPTS])
-    torch.testing.assert_close(fresh, expected, atol=1e-4, rtol=1e-4)
-    assert (stale - expected).abs().max() > 0.05
-    assert_plain(model, PROMPTS, draw(generator, PROMPTS))

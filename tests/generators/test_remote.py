@@ -165,7 +165,6 @@ def once(faults: list[Fault]) -> Callable[[Body], Fault | None]:
         ("no json", "cannot be read"),
         ('{"choices": []}', "cannot be read .*0 samples, not 2"),
         ('{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]}', "2 token ids, 1 log-prob"),
-        ("[1]", "cannot be read"),
     ],
 )
 def test_a_prompt_that_fails_costs_itself_alone(server: OpenAIServer, fault: int | str | float, said: str) -> None:
@@ -188,7 +187,6 @@ def test_what_fails_every_request_stops_the_run_with_a_sentence(server: OpenAISe
         (429, "answered 429: not now: lower remote.concurrency"),
         (401, "set OPENAI_API_KEY"),
         (404, "answered 404: .*not now.*: correct the url"),
-        (402, "answered 402: not now: see to the account"),
     ):
         server.fault = partial(answer_with, status)
         with pytest.raises(UserError, match=said):
@@ -226,16 +224,11 @@ def test_log_probabilities_without_the_temperature_are_refused(server: OpenAISer
 LIES: dict[str, tuple[object, object]] = {
     "no token": ([], []),
     "a negative id": ([-5, 6, 2], [-0.1, -0.2, -0.3]),
-    "an id of 2**63": ([2**63, 6, 2], [-0.1, -0.2, -0.3]),
     "an id beyond the tokenizer": ([NEVER + 1, 6, 2], [-0.1, -0.2, -0.3]),
     "ids with fractions": ([5.7, 6.2, 2.9], [-0.1, -0.2, -0.3]),
-    "ids true": ([True, True, True], [-0.1, -0.2, -0.3]),
     "log-probability NaN": ([5, 6, 2], [float("nan"), -0.2, -0.3]),
-    "log-probability -Infinity": ([5, 6, 2], [float("-inf"), -0.2, -0.3]),
     "log-probability 10**400": ([5, 6, 2], [10**400, -0.2, -0.3]),
-    "log-probability -10**400": ([5, 6, 2], [-(10**400), -0.2, -0.3]),
     "log-probability +5": ([5, 6, 2], [5.0, 5.0, 5.0]),
-    "log-probability true": ([5, 6, 2], [True, True, True]),
     "1,000 tokens where 4 were asked for": ([5] * 1000, [-0.1] * 1000),
     "ids as a text": ("567", [-0.1, -0.2, -0.3]),
 }
@@ -250,16 +243,6 @@ def test_what_cannot_be_true_costs_its_own_prompt(server: OpenAIServer, ids: obj
     lie, other = generator.sample(SampleRequest([(3, 4), (4, 5)], 1, [0, 1], stop_id=NEVER, max_new_tokens=4))
     assert isinstance(lie, Failure) and "cannot be read" in lie.reason
     assert not isinstance(other, Failure)
-
-
-@pytest.mark.parametrize("usage", [{"prompt_tokens": "many"}, {"prompt_tokens": -1}, {"prompt_tokens": 1.5}])
-def test_a_count_of_tokens_that_cannot_be_costs_its_own_prompt(server: OpenAIServer, usage: dict[str, object]) -> None:
-    generator, before = remote(server), remote(server).usage.encoded_tokens
-    choice = {"token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}
-    told = {"choices": [choice], "usage": {"completion_tokens": 1, "total_tokens": 1} | usage}
-    server.fault = lambda body: json.dumps(told)
-    [failed] = generator.sample(SampleRequest([(3, 4)], 1, [0], stop_id=NEVER, max_new_tokens=4))
-    assert isinstance(failed, Failure) and generator.usage.encoded_tokens == before
 
 
 @pytest.mark.parametrize("sends", ["drips", "too much", "packed"])
@@ -401,15 +384,6 @@ def test_a_head_on_log_probabilities_asks_the_server_that_samples(shop: tuple[Op
     server.fault, server.sglang = lambda body: None, True
     forget()
     with pytest.raises(UserError, match=r"logprob_token_ids, or set update\.value_reads=hidden"):
-        load_actors(checkpoint, config)
-
-
-def test_a_copy_that_does_not_fit_is_refused_before_it_is_loaded(shop: tuple[OpenAIServer, Path, RunConfig]) -> None:
-    _, checkpoint, config = shop
-    huge = json.loads((checkpoint / "config.json").read_text()) | {"intermediate_size": 2**32}
-    (checkpoint / "config.json").write_text(json.dumps(huge))
-    forget()
-    with pytest.raises(UserError, match=r"second copy of the weights.*takes [\d.]+ GiB.*update\.value_reads=logprobs"):
         load_actors(checkpoint, config)
 
 

@@ -1,6 +1,5 @@
 """Turns constrained to their format: everything well-formed can be sampled, and nothing else can end a turn."""
 
-import asyncio
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +11,12 @@ from hypothesis import strategies as st
 from template_families import blank_first, family
 from toy_llama import plain_logprobs, shared_model, tokenizer
 
-from treeagent.agent.policy import LLMPolicy
-from treeagent.agent.think_act import SplitPolicy
 from treeagent.generators.base import SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.structured import Form
 from treeagent.generators.turn import Grammar, make_grammar
-from treeagent.types import Message, State, Task, ToolCall, UserError
+from treeagent.types import Message, ToolCall, UserError
 
 
 @dataclass(frozen=True)
@@ -188,20 +185,6 @@ def test_a_model_of_random_weights_calls_tools_in_its_own_probabilities(temperat
         for ids, samples in zip(begun, free, strict=True)
         for sample in samples
     )
-
-
-def test_a_split_turn_is_held_to_what_its_thought_began() -> None:
-    chat, grammar = talk("react", "plain")
-    policy = LLMPolicy(
-        LocalGenerator(shared_model()), chat, grammar, max_new_tokens=60, form=form("react", "plain", tooled=False)
-    )
-    thought = "Thought: so\nAction:"
-    ids = chat.encode(thought)
-    asked = Message("user", "go")
-    state = State(Task("t", "go"), (asked, Message("assistant", thought, ids, partial=True)))
-    (proposal,) = asyncio.run(SplitPolicy(policy).propose([state], 16, [0]))
-    ended = [action for action in proposal.actions if action.token_ids[-1] == chat.stop_id]
-    assert ended and all(action.call and not action.error for action in ended)
 
 
 def test_a_schema_that_cannot_be_held_to_is_refused() -> None:

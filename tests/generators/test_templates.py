@@ -1,31 +1,17 @@
 """Chat templates in the style of today's families: prompts only grow by what is new, whatever is sampled and read."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from template_families import FAMILIES, STOPS, family, with_template
-from toy_llama import sharpened
-from transformers import PreTrainedModel
 
-from treeagent.agent.policy import LLMPolicy
-from treeagent.generators.base import Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ScratchConfig
-from treeagent.generators.local import LocalGenerator
-from treeagent.generators.scratch import random_model
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
-from treeagent.types import Action, Message, State, Task, Transition, UserError
-from treeagent.views.imitation import ImitationConfig, imitation_rows
-from treeagent.views.pairs import PairConfig, preference_pairs
+from treeagent.types import Message, UserError
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -186,36 +172,6 @@ def test_a_template_that_rewrites_history_is_refused_with_what_to_do(template: s
         made(template)
 
 
-@dataclass(frozen=True)
-class Teller:
-    """Answers with given texts in turn. It ends after two steps, with a reward that depends on the actions."""
-
-    texts: Sequence[str]
-
-    async def reset(self, task: Task) -> State:
-        return State(task, (Message("user", self.texts[0]),))
-
-    async def step(self, state: State, action: Action) -> Transition:
-        place = len(state.messages) // 2 + 1
-        said = Message("assistant", action.text, action.token_ids)
-        after = State(state.task, (*state.messages, said, Message("user", self.texts[place])))
-        return Transition(after, reward=len(action.text) % 7 / 7, terminated=place == 2)
-
-
-class Recorder(LocalGenerator):
-    """Records each sample with its prompt."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        self.sampled: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-
-    def sample(self, request: SampleRequest) -> list[list[Sample]]:
-        drawn = super().sample(request)
-        pairs = zip(request.prompts, drawn, strict=True)
-        self.sampled |= {(prompt, each.token_ids) for prompt, of in pairs for each in of}
-        return drawn
-
-
 def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Each run of trained tokens, with all tokens before it."""
     start = 0
@@ -224,29 +180,3 @@ def trained(ids: Sequence[int], mask: Sequence[bool]) -> Iterator[tuple[tuple[in
         if masked:
             yield tuple(ids[:start]), tuple(ids[start:end])
         start = end
-
-
-@settings(max_examples=6)
-@given(names, st.lists(text, min_size=3, max_size=3), st.integers(0, 99))
-def test_what_is_trained_is_what_was_sampled_after_what_was_read(name: str, texts: list[str], seed: int) -> None:
-    """No token changes between sampling and the learners' rows and pairs, whatever bytes are sampled and read."""
-    generator = Recorder(tiny_model(name))
-    policy = LLMPolicy(generator, chat(name), temperature=1.5, max_new_tokens=6)
-    config = SearchConfig(limits=Limits(simulations=9), candidates=3)
-    [tree] = asyncio.run(Search(policy, Teller(texts), config).run([Task("t", texts[0])], [seed]))
-    assert not tree.error
-    rows = [*imitation_rows(tree, ImitationConfig(min_return=0, paths_per_tree=9))]
-    runs = [run for row in rows for run in trained(row.token_ids, row.mask)]
-    for pairs in (PairConfig(rule="all", min_margin=1e-6), PairConfig(rule="trajectory", min_margin=1e-6)):
-        for pair in preference_pairs(tree, pairs):
-            for side in (pair.chosen, pair.rejected):
-                read = (False,) * len(pair.context_ids)
-                runs += trained((*pair.context_ids, *side.token_ids), (*read, *side.mask))
-    assert len(runs) > 10
-    assert set(runs) <= generator.sampled
-
-
-@cache
-def tiny_model(name: str) -> PreTrainedModel:
-    shape = ScratchConfig(vocabulary=320, layers=1, width=32, heads=2, context=1024)
-    return sharpened(random_model(family(name), shape, 0))

@@ -13,7 +13,7 @@ import torch
 from toy_llama import CONFIG, make_read, next_logprobs, plain_logprobs, sharpened, tokenizer
 from transformers import PreTrainedModel
 
-from treeagent.generators.base import Failure, Pause, Sample, SampleRequest
+from treeagent.generators.base import Failure, Sample, SampleRequest
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import VllmConfig
 from treeagent.generators.local import LocalGenerator
@@ -105,25 +105,6 @@ def test_a_value_head_reads_the_engines_log_probabilities(engine: VllmGenerator,
     assert len({round(each.value, 4) for each in here}) == 3
     [alone] = asyncio.run(HeadValue(engine, chat, head).estimate(states[1:2]))  # its prefix is cached by now
     assert alone.value == pytest.approx(there[1].value, abs=1e-4)
-
-
-def test_a_draw_depends_on_its_seed_and_ends_where_the_local_one_does(engine: VllmGenerator, folder: Path) -> None:
-    assert engine.load(str(folder / "0"), None)
-    first = drawn_by(engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=NEVER, max_new_tokens=12))
-    [alone] = drawn_by(engine, SampleRequest(PROMPTS[1:2], 3, SEEDS[1:2], stop_id=NEVER, max_new_tokens=12))
-    assert [sample.token_ids for sample in alone] == [sample.token_ids for sample in first[1]]
-    stop = first[0][1].token_ids[4]
-    [[*_], [*_], [*_], cut] = drawn_by(
-        engine, SampleRequest(PROMPTS, 3, SEEDS, stop_id=stop, max_new_tokens=[9, 1, 4, 12])
-    )
-    for whole, sample in zip(first[3], cut, strict=True):
-        ends = [*whole.token_ids, stop].index(stop) + 1
-        assert sample.token_ids == whole.token_ids[:ends]
-    odd = Pause(frozenset(range(1, NEVER, 2)), lambda ids: True)
-    [paused] = drawn_by(
-        engine, SampleRequest(PROMPTS[:1], 3, SEEDS[:1], stop_id=NEVER, max_new_tokens=12, pauses=[odd])
-    )
-    assert all(sum(token % 2 for token in sample.token_ids[:-1]) == 0 for sample in paused)
 
 
 # Each test below has an engine of its own. The end of an engine in this process may end the shared one, too.

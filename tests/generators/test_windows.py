@@ -89,17 +89,6 @@ def test_every_architecture_called_tested_is_tested() -> None:
     assert {model.config.get_text_config().model_type for model in models} == TESTED
 
 
-@pytest.mark.parametrize("name", ["gpt2", "opt", "qwen3"])
-def test_a_row_at_its_limit_waits_for_the_others(name: str) -> None:
-    """The long prompt leaves room for 8 tokens, the short one takes 40. GPT-2 and OPT have no position beyond."""
-    model = made(FULL[name])
-    generator = LocalGenerator(model)
-    long, short = ids(5, generator.context - 8), ids(6, 10)
-    drawn = generator.sample(SampleRequest([long, short], 2, [0, 1], stop_id=-1, max_new_tokens=40))
-    assert {len(sample.token_ids) for sample in drawn[1]} == {40} != {len(sample.token_ids) for sample in drawn[0]}
-    assert_plain(model, [long, short], drawn)
-
-
 def test_a_row_ends_where_longrope_would_turn_cached_keys_otherwise() -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 30}
     model = made(
