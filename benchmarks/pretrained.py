@@ -44,7 +44,7 @@ from treeagent.learners.value import fit_value
 from treeagent.pipeline.build import make_chat, value_head
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate_batch
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.machine import fit_to_machine, training_threads
+from treeagent.pipeline.opening import fit_to_machine, training_threads
 from treeagent.pipeline.processes import run_jobs, shared_workers
 from treeagent.pipeline.rows import TrainJob, policy_training_rows, sample_value_rows
 from treeagent.pipeline.trees import read_trees

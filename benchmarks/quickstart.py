@@ -28,7 +28,7 @@ from benchmarks.record import Row, digest
 from treeagent.config import Mode, load_config
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.machine import fit_to_machine
+from treeagent.pipeline.opening import fit_to_machine
 from treeagent.pipeline.progress import RichProgress
 from treeagent.pipeline.recipes import find_recipe
 

@@ -48,7 +48,7 @@ from treeagent.config import Method, Mode, RunConfig, load_config
 from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import COLLECTED, Run, changed_settings
-from treeagent.pipeline.machine import fit_to_machine
+from treeagent.pipeline.opening import fit_to_machine
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.pipeline.update import learn

@@ -11,9 +11,8 @@ from treeagent.config import RunConfig
 from treeagent.pipeline.collect import collect
 from treeagent.pipeline.evaluate import evaluate
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.opening import opened
+from treeagent.pipeline.opening import Use, opened
 from treeagent.pipeline.outcomes import Row
-from treeagent.pipeline.preflight import Use
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.report.page import report
 from treeagent.pipeline.rounds import (

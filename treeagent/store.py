@@ -11,7 +11,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -29,28 +28,19 @@ _CHUNK = 1 << 14
 
 
 class StoreError(RuntimeError):
-    """Raised if a file cannot be written or read. The message is one sentence with its name, the reason and the fix."""
+    """A file cannot be written or read. The message is one sentence with its name, the reason and the fix."""
 
 
 class CorruptShard(ValueError):
-    """Raised for a shard that is incomplete, not written by treeagent, or of another version. The message is one
-    sentence with its name, the line and the fix."""
-
-
-def shard_file(name: str, index: int) -> str:
-    """The file name of the shard with index ``index`` and name ``name``."""
-    return f"{name}-{index:05d}.jsonl.zst"
+    """A shard is incomplete, of another version or not written by treeagent. The message names file, line and fix."""
 
 
 def write_shard(folder: Path, name: str, index: int, records: Iterable[Record]) -> Path:
-    """Write records as shard ``index`` of ``name``, replacing an existing one. Returns its path.
-
-    NaN and infinities become null, because JSON has none.
-    """
-    file_name = shard_file(name, index)
-    if not _SHARD.fullmatch(file_name):
+    """Write records as shard ``index`` of ``name``, replacing an existing one. Returns its path. NaN and infinities
+    become null, because JSON has none."""
+    path = _shard(folder, name, index)
+    if not _SHARD.fullmatch(path.name) or path.parent != folder:
         raise ValueError(f"{name!r} is no shard name: begin it with no dot, and leave slashes out")
-    path = folder / file_name
     with replacing(path) as file:
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
         for number, record in enumerate(records, start=1):
@@ -70,19 +60,6 @@ def write_atomic(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def append_line(path: Path, value: object) -> None:
-    """Add a value as a line of JSON at the end of a file, which is made if there is none. A last line that a kill has
-    cut off stays a line of its own. Only one process may write the file."""
-    line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    try:
-        with appendable(path) as file:
-            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
-                line = b"\n" + line
-            file.write(line)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}: free some space") from error
-
-
 def appendable(path: Path) -> BinaryIO:
     """Open a file of a run at its end, to read and to append; it is made if there is none. A run may have been
     downloaded, and a link in it could lead to any file, so links are not followed."""
@@ -92,7 +69,8 @@ def appendable(path: Path) -> BinaryIO:
 
 
 def regular(path: Path) -> Path:
-    """Check that ``path`` is a regular file, or a link to one, or does not exist, and return it."""
+    """Check that ``path`` is a regular file, or a link to one, or does not exist, and return it. Opening a pipe or a
+    device may block for ever."""
     if os.path.exists(path) and not os.path.isfile(path):  # Path's own raise for some names, such as one too long
         raise StoreError(f"{path} is no regular file, such as a named pipe or a folder: move it away")
     return path
@@ -100,20 +78,17 @@ def regular(path: Path) -> Path:
 
 def shards(folder: Path, name: str | None = None, index: int | None = None) -> list[Path]:
     """Paths of finished shards, sorted by name and index; optionally only those of one ``name`` or one ``index``.
-    Numbers in names count by value, so that round 10 follows round 9. Empty if the folder does not exist. If both are
-    given, only this one file is checked and the folder is not listed."""
+    Numbers in names count by value, so that round 10 follows round 9. Empty if the folder does not exist."""
     if name is not None and index is not None:
-        path = folder / shard_file(name, index)
+        path = _shard(folder, name, index)
         return [path] if path.exists() else []
-    if not folder.is_dir():
-        return []
-    matches = ((_SHARD.fullmatch(path.name), path) for path in folder.iterdir())
-    found = [(_by_value(match["name"]), match["name"], int(match["index"]), path) for match, path in matches if match]
-    return [
-        path
-        for _, shard_name, shard_index, path in sorted(found)
-        if name in (None, shard_name) and index in (None, shard_index)
-    ]
+    places = {path: shard_place(path) for path in folder.glob("*-*.jsonl.zst") if _SHARD.fullmatch(path.name)}
+    chosen = [path for path, place in places.items() if name in (None, place[0]) and index in (None, place[1])]
+    return sorted(chosen, key=lambda path: (_by_value(places[path][0]), *places[path]))
+
+
+def _shard(folder: Path, name: str, index: int) -> Path:
+    return folder / f"{name}-{index:05d}.jsonl.zst"
 
 
 def _by_value(name: str) -> list[int | str]:
@@ -129,15 +104,6 @@ def shard_place(path: Path) -> tuple[str, int]:
     return found["name"], int(found["index"])
 
 
-def shard_seal(path: Path) -> str:
-    """A cheap fingerprint of a shard, which tells it from another one of the same name: its size in bytes, and the
-    checksum at the end of the file (the low 32 bits of XXH64 of the content)."""
-    with regular(path).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 4, 0))
-        return f"{size}-{file.read(4)[::-1].hex()}"
-
-
 def shard_names(folder: Path) -> list[str]:
     """The names that have finished shards, in the order of ``shards``."""
     return list(dict.fromkeys(shard_place(path)[0] for path in shards(folder)))
@@ -147,25 +113,19 @@ def read_as(
     parse: Callable[[dict[str, Any]], Read], folder: Path, name: str | None = None, index: int | None = None
 ) -> Iterator[Read]:
     """Apply ``parse`` to each record of all shards of ``name``, or of every name, in order. One line at a time is in
-    memory. ``read_as(from_record, folder)`` reads trees."""
+    memory. ``read_as(from_record, folder)`` reads trees. If ``parse`` raises ``UserError``, the shard is corrupt."""
     for path in shards(folder, name, index):
         for number, line in enumerate(_lines(path), start=1):
-            yield _parsed(parse, path, number, line)
-
-
-def read_lines(
-    parse: Callable[[dict[str, Any]], Read], folder: Path, name: str, index: int, lines: Iterable[int]
-) -> Iterator[Read]:
-    """Apply ``parse`` to the records in ``lines`` of a shard, which count from 0 and ascend. Other lines are not
-    parsed, and nothing after the last of them is read."""
-    path, following = folder / shard_file(name, index), 0
-    texts = _lines(path)
-    for line in lines:
-        text = next(islice(texts, line - following, None), None)
-        if text is None:
-            raise _corrupt(path, line + 1, "is missing")
-        yield _parsed(parse, path, line + 1, text)
-        following = line + 1
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                raise _corrupt(path, number, "is not JSON") from None
+            if not isinstance(record, dict):
+                raise _corrupt(path, number, "is no record")
+            try:
+                yield parse(record)
+            except UserError as error:
+                raise CorruptShard(f"{path}, line {number}: {error}") from error
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -250,21 +210,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise _corrupt(path, number + 1, "is cut short")
 
 
-def _parsed(parse: Callable[[dict[str, Any]], Read], path: Path, number: int, line: bytes) -> Read:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        raise _corrupt(path, number, "is not JSON") from None
-    if not isinstance(record, dict):
-        raise _corrupt(path, number, "is no record")
-    try:
-        return parse(record)
-    except UserError as error:
-        raise CorruptShard(f"{path}, line {number}: {error}") from error
-
-
 def _unpacked(path: Path) -> Iterator[bytes]:
-    """The unpacked content, in chunks."""
+    """The unpacked content, in chunks. Raises EOFError inside a frame, which zstandard's own reader ignores."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     with regular(path).open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -21,9 +21,8 @@ from treeagent.pipeline import collect as collecting
 from treeagent.pipeline import evaluate as evaluating
 from treeagent.pipeline import update as updating
 from treeagent.pipeline.folder import COLLECTED, Run, RunError
-from treeagent.pipeline.opening import opened
+from treeagent.pipeline.opening import opened, require_whole_vocabulary
 from treeagent.pipeline.outcomes import Row
-from treeagent.pipeline.preflight import require_whole_vocabulary
 from treeagent.pipeline.progress import Progress
 from treeagent.pipeline.recipes import find_recipe
 from treeagent.store import shard_names

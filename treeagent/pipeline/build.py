@@ -1,6 +1,6 @@
 """Build from the settings: the environment, its tasks, the policy, its generator, and the value function of leaves.
 
-Environments and policies are built once in each process and reused by later jobs with the same settings.
+A process keeps one environment and one policy for later jobs with the same settings.
 """
 
 import atexit
@@ -12,18 +12,9 @@ from itertools import groupby
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-import psutil
-import torch
 from transformers import PreTrainedTokenizerBase
 
-from treeagent.agent.checkpoint import (
-    Checkpoint,
-    base_and_adapter,
-    count_weights,
-    has_head,
-    load_checkpoint,
-    load_tokenizer,
-)
+from treeagent.agent.checkpoint import Checkpoint, base_and_adapter, has_head, load_checkpoint, load_tokenizer
 from treeagent.agent.policy import HeadValue, LLMPolicy, TextPolicy, Wanted
 from treeagent.agent.think_act import SplitDynamics, SplitPolicy
 from treeagent.agent.value_head import LogprobHead, ValueHead
@@ -35,7 +26,7 @@ from treeagent.envs.pool import EnvPool
 from treeagent.generators.attention import context_length
 from treeagent.generators.base import Generator
 from treeagent.generators.chat import ChatFormat
-from treeagent.generators.config import ModelConfig, ScratchConfig, VllmConfig
+from treeagent.generators.config import ModelConfig, ScratchConfig
 from treeagent.generators.local import LocalGenerator
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.generators.turn import Grammar, make_grammar, openai_tools
@@ -77,8 +68,11 @@ class _World:
     """The demonstrations that were played, by their number, their format and the run's seed."""
 
 
+Loaded = tuple[LLMPolicy | TextPolicy, HeadValue | None]
 _world: _World | None = None
 """The environment that this process keeps for its next job."""
+_policy_kept: tuple[object, Loaded] | None = None
+"""The policy that this process keeps for its next job, with all that it was made from."""
 
 
 def environment(config: RunConfig) -> Env:
@@ -90,23 +84,18 @@ def _kept(settings: EnvironmentConfig) -> _World:
     global _world
     if _world is None or _world.settings != settings:
         close_environments()
-        _world = _World(settings, make_environment(settings))
+        _world = _World(settings, _make_environment(settings))
         _close_at_exit()
     return _world
 
 
 def instances(config: RunConfig) -> Env | EnvPool:
-    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made."""
+    """The run's environment, or a pool of ``environment.parallel`` instances of it, on which steps are made. An
+    imagined environment has a single instance, whose model answers for all."""
     world, count = _kept(config.environment), config.environment.parallel
-    if count == 1:
+    if count == 1 or world.env.origin == "imagined":
         return world.env
-    if world.env.origin == "imagined":
-        raise UserError(
-            f"environment.parallel is {count}, but environment {config.environment.name!r} is imagined by one model: "
-            "set it to 1"
-        )
-    if world.pool is None:
-        world.pool = EnvPool(world.env, partial(make_environment, config.environment), count)
+    world.pool = world.pool or EnvPool(world.env, partial(_make_environment, config.environment), count)
     return world.pool
 
 
@@ -119,8 +108,7 @@ def _close_at_exit() -> None:
 
 
 def close_environments() -> None:
-    """Close the environment that this process keeps, and its pool. Their errors are ignored, because the results are
-    stored."""
+    """Close the environment that this process keeps, and its pool. Errors are ignored: the results are stored."""
     global _world
     closing, _world = _world, None
     for each in () if closing is None else (closing.pool, closing.env):
@@ -129,7 +117,7 @@ def close_environments() -> None:
                 each.close()
 
 
-def make_environment(settings: EnvironmentConfig) -> Env:
+def _make_environment(settings: EnvironmentConfig) -> Env:
     """A new instance of an environment, in a process of its own if so set, with its wrappers."""
     name, options, seconds = settings.name, settings.options, settings.call_seconds
     env = WorkerEnv(name, options, call_seconds=seconds) if settings.worker else make_env(name, options)
@@ -137,8 +125,7 @@ def make_environment(settings: EnvironmentConfig) -> Env:
 
 
 def env_dynamics(env: Env | EnvPool, config: RunConfig, name: str, *, reveal_reward: bool = True) -> EnvDynamics:
-    """The environment, or several instances of it, as a ``Dynamics``. ``name`` seeds its randomness, if it is
-    stochastic."""
+    """The environment, or several instances of it, as a ``Dynamics``. ``name`` seeds its randomness."""
     return EnvDynamics(
         env,
         max_steps=config.environment.max_steps,
@@ -154,11 +141,6 @@ def with_split_steps(dynamics: Dynamics, config: RunConfig, grammar: Grammar) ->
     return SplitDynamics(dynamics, grammar) if config.search.granularity == "split" else dynamics
 
 
-def greedy(policy: LLMPolicy, config: RunConfig) -> Policy:
-    """The policy with greedy decoding, in the steps of ``in_steps``."""
-    return in_steps(policy.greedy(), config)
-
-
 def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
     """The policy as it acts outside a tree. It takes whole turns, unless thoughts are separate steps
     (``with_split_steps``) and the legal actions are scored after them."""
@@ -169,84 +151,46 @@ def in_steps(policy: LLMPolicy, config: RunConfig) -> Policy:
 def load_actors(checkpoint: Path, config: RunConfig) -> tuple[Actors, LLMPolicy | TextPolicy]:
     """Load a checkpoint. Returns the actors that the search settings describe, if so set with thoughts as separate
     steps, and the policy that takes whole turns. All share one generator."""
-    search, (policy, value) = config.search, _loaded_policy(checkpoint, config)
-    if not isinstance(policy, LLMPolicy):
-        if search.granularity == "split":
-            raise UserError(
-                f"search.granularity 'split' wants token ids, which policy.generator {config.policy.generator!r} does "
-                "not give: leave it out"
-            )
-        return Actors(policy, policy.greedy(), value), policy
-    sampling = SplitPolicy(policy) if search.granularity == "split" else policy
-    return Actors(sampling, greedy(policy, config), value), policy
-
-
-Loaded = tuple[LLMPolicy | TextPolicy, HeadValue | None]
-_policy_kept: tuple[object, Loaded] | None = None
-"""The policy that this process keeps for its next job, with all that it was made from."""
-
-
-def _loaded_policy(checkpoint: Path, config: RunConfig) -> Loaded:
     global _policy_kept
     made_from = checkpoint, config.policy, config.vllm, config.remote, config.environment, config.seed
     if _policy_kept is None or _policy_kept[0] != made_from:
         _policy_kept = None  # before the next is loaded, so that memory never holds both
         _policy_kept = made_from, _load_policy(checkpoint, config)
-    return _policy_kept[1]
+    policy, value = _policy_kept[1]
+    split = config.search.granularity == "split"
+    if isinstance(policy, LLMPolicy):
+        return Actors(SplitPolicy(policy) if split else policy, in_steps(policy.greedy(), config), value), policy
+    if split:
+        raise UserError(
+            f"search.granularity 'split' wants token ids, which policy.generator {config.policy.generator!r} does "
+            "not give: leave it out"
+        )
+    return Actors(policy, policy.greedy(), value), policy
 
 
 def _load_policy(checkpoint: Path, config: RunConfig) -> Loaded:
     """The policy and its value head, which uses the forward pass of the same generator. An engine or a server gives no
     hidden states, so a head that reads them runs on a second copy of the checkpoint, in transformers."""
-    settings, tools, shown = config.policy, known_tools(config), shots(config)
-    served: Generator | TextPolicy
-    # The setting to change where a server cannot score given tokens.
-    scores = "policy.actions=sample" if settings.actions != "sample" else ""
-    if settings.generator != "local":
-        head = ValueHead.load(checkpoint) if has_head(checkpoint) else None
-        if head is None or isinstance(head, LogprobHead):
-            if head is not None:
-                scores = "update.value_reads=hidden, and update the policy"
-            served = _engine_or_server(checkpoint, config, scores)
-            if not isinstance(served, Generator):
-                return served, None
-            policy = _policy(served, load_tokenizer(checkpoint), settings, tools, shown)
-            return policy, None if head is None else HeadValue(served, policy.chat, head)
-        _require_copy(checkpoint, settings, config.vllm)
-    loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
-    local = LocalGenerator(loaded.model, cache_bytes=settings.cache_bytes, vocabulary=len(loaded.tokenizer))
-    served = local if settings.generator == "local" else _engine_or_server(checkpoint, config, scores)
+    settings, local, loaded = config.policy, None, None
+    head = ValueHead.load(checkpoint) if settings.generator != "local" and has_head(checkpoint) else None
+    if settings.generator == "local" or not (head is None or isinstance(head, LogprobHead)):
+        loaded = load_checkpoint(checkpoint, settings.dtype, settings.device_map, merged=True)
+        local, head = _local(loaded, config), loaded.head
+    served: Generator | TextPolicy | None = local
+    if settings.generator != "local" or local is None:
+        # The setting to change where a server cannot score given tokens.
+        scores = "policy.actions=sample" if settings.actions != "sample" else ""
+        if isinstance(head, LogprobHead):
+            scores = "update.value_reads=hidden, and update the policy"
+        served = _engine_or_server(checkpoint, config, scores)
+    assert served is not None
     if not isinstance(served, Generator):
         return served, None
-    policy = _policy(served, loaded.tokenizer, settings, tools, shown)
-    local.shared = policy.chat.shared_ids()  # the value head reads by ``local``, even if an engine or server samples
-    return policy, None if loaded.head is None else HeadValue(local, policy.chat, loaded.head)
-
-
-def _require_copy(checkpoint: Path, settings: PolicyConfig, vllm: VllmConfig) -> None:
-    """Check that a second copy of the weights, for a value head on hidden states, fits into memory beside the sampling
-    engine. Raises UserError if it does not."""
-    weights, own = count_weights(checkpoint)
-    dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
-    needed = weights * dtype.itemsize
-    if settings.device_map is None or settings.device_map == "cpu":
-        room, memory, beside = float(psutil.virtual_memory().available), "this machine's memory", ""
-    else:
-        number = settings.device_map.partition(":")[2]  # "cuda:1"; the engine takes the first GPU
-        gpu = int(number) if number.isdecimal() else 0
-        free, total = torch.cuda.mem_get_info(gpu)
-        share = vllm.gpu_memory_utilization if settings.generator == "vllm" and gpu == 0 else 0.0
-        room, memory = min(free, (1 - share) * total), "the GPU's memory"
-        beside = f" beside the engine's {share:.0%}" if share else ""
-    if needed <= room:
-        return
-    raise UserError(
-        f"the value head of {checkpoint} reads hidden states, for which a second copy of the weights is loaded: it "
-        f"takes {needed / 2**30:.1f} GiB and up to {settings.cache_bytes / 2**30:.1f} GiB of cached prefixes "
-        f"(policy.cache_bytes), but {memory} has {room / 2**30:.1f} GiB left{beside}: update the policy elsewhere with "
-        "update.value_reads=logprobs, whose head needs no copy, lower vllm.gpu_memory_utilization, or set "
-        "policy.dtype=bfloat16"
-    )
+    policy = _policy(served, load_tokenizer(checkpoint) if loaded is None else loaded.tokenizer, config)
+    if local is not None:
+        local.shared = policy.chat.shared_ids()
+    reader: Generator = served if local is None else local
+    return policy, None if head is None else HeadValue(reader, policy.chat, head)
 
 
 def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: int, adapter_seed: int) -> Checkpoint:
@@ -262,29 +206,25 @@ def first_checkpoint(settings: ModelConfig, texts: Iterable[str], weights_seed: 
 
 def make_policy(checkpoint: Checkpoint, config: RunConfig) -> LLMPolicy:
     """A policy on a checkpoint that is in memory. Call ``forget`` on its generator when the weights change."""
-    generator = LocalGenerator(
-        checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer)
-    )
-    policy = _policy(generator, checkpoint.tokenizer, config.policy, known_tools(config), shots(config))
+    generator = _local(checkpoint, config)
+    policy = _policy(generator, checkpoint.tokenizer, config)
     generator.shared = policy.chat.shared_ids()
     return policy
+
+
+def _local(checkpoint: Checkpoint, config: RunConfig) -> LocalGenerator:
+    return LocalGenerator(checkpoint.model, cache_bytes=config.policy.cache_bytes, vocabulary=len(checkpoint.tokenizer))
 
 
 def make_chat(checkpoint: Checkpoint, config: RunConfig) -> ChatFormat:
     """The chat format by which a checkpoint's policy tokenises conversations. It needs no generator, so the weights may
     be sharded."""
-    context = context_length(checkpoint.model)
-    return _conversation(checkpoint.tokenizer, config.policy, known_tools(config), shots(config), context)[0]
+    return _fitted(checkpoint.tokenizer, config, context_length(checkpoint.model))[0]
 
 
-def _policy(
-    generator: Generator,
-    tokenizer: PreTrainedTokenizerBase,
-    settings: PolicyConfig,
-    tools: Sequence[ToolSpec],
-    shown: Sequence[Shot],
-) -> LLMPolicy:
-    chat, grammar = _conversation(tokenizer, settings, tools, shown, generator.context, generator.end_ids)
+def _policy(generator: Generator, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> LLMPolicy:
+    settings, tools = config.policy, known_tools(config)
+    chat, grammar = _fitted(tokenizer, config, generator.context, generator.end_ids)
     form = None
     if settings.is_structured:
         from treeagent.generators.structured import Form
@@ -313,23 +253,23 @@ def known_tools(config: RunConfig) -> Sequence[ToolSpec]:
 
 
 def shots(config: RunConfig) -> tuple[Shot, ...]:
-    """The demonstrations that every prompt shows."""
-    setting = config.policy.shots
+    """The demonstrations that every prompt shows: those of a file, or the first that the environment's own demonstrator
+    plays successfully."""
+    setting, form = config.policy.shots, config.policy.format
     if isinstance(setting, str):
         return tuple(read_shots(Path(setting)))
-    world, key = _kept(config.environment), (setting, config.policy.format, config.seed)
-    if setting and key not in world.shots:
-        world.shots[key] = _played_shots(world.env, setting, config)
-    return world.shots[key] if setting else ()
-
-
-def _played_shots(env: Env, count: int, config: RunConfig) -> tuple[Shot, ...]:
-    tasks = list[Task]()
-    for index in range(count * MOST_TRIES):
-        with contained(), suppress(ValueError):  # the split holds fewer
-            tasks += env.tasks("train", 1, index)
-    most, form = config.environment.max_steps, config.policy.format
-    return tuple(played_shots(env, tasks, count, max_steps=most, format=form, seed=config.seed))
+    if not setting:
+        return ()
+    world, key = _kept(config.environment), (setting, form, config.seed)
+    if key not in world.shots:
+        tasks = list[Task]()
+        for index in range(setting * MOST_TRIES):
+            with contained(), suppress(ValueError):  # the split holds fewer
+                tasks += world.env.tasks("train", 1, index)
+        most = config.environment.max_steps
+        played = played_shots(world.env, tasks, setting, max_steps=most, format=form, seed=config.seed)
+        world.shots[key] = tuple(played)
+    return world.shots[key]
 
 
 def conversation(
@@ -355,17 +295,13 @@ def conversation(
     return chat, grammar
 
 
-def _conversation(
-    tokenizer: PreTrainedTokenizerBase,
-    settings: PolicyConfig,
-    tools: Sequence[ToolSpec],
-    shown: Sequence[Shot],
-    context: int,
-    end_ids: Sequence[int] = (),
+def _fitted(
+    tokenizer: PreTrainedTokenizerBase, config: RunConfig, context: int, end_ids: Sequence[int] = ()
 ) -> tuple[ChatFormat, Grammar]:
     """``conversation`` for a model whose context holds ``context`` tokens."""
+    settings, shown = config.policy, shots(config)
     most = settings.most_tokens(context)
-    chat, grammar = conversation(tokenizer, settings, tools, most, shown, end_ids)
+    chat, grammar = conversation(tokenizer, settings, known_tools(config), most, shown, end_ids)
     used, room = len(chat.shared_ids()), context - settings.max_new_tokens if most is None else most
     if used and used >= room:
         raise UserError(

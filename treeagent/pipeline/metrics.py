@@ -4,12 +4,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from treeagent.envs.dynamics import EnvDynamics
 from treeagent.generators.base import Usage
 from treeagent.pipeline.progress import Advance, Progress
 from treeagent.search.node import Budget, Tree
+
+if TYPE_CHECKING:  # it imports TRL, which a search does not need
+    from treeagent.learners.common import Hooks
 
 _COUNTED = ("encoded_tokens", "cached_tokens", "failed_requests")
 """Counters of the generator that are part of a ``Cost``."""
@@ -144,3 +148,18 @@ def logged(log: Callable[[str, Mapping[str, float]], None], progress: Progress) 
                 done[event.name] = event.done
 
         yield on_event
+
+
+def training_hooks(emit: Emit, stage: str, folder: Path, validate: Callable[[], float] | None = None) -> "Hooks":
+    """Hooks of a training that send its metrics and its progress to ``emit`` as events of ``stage``.
+
+    Args:
+        folder: folder of the trainer's own checkpoints, from which an interrupted training resumes.
+        validate: scores the model with its current weights, higher is better; None turns validation off.
+    """
+    return {
+        "on_metrics": lambda metrics: emit(Event(stage, metrics=metrics)),
+        "on_progress": lambda done, total: emit(Event(stage, done=done, total=total)),
+        "validate": validate,
+        "checkpoint_dir": folder,
+    }

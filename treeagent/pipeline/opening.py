@@ -1,16 +1,42 @@
-"""Open a run for writing: check what it is going to need, and let the machine choose what the settings leave open."""
+"""Open a run for writing: check what it is going to need, and let the machine choose what the settings leave open.
 
+The checks come before the run's folder is made, so a failed check leaves nothing behind.
+"""
+
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Literal, get_args
 
-from treeagent.config import Method, RunConfig, load_config
-from treeagent.pipeline.folder import Run
-from treeagent.pipeline.machine import fit_to_machine
-from treeagent.pipeline.preflight import Use, require
+import psutil
+import torch
+
+from treeagent.agent.checkpoint import count_weights, load_tokenizer, require_device
+from treeagent.config import COMPARING, LARGE, Method, RunConfig, load_config
+from treeagent.envs import make_env, wrap
+from treeagent.envs.answers import checked_tasks, checked_tools, contained
+from treeagent.envs.base import Env
+from treeagent.pipeline.build import GENERATORS
+from treeagent.pipeline.folder import Run, RunError
+from treeagent.pipeline.imagination import require_world, with_planning_world
 from treeagent.pipeline.processes import shared_workers
 from treeagent.pipeline.progress import Progress, QuietProgress
-from treeagent.pipeline.trackers import tracked
+from treeagent.pipeline.rewards import Place, make_reward
+from treeagent.pipeline.trackers import require_trackers, tracked
+from treeagent.seams import resolve
+from treeagent.types import Split, UserError
+
+Use = Literal["warm_start", "collect", "adapt", "update", "evaluate"]
+"""Parts of a command that use tasks, named after the section of the settings that determines their number."""
+_MOST_WORKERS = 8
+"""Most workers. With more, their batches of trees are small, and the memory of each holds a copy of the weights."""
+_MOST_THREADS = 16
+"""Most threads of a worker. With more, a forward pass of a billion parameters is hardly faster."""
+_WORKER_BYTES = 3 << 29
+"""Memory of a worker in bytes, in addition to its weights and its KV cache: torch, transformers, trees."""
 
 
 @contextmanager
@@ -35,10 +61,184 @@ def opened(
         progress: by default nothing is shown.
     """
     shown, stored = progress or QuietProgress(), Path(out) / "config.toml"
-    require(config, uses, methods, checkpoint)
+    _require(config, uses, methods, checkpoint)
     begun = load_config(stored) if resume and stored.is_file() else None
     config, said = fit_to_machine(config, checkpoint, begun)
     if said:
         shown.warn(said)
     with Run.create(Path(out), config, resume=resume) as run, tracked(run), shared_workers(config):
         yield run, shown
+
+
+def _require(config: RunConfig, uses: Sequence[Use], methods: Sequence[Method], model: Path | None) -> None:
+    """Check everything that a command is going to use. ``model`` is None if a warm start makes one."""
+    policy, environment = config.policy, config.environment
+    require_trackers(config)
+    if config.evaluate.world:
+        with_planning_world(config)
+    if policy.generator in GENERATORS:
+        import_module(GENERATORS[policy.generator])  # its error names its package
+    else:
+        resolve("policy.generator", policy.generator, GENERATORS)
+    if policy.is_structured:
+        import_module("treeagent.generators.structured")
+    require_device("policy.device_map", policy.device_map)
+    if "adapt" in uses and config.adapt.imagines:
+        require_world(config)
+        require_device("world.device_map", config.world.device_map)
+    require_whole_vocabulary(config, methods)
+    name = policy.model if model is None and "warm_start" in uses else model
+    if name is not None and policy.generator in GENERATORS:
+        load_tokenizer(name)  # not for a hosted model, since its name is only known to its server
+    with closing(wrap(make_env(environment.name, environment.options), environment.wrappers)) as env:
+        checked_tools(env.tools())
+        _require_tasks(config, env, uses)
+        if config.rewards.function:
+            make_reward(Place(config, env, Path("runs"), ""))
+        if policy.actions != "sample":
+            _require_legal_actions(config, env)
+        if "evaluate" in uses:
+            _require_unforeseen_outcomes(config, env)
+
+
+def require_whole_vocabulary(config: RunConfig, methods: Sequence[Method]) -> None:
+    """Check that the settings by which trees are sampled fit the methods that learn from the samples.
+
+    DPO and GRPO compare the policy with the log-probabilities of the samples, which must be normalised over the whole
+    vocabulary. With ``structured``, vLLM and servers normalise them over the tokens that the grammar allows.
+    """
+    policy = config.policy
+    unfit = [method for method in methods if method in COMPARING]
+    if unfit and policy.is_structured and policy.generator != "local":
+        raise UserError(
+            f"{unfit[0]} needs log-probabilities over the whole vocabulary, but with policy.structured the generator "
+            f"{policy.generator!r} gives them over the allowed tokens only: learn by rft or distil, set "
+            "policy.structured=false, or search with policy.generator=local"
+        )
+
+
+def _require_legal_actions(config: RunConfig, env: Env) -> None:
+    """Start the first task that can be started, and check that the environment lists legal actions."""
+    for split in get_args(Split):
+        with suppress(Exception), contained():
+            [task] = env.tasks(split, 1)
+            env.reset(seed=task.seed, options={"task": task})
+            listed = env.legal_actions()
+            break
+    else:
+        return
+    if listed is None:
+        raise UserError(
+            f"policy.actions is {config.policy.actions!r}, but environment {config.environment.name!r} lists no legal "
+            "actions: set policy.actions=sample, or an environment with legal_actions()"
+        )
+
+
+def _require_unforeseen_outcomes(config: RunConfig, env: Env) -> None:
+    """Check that planning cannot foresee the random outcomes of the execution. Both replay the same ones if a
+    stochastic environment has no exact snapshots."""
+    planned = [mode for mode in config.evaluate.modes if mode != "greedy"]
+    if planned and not config.evaluate.world and env.snapshot_kind != "exact" and env.stochastic:
+        raise UserError(
+            f"evaluate.modes has {planned[0]!r}, but environment {config.environment.name!r} is stochastic and has "
+            f"snapshot_kind {env.snapshot_kind!r}, so that planning would replay the random outcomes of the execution: "
+            "give it exact snapshots, set evaluate.modes to greedy, or plan in a world model (evaluate.world)"
+        )
+
+
+def _require_tasks(config: RunConfig, env: Env, uses: Sequence[Use]) -> None:
+    """Request the last task of each use, so that a split that is too small fails now instead of after hours."""
+    warm, per_round, adapt = config.warm_start, config.collect.tasks, config.adapt
+    seeding = adapt.seed_tasks if adapt.imagined_in(1) else 0
+    required: dict[Use, tuple[Split, str, int]] = {
+        "warm_start": ("train", "warm_start.tasks", min(warm.tasks, warm.episodes)),
+        "collect": ("train", "collect.tasks", per_round),
+        "adapt": ("train", "adapt.rounds of collect.tasks and adapt.seed_tasks", adapt.rounds * per_round + seeding),
+        "update": ("validation", "update.validation_tasks", config.update.validation_tasks),
+        "evaluate": ("test", "evaluate.first_task and evaluate.tasks", config.evaluate.places.stop),
+    }
+    for use in uses:
+        split, key, count = required[use]
+        try:
+            found: object = env.tasks(split, 1, count - 1)
+            if isinstance(found, Sequence) and not found:
+                raise ValueError("its tasks() gives none there")
+        except ValueError as error:
+            fix = str(error) if isinstance(error, UserError) else f"{error}: lower it"
+            raise RunError(
+                f"{key}: {count} tasks of the {split} split are wanted, but environment {config.environment.name!r} "
+                f"has fewer: {fix}"
+            ) from error
+        checked_tasks(found, split)
+
+
+def fit_to_machine(
+    config: RunConfig, checkpoint: str | Path | None = None, begun: RunConfig | None = None
+) -> tuple[RunConfig, str]:
+    """The settings with the values that they leave to the machine (``workers``, ``threads``, ``policy.dtype`` and
+    ``training.precision``), and a sentence that states the choice, which is empty if a small model runs on the CPU.
+
+    Workers with one thread each use the cores best, since they never wait for each other. They get more threads only if
+    memory has no room for more copies of the weights, or there are ``_MOST_WORKERS``. If an engine or a server samples,
+    a worker has one thread, and the weights keep the checkpoint's own number format.
+
+    Args:
+        checkpoint: the model that the run starts from; by default ``policy.model``, or else a model from scratch.
+        begun: the settings with which a resumed run began. Its number formats are kept.
+    """
+    policy = config.policy
+    name = policy.model if checkpoint is None else checkpoint
+    counted = policy.on_cpu and policy.generator == "local" and name is not None
+    weights, own = count_weights(name) if counted and name is not None else (0, torch.float32)
+    if weights < LARGE:
+        one = not policy.on_cpu or "vllm" in (policy.generator, config.world.generator)
+        workers = 1 if one else _most_workers(0, policy.cache_bytes, 1)
+        chosen, said = (config, "") if policy.on_cpu else _with_precision(config, begun)
+        return replace(chosen, workers=config.workers or workers, threads=config.threads or 1), said
+    dtype, training = policy.dtype, config.training
+    # Only AMX multiplies bfloat16 matrices in hardware; AVX512-BF16 alone is slower than float32.
+    fast = torch.cpu.get_capabilities().get("amx_bf16") is True
+    if dtype == "auto":
+        dtype = begun.policy.dtype if begun else "bfloat16" if fast else "auto"
+    if training.precision == "auto":
+        training = replace(training, precision=begun.training.precision if begun else "bfloat16" if fast else "auto")
+    size = weights * (own if dtype == "auto" else getattr(torch, dtype)).itemsize
+    workers = config.workers or _most_workers(size, policy.cache_bytes, config.threads or 1)
+    threads = config.threads or max(min(_cores() // workers, torch.get_num_threads(), _MOST_THREADS), 1)
+    chosen = replace(config, workers=workers, threads=threads, policy=replace(policy, dtype=dtype), training=training)
+    form = str(own).removeprefix("torch.") if dtype == "auto" else dtype
+    return chosen, (
+        f"{name}: {weights / 1e6:,.0f} million weights sample in {form} ({size / 2**30:.1f} GiB a worker) and train in "
+        f"{chosen.precision(policy)}, workers {workers}, threads {threads} (policy.dtype, training.precision, workers "
+        "and threads change this)"
+    )
+
+
+def _with_precision(config: RunConfig, begun: RunConfig | None) -> tuple[RunConfig, str]:
+    """The settings with the number format in which this machine's GPU trains, and a sentence that states it."""
+    if config.training.precision != "auto" or not torch.cuda.is_available():
+        return config, ""
+    supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    precision = begun.training.precision if begun else "bfloat16" if supported else "float32"
+    said = f"{torch.cuda.get_device_name()}: updates compute in {precision} (training.precision changes this)"
+    return replace(config, training=replace(config.training, precision=precision)), said
+
+
+def training_threads(config: RunConfig, checkpoint: Path) -> int:
+    """The threads of the only update of a stage: those of all workers, because they are idle then, for a large model on
+    this machine's CPU; else those of one worker."""
+    threads = max(config.threads, 1)
+    if config.workers < 2 or not config.policy.on_cpu or count_weights(checkpoint)[0] < LARGE:
+        return threads
+    return min(config.workers * threads, max(threads, _MOST_THREADS))
+
+
+def _most_workers(weight_bytes: int, cache_bytes: int, threads: int) -> int:
+    """The number of workers for which there are cores and memory, at least 1."""
+    room: int = psutil.virtual_memory().total // (weight_bytes + cache_bytes + _WORKER_BYTES)
+    return max(min(_cores() // threads, room, _MOST_WORKERS), 1)
+
+
+def _cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -24,16 +24,15 @@ from treeagent.pipeline.alarms import first_cause, value_alarms
 from treeagent.pipeline.build import (
     env_dynamics,
     environment,
-    greedy,
+    in_steps,
     instances,
     make_policy,
     value_head,
     with_split_steps,
 )
 from treeagent.pipeline.folder import Run
-from treeagent.pipeline.hooks import training_hooks
-from treeagent.pipeline.machine import training_threads
-from treeagent.pipeline.metrics import Emit, Event, logged
+from treeagent.pipeline.metrics import Emit, Event, logged, training_hooks
+from treeagent.pipeline.opening import training_threads
 from treeagent.pipeline.play import execute, playable_together
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
@@ -224,7 +223,7 @@ def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], fl
     dynamics = with_split_steps(env_dynamics(instances(config), config, "validate"), config, grammar)
 
     def measure() -> float:
-        player = greedy(make_policy(checkpoint, config), config)  # a new one, since the weights have changed
+        player = in_steps(make_policy(checkpoint, config).greedy(), config)  # a new one, since the weights have changed
         outcomes = [
             outcome
             for group in playable_together(env, config.environment.parallel, tasks)

@@ -16,8 +16,7 @@ from treeagent.pipeline.alarms import cut_off_alarms, refusal_sentence, row_alar
 from treeagent.pipeline.build import first_checkpoint, hidden_head, make_chat, value_head
 from treeagent.pipeline.demonstrate import demonstration_path, demonstrations, tokenise
 from treeagent.pipeline.folder import Run, RunError
-from treeagent.pipeline.hooks import training_hooks
-from treeagent.pipeline.metrics import logged
+from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Advance, Progress
 from treeagent.pipeline.rows import sample_rows
 from treeagent.search.node import Tree, path_return, reaches

@@ -20,7 +20,6 @@ from treeagent.learners.sft import hard_rows, train_sft
 from treeagent.pipeline.build import first_checkpoint
 from treeagent.pipeline.demonstrate import demonstrations
 from treeagent.pipeline.folder import COLLECTED, Run, RunError, changed_settings
-from treeagent.pipeline.hooks import training_hooks
 from treeagent.pipeline.imagination import (
     memory_path,
     open_memory,
@@ -28,7 +27,7 @@ from treeagent.pipeline.imagination import (
     settings_path,
     wording,
 )
-from treeagent.pipeline.metrics import logged
+from treeagent.pipeline.metrics import logged, training_hooks
 from treeagent.pipeline.progress import Progress
 from treeagent.search.record import from_record
 from treeagent.store import read_as, write_atomic

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
-from itertools import combinations
+from itertools import combinations, islice
 from statistics import NormalDist
 from typing import Literal
 
@@ -13,7 +13,7 @@ from treeagent.pipeline.folder import Run
 from treeagent.pipeline.report.describe import is_solved, steps
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.search.record import from_record
-from treeagent.store import read_as, read_lines, shard_names, shard_place, shards
+from treeagent.store import read_as, shard_names, shard_place, shards
 from treeagent.types import derive_seed
 from treeagent.views.values import best_return, found_success
 
@@ -63,8 +63,8 @@ def review_queue(run: Run, kind: Kind = "both") -> list[Item]:
 def load(run: Run, item: Item) -> Tree:
     """Read the tree of an item from disk."""
     folder = run.trees if item.kind == "pair" else run.episodes
-    (tree,) = read_lines(from_record, folder, item.name, item.index, [item.line])
-    return tree
+    records = read_as(dict, folder, item.name, item.index)
+    return from_record(next(islice(records, item.line, None)))
 
 
 def node_at(tree: Tree, path: Sequence[int]) -> Node:

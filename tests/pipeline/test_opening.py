@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from treeagent.agent.checkpoint import count_weights
 from treeagent.config import RunConfig, load_config
-from treeagent.pipeline.machine import fit_to_machine, training_threads
+from treeagent.pipeline.opening import fit_to_machine, training_threads
 from treeagent.pipeline.processes import run_jobs
 
 WEIGHTS = 70_000 * 512 + 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
