@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 pytestmark = [pytest.mark.index, pytest.mark.timeout(3600)]  # building alfworld's metadata compiles its planner
 
@@ -61,11 +60,3 @@ def test_extras_go_together() -> None:
     """Except those that pyproject.toml declares incompatible."""
     together = tuple(extra for extra in EXTRAS if extra != "vllm")
     assert learning(versions(together)) == learning(versions(()))
-
-
-def test_vllm_comes_with_an_older_transformers_or_is_older_itself() -> None:
-    """As docs/model.md states. On Ray, every worker may have an engine."""
-    found, plain = versions(("vllm", "ray", "remote")), versions(())
-    assert (Version(found["vllm"]).release[:2], Version(found["transformers"]).release[:2]) == ((0, 31), (5, 17))
-    assert learning(found) == learning(plain) | {"transformers": found["transformers"]}
-    assert versions(("vllm",), f"transformers=={plain['transformers']}")["vllm"].startswith("0.30.")

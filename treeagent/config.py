@@ -393,7 +393,7 @@ class WorldConfig(ModelConfig):
     @model_validator(mode="after")
     def _names_what_it_needs(self) -> Self:
         if self.model is None and (self.generator == "remote" or self.lora):
-            raise ValueError("model is unset, but a server and an adapter are of a model that exists: set world.model")
+            raise ValueError(f"model is unset, but generator {self.generator!r} or lora needs one: name it")
         return self
 
 

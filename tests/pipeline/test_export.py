@@ -193,40 +193,6 @@ def test_rows_by_hand(chat: ChatFormat, run: Run) -> None:
     assert advantages == pytest.approx([0.25, -0.75, -0.6])  # Q 1 - 3/4, 0 - 3/4, 0 - 3/5
 
 
-def test_the_search_s_policy_is_exported_where_it_is_asked_for(chat: ChatFormat, tmp_path: Path) -> None:
-    """The root has targets from four visits and one. Behind it the losing purchase is imagined, so it must not be
-    learned."""
-    tree = shop_tree(chat, 7)
-    run = make_run(tmp_path / "run", [[tree]])
-    config = load_config(None, [*SETTINGS, "update.targets.kind=visits"])
-    assert write(run, tmp_path / "out", "policy", config=config) == {"policy": 2}
-    root, behind = load(tmp_path / "out", "policy")
-    assert [root["targets"], behind["targets"]] == [pytest.approx([0.8, 0.2]), [1.0, 0.0]]
-    assert [root["origin"], behind["origin"]] == ["real", "imagined"]
-    good, bad = tree.root.edges
-    assert root["prompt_ids"] == list(tree.prompt_ids(()))
-    assert root["candidate_ids"] == [list(good.action.token_ids), list(bad.action.token_ids)]
-    assert root["candidate_masks"] == [[True] * len(each) for each in root["candidate_ids"]]
-    assert root["candidate_logps"] == pytest.approx([good.action.logprob, bad.action.logprob])
-    good.action = replace(good.action, forced=(0, 1))
-    led, _ = VIEWS["policy"].rows(tree, config)
-    assert led["candidate_masks"][0] == [False, False] + [True] * (len(good.action.token_ids) - 2)
-
-
-def test_pairs_of_whole_paths_keep_observations_out_of_the_loss(chat: ChatFormat) -> None:
-    tree = shop_tree(chat, 7)
-    good = tree.root.edges[0]
-    assert good.child is not None
-    won = good.child.edges[0]
-    config = load_config(None, ["update.pairs.rule=trajectory"])
-    [row] = VIEWS["pairs"].rows(tree, config)
-    assert [message["role"] for message in row["chosen"]] == ["assistant", "user", "assistant"]
-    assert row["rejected"][-1]["content"] == "Action: buy[2]"
-    sampled = [token for token, kept in zip(row["chosen_ids"], row["chosen_mask"], strict=True) if kept]
-    assert sampled == [*good.action.token_ids, *won.action.token_ids]
-    assert row["ref_chosen_logps"] == pytest.approx(-0.1 * len(sampled))
-
-
 def test_a_turn_of_thought_and_action_is_told_whole(chat: ChatFormat, run: Run) -> None:
     """Thought and action are nodes of their own. A pair of thoughts stops after the thought; a pair of actions
     continues the turn after the thought."""
@@ -286,17 +252,6 @@ def test_where_observations_are_left_out_rows_tell_what_was_read(chat: ChatForma
     assert prompts == [chat.prompt_ids(read)] * 2
     steps = [row["observation"] for row in VIEWS["transitions"].rows(tree, run.config)]
     assert steps == [page, "tea $2", "Thank you.", "Sold out."]  # transitions keep the observations in full
-
-
-def test_two_exports_of_one_name_are_not_taken_for_each_other(chat: ChatFormat, tmp_path: Path) -> None:
-    """The datasets library identifies a cached dataset only by its folder's last name and its header."""
-    for number in (1, 2):
-        run = make_run(tmp_path / f"run-{number}", [[shop_tree(chat, number)]])
-        write(run, tmp_path / str(number) / "out", "sft")
-        rows = load_dataset(
-            str(tmp_path / str(number) / "out"), "sft", split="train", cache_dir=str(tmp_path / "cache")
-        )
-        assert list(rows["task_id"]) == [f"train-{number}"]
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
