@@ -72,18 +72,6 @@ def test_a_shard_cut_at_any_byte_is_named(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_a_shard_with_a_changed_byte_is_named_or_reads_the_same(tmp_path: Path) -> None:
-    records = [{"n": n, "text": "the same text again and again"} for n in range(50)]
-    path = write_shard(tmp_path, "collect", 0, records)
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        try:
-            assert list(read_as(dict, tmp_path)) == records
-        except CorruptShard as error:
-            assert str(path) in str(error)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -196,8 +184,6 @@ def test_a_folder_takes_its_name_once_all_in_it_is_on_disk(tmp_path: Path, monke
     ("value", "said"),
     [
         ({1, 2}, "not JSON serializable: set"),
-        ("\ud800", "surrogates"),
-        (2**64, "64-bit"),
         ({1: 2}, "Dict key must be str"),
     ],
 )

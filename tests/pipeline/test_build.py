@@ -14,7 +14,7 @@ from treeagent.config import EnvironmentConfig, RunConfig
 from treeagent.envs import EnvPool
 from treeagent.envs.example import Example
 from treeagent.pipeline import processes
-from treeagent.pipeline.build import close_environments, environment, instances, tasks_at
+from treeagent.pipeline.build import instances, tasks_at
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.processes import run_jobs
 from treeagent.types import Split, Task, UserError
@@ -68,14 +68,6 @@ def test_a_worker_closes_its_environments_when_it_ends(tmp_path: Path, parallel:
     config = RunConfig(workers=2, environment=settings)
     list(run_jobs(build, [config, config], config))
     assert set(Counter(file.read_text().split()).values()) == {environments}
-
-
-def test_environments_are_closed_once_and_their_errors_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "said"
-    environment(RunConfig(environment=EnvironmentConfig(name=f"{__name__}:Closed", options={"file": str(file)})))
-    for _ in range(2):
-        close_environments()
-    assert file.read_text().split() == [str(os.getpid())]
 
 
 def test_an_environment_that_hangs_while_it_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """What the jobs of an update make of trees."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +11,10 @@ from toy_doors import Doors
 from treeagent.agent.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from treeagent.agent.value_head import ValueHead
 from treeagent.config import Mode, RunConfig, load_config
-from treeagent.envs import task_to_play
-from treeagent.envs.example import Example
 from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
-from treeagent.pipeline.collect import SearchJob, batches, collect, search_batch
+from treeagent.pipeline.collect import SearchJob, batches, search_batch
 from treeagent.pipeline.evaluate import EvaluationJob, evaluate, evaluate_batch
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import RichProgress
@@ -121,47 +118,6 @@ def test_a_first_head_learns_what_ends_are_worth(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "rft").head is not None
 
 
-def test_an_update_that_changed_nothing_says_so(tmp_path: Path) -> None:
-    """The policy solves none of its validation tasks, before or after."""
-    facts, _ = updated(tmp_path, [bought(replace(TASK, id=f"t{place}"), 1.0) for place in range(4)])
-    assert facts["update"]["best_step"] == 0
-    [sentence] = facts["alarms"]
-    assert sentence.startswith(
-        "rft acts as the policy that it was to improve: no later validation solved more of the 1"
-    )
-
-
-class Closed(Example):
-    """Resets only for its first task."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        if task_to_play(self, seed, options).seed > 1:
-            raise OSError("no display")
-        return super().reset(seed=seed, options=options)
-
-
-def test_searches_that_broke_off_are_told_with_the_first_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
-    config = load_config(
-        None,
-        [
-            f"environment.name={__name__}:Closed",
-            "policy.max_new_tokens=4",
-            "search.limits={simulations=1}",
-            "collect.tasks=3",
-        ],
-    )
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        collect(config, run, RichProgress(), tmp_path / "base")
-        [alarm] = run.alarms()
-    assert "2 of 3 searches" in alarm and "example-4: OSError: no display" in alarm
-    assert alarm in " ".join(capsys.readouterr().err.split())
-
-
 def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> None:
     """A reader that meets a damaged file says to delete it and to resume."""
     save_checkpoint(Checkpoint(random_model(TOKENIZER, SHAPE, 0), TOKENIZER), tmp_path / "base")
@@ -180,15 +136,6 @@ def test_a_finished_evaluation_makes_a_deleted_file_again(tmp_path: Path) -> Non
         assert episodes(run) == first
         assert len(shards(run.trees, "evaluate-base-mcts")) == len(shards(run.episodes, "evaluate-base-greedy")) == 2
         assert [row["solved"] for row in again] == [row["solved"] for row in rows]
-
-
-def test_other_returns_make_another_head(tmp_path: Path) -> None:
-    trees = [bought(replace(TASK, id=f"t{place}"), (-1.0) ** place) for place in range(4)]
-    updated(tmp_path, trees, "environment.returns=[-1,1]")
-    head = load_checkpoint(tmp_path / "rft").head
-    assert head is not None and head.reward_range == (-1.0, 1.0)
-    with pytest.raises(ValueError, match=r"returns \(1, 0\) is no range"):
-        load_config(None, ["environment.returns=[1,0]"])
 
 
 def test_trees_of_another_temperature_are_refused_where_probabilities_are_compared(tmp_path: Path) -> None:

@@ -50,19 +50,6 @@ def test_a_demonstration_is_a_chain_that_succeeds() -> None:
         assert tree.budget.environment_steps == len(inner)
 
 
-def test_a_demonstration_ends_at_the_limit() -> None:
-    for tree in demonstrations(max_steps=2):
-        *inner, last = tree.nodes()
-        assert len(inner) == 2
-        assert last.truncated
-        assert all(edge.value == 0.0 for node in inner for edge in node.edges)
-
-
-def test_noise_follows_the_seed() -> None:
-    first, again, other = ([texts(tree) for tree in demonstrations(0.5, seed=seed)] for seed in (1, 1, 2))
-    assert first == again != other
-
-
 def test_tokens_are_those_of_the_conversation() -> None:
     for tree in demonstrations():
         before = [node.state for node in tree.nodes()]

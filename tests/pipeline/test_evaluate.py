@@ -4,19 +4,16 @@ import asyncio
 import math
 import random
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
-from toy_doors import WORDING, BothDoors, Doors, Teller, teller_model
+from toy_doors import BothDoors, Doors, Teller, teller_model
 
-from treeagent.config import EvaluateConfig, Mode, load_config
+from treeagent.config import EvaluateConfig, Mode
 from treeagent.envs import EnvDynamics
 from treeagent.envs.shop import ShopEnv, ShopOptions
 from treeagent.generators.turn import ReAct
-from treeagent.pipeline.evaluate import searched_without_value
 from treeagent.pipeline.outcomes import Outcome, summarise
 from treeagent.pipeline.play import Actors, execute, play, replan
 from treeagent.pipeline.report.describe import ending, steps
@@ -39,9 +36,7 @@ from treeagent.types import (
     UserError,
     derive_seed,
 )
-from treeagent.world_model.experience import ExperienceModel
 from treeagent.world_model.fidelity import wilson_interval
-from treeagent.world_model.wording import Answer
 
 SHOP = ShopEnv(ShopOptions(products=200))
 SEARCH = SearchConfig(limits=Limits(simulations=24), candidates=5)
@@ -228,50 +223,6 @@ def test_the_plan_is_what_is_executed(mode: Mode) -> None:
         assert 0 < tree.budget.simulations <= (6 if mode == "best_of_n" else 24)
 
 
-def test_a_checkpoint_that_cannot_judge_ends_is_named(tmp_path: Path) -> None:
-    (tmp_path / "fitted" / "value_head").mkdir(parents=True)
-    config = load_config(None)
-    played: list[tuple[Path, Mode]] = [(tmp_path / name, mode) for name in ("raw", "fitted") for mode in MODES]
-    assert searched_without_value(config, played) == ["raw"]
-    assert searched_without_value(config, [(tmp_path / "raw", "greedy")]) == []
-    assert searched_without_value(replace(config, evaluate=replace(config.evaluate, world="runs/world")), played) == []
-
-
-def test_greedy_plans_nothing() -> None:
-    outcomes, _, trees = played(SHOP.tasks("test", 5), "greedy", Taste())
-    assert trees == []
-    assert [outcome.budget.environment_steps for outcome in outcomes] == [outcome.steps for outcome in outcomes]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_mode_asks_for_more_states_at_once_than_there_are_tasks(mode: Mode) -> None:
-    """The number of states in flight determines the memory needed."""
-    asked: list[int] = []
-
-    class Counting(Shopper):
-        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-            asked.append(len(states))
-            return await super().propose(states, count, seeds)
-
-    actors = Actors(Counting(), Counting(greedy=True), Taste())
-    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    asyncio.run(play(actors, blind, verified, SHOP.tasks("test", 12), mode, EVALUATE, SEARCH, 7))
-    assert max(asked) == 12
-
-
-def test_best_of_n_keeps_to_other_limits_too() -> None:
-    """Six episodes of more than three steps each exceed ten steps; the last one is finished."""
-    tasks = SHOP.tasks("test", 5)
-    actors = Actors(Shopper(), Shopper(greedy=True), Taste())
-    blind, verified = (EnvDynamics(SHOP, max_steps=8, reveal_reward=reveal) for reveal in (False, True))
-    search = replace(SEARCH, limits=Limits(simulations=24, environment_steps=10))
-    _, trees, _ = asyncio.run(play(actors, blind, verified, tasks, "best_of_n", EVALUATE, search, 7))
-    for tree in trees:
-        chains = [len(path) for path, node in tree.walk() if node.ended]
-        assert sum(chains) == tree.budget.environment_steps >= 10 > sum(chains[:-1])
-        assert len(chains) == tree.budget.simulations < 6
-
-
 def test_noise_is_for_training() -> None:
     noisy = replace(SEARCH, method="gumbel", widening=0)
     tasks, actors = SHOP.tasks("test", 5), Actors(Shopper(), Shopper(greedy=True), Taste())
@@ -383,21 +334,6 @@ def test_a_plan_is_made_anew_from_what_the_environment_answered() -> None:
     assert {"gold glitters at l", "behind door l"} <= set(asked)
 
 
-class Lavish(Teller):
-    """Pays 0.5 for a left door at first, and 1 for another one after it. Returns are at most 1."""
-
-    def answer(self, prompt: str) -> Answer:
-        told, lefts = super().answer(prompt), prompt.count("Action: l")
-        paid = float(lefts == 2) if told.terminated else 0.5 * lefts
-        return replace(told, reward=paid)
-
-
-def test_the_range_of_returns_holds_over_all_plans_of_an_episode() -> None:
-    """Two left doors would pay 1.5, so the plan after the first one does not believe that the second pays 1."""
-    outcome, doors, _ = replanned(teller_model(Lavish()))
-    assert doors == ["l", "r"] and not outcome.error
-
-
 @dataclass(frozen=True)
 class Broken:
     """Resets like another dynamics, and fails at every step."""
@@ -473,46 +409,6 @@ def test_a_plan_in_a_world_model_sees_no_reward_that_was_really_paid(toll: float
     assert outcomes[0].reward == toll
 
 
-def test_a_task_that_does_not_reset_has_a_tree_too() -> None:
-    """Trees are stored by the indices of their tasks."""
-
-    class Closed(Stairs):
-        async def reset(self, task: Task) -> State:
-            if task.id == "closed":
-                raise OSError("no way in")
-            return await super().reset(task)
-
-    actors, tasks = Actors(Climber(), Climber(), None), [Task("closed", ""), Task("free", "")]
-    outcomes, trees, _ = asyncio.run(replan(actors, Stairs(), Closed(), tasks, "best_of_n", EVALUATE, SEARCH, 7))
-    assert [(outcome.reward, outcome.error) for outcome in outcomes] == [(0.0, "OSError: no way in"), (1.0, "")]
-    assert [(tree.task.id, tree.error) for tree in trees] == [("closed", "OSError: no way in"), ("free", "")]
-
-
-def test_a_slow_model_is_waited_for() -> None:
-    """The model's writer blocks the event loop for longer than a step of the environment may take."""
-
-    @dataclass
-    class Slow(Teller):
-        async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
-            time.sleep(0.03)
-            return await super().write(prompts)
-
-    outcome, doors, [tree] = replanned(teller_model(Slow()), step_seconds=0.02)
-    assert (outcome.success, doors, tree.error) == (True, ["r", "r"], "")
-
-
-def test_where_search_finds_nothing_the_policy_goes_on() -> None:
-    """Every answer of the model is unreadable."""
-    silent = ExperienceModel(Babbler(), WORDING, max_steps=2)
-    outcome, doors, _ = replanned(silent)
-    assert (doors, outcome.reward, outcome.error) == (["r", "r"], 1.0, "")
-
-
-class Babbler:
-    async def write(self, prompts: Sequence[tuple[Message, ...]]) -> Sequence[str]:
-        return ["hm" for _ in prompts]
-
-
 def test_where_a_plan_stops_the_policy_goes_on() -> None:
     climber, stairs = Climber(), Recorder(Stairs())
     tasks = [Task("planned", ""), Task("half", ""), Task("free", ""), Task("stuck", "")]
@@ -559,37 +455,6 @@ def test_on_a_server_no_episode_waits_for_the_step_of_another() -> None:
     assert [(outcome.task_id, outcome.steps, outcome.error) for outcome in outcomes] == [
         ("first", 5, ""), ("other", 5, ""),
     ]  # fmt: skip
-
-
-def test_a_state_that_cannot_be_read_ends_its_episode() -> None:
-    class Short(Climber):
-        async def propose(self, states: Sequence[State], count: int, seeds: Sequence[int]) -> Sequence[Proposal]:
-            drawn = await super().propose(states, count, seeds)
-            return [
-                Proposal((), (), "too long") if state.task.id == "long" and len(state.messages) > 5 else proposal
-                for state, proposal in zip(states, drawn, strict=True)
-            ]
-
-    tasks = [Task("long", ""), Task("free", ""), Task("planned", "")]
-    plans = [[], [], [Edge(act("plan"), 1.0)] * 5]
-    [long, free, planned], episodes = asyncio.run(execute(Short(), Stairs(), tasks, [0] * 3, plans))
-    assert (long.error, long.steps, long.reward, long.budget.environment_steps) == ("too long", 3, 0.75, 3)
-    assert (long.budget.proposals, long.budget.generated_tokens) == (4, 6)
-    assert (free.error, free.steps, planned.error, planned.steps) == ("", 5, "", 5)
-    assert [ending(episode) for episode in episodes] == ["broke off: too long", "solved", "solved"]
-
-
-def test_a_step_that_hangs_is_given_up() -> None:
-    class Hanging(Stairs):
-        async def step(self, state: State, action: Action) -> Transition:
-            if state.task.id == "hangs":
-                await asyncio.Event().wait()
-            return await super().step(state, action)
-
-    tasks = [Task("hangs", ""), Task("free", "")]
-    [hung, free], _ = asyncio.run(execute(Climber(), Hanging(), tasks, [0, 0], [(), ()], step_seconds=0.05))
-    assert (hung.error, hung.budget.environment_steps) == ("TimeoutError", 0)
-    assert (free.error, free.steps) == ("", 5)
 
 
 @pytest.mark.parametrize(
@@ -650,12 +515,6 @@ def test_coverage_apart_from_judgement_by_hand() -> None:
     assert row["taken"] == pytest.approx(2 / 3)
     row = summarise("dpo", "mcts", outcomes[3:], 1.5)
     assert row["found"] == 0.0 and "taken" not in row
-
-
-def test_a_row_keeps_its_first_error_in_words_that_a_file_can_hold() -> None:
-    outcomes = [Outcome("a", 1.0, 4), Outcome("b", 0.0, 1, error="a\n \ud800b"), Outcome("c", 0.0, 1, error="later")]
-    assert summarise("dpo", "mcts", outcomes, 1.5)["error"] == "a ?b"
-    assert summarise("dpo", "mcts", outcomes[:1], 1.5)["error"] == ""
 
 
 def test_episodes_that_all_failed_before_a_step_are_no_measurement() -> None:

@@ -54,13 +54,6 @@ def test_a_foreign_folder_is_never_taken(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("where", ["file", "file/below", "/proc/treeagent"])
-def test_what_cannot_be_a_folder_is_named(tmp_path: Path, where: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=str(tmp_path / where)):
-        Run.create(tmp_path / where, CONFIG, resume=False)
-
-
 def test_another_config_cannot_resume_but_other_workers_can(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         run.finish("warm_start", {})
@@ -151,13 +144,6 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG, resume=True).close()
 
 
-def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Path) -> None:
-    (tmp_path / ".lock").touch()
-    (tmp_path / ".config.toml.123.tmp").write_text("half")
-    Run.create(tmp_path, CONFIG, resume=False).close()
-    assert not list(tmp_path.glob("*.tmp")) and not list(tmp_path.glob(".*.tmp"))
-
-
 def test_resuming_drops_a_torn_metric_and_joins_what_was_logged_of_a_step(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG, resume=False) as run:
         run.log("dpo", {"step": 10, "loss": 0.5})
@@ -170,20 +156,6 @@ def test_resuming_drops_a_torn_metric_and_joins_what_was_logged_of_a_step(tmp_pa
         assert run.metrics() == [{"stage": "dpo", "step": 10, "loss": 0.375, "validation": 0.25}]
     for line in (tmp_path / "metrics.jsonl").read_bytes().splitlines():
         orjson.loads(line)
-
-
-def test_a_run_open_for_reading_is_not_written(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG, resume=False).close()
-    run = Run.open(tmp_path)
-    with pytest.raises(RunError, match="is open for reading only"):
-        run.log("dpo", {"loss": 1.0})
-    with pytest.raises(RunError, match="is open for reading only"):
-        run.finish("dpo", {})
-
-
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds no run: there is no config\.toml in it"):
-        Run.open(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
 """Search-and-adapt: the choice of the next tasks, by hand, and small runs of the whole loop."""
 
-import asyncio
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import CONFIG, treeagent
-from toy_doors import BothDoors, Doors
 
 from treeagent.config import RunConfig, load_config
-from treeagent.envs import EnvDynamics
 from treeagent.pipeline.folder import Run
 from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rounds import (
@@ -21,14 +17,9 @@ from treeagent.pipeline.rounds import (
     choose_tasks,
     finish_round,
     names_to_learn_from,
-    part,
 )
 from treeagent.pipeline.trees import stored_trees
-from treeagent.search.config import SearchConfig
-from treeagent.search.limits import Limits
-from treeagent.search.mcts import Search
-from treeagent.search.record import to_record
-from treeagent.store import digest, read_as, shard_names, shards, write_shard
+from treeagent.store import shard_names
 from treeagent.types import UserError
 
 SMALL = [
@@ -57,11 +48,6 @@ def test_tasks_of_widest_spread_are_searched_again() -> None:
     assert choose_tasks(searched, 4, 1.0) == ([4], [0, 1, 3])  # at most the tasks with a spread
 
 
-def test_a_share_of_tasks_is_what_it_says_in_decimals() -> None:
-    assert [part(share, 100) for share in (0.29, 0.57, 0.07, 0.0, 1.0)] == [29, 57, 7, 0, 100]
-    assert (part(0.5, 3), part(0.99, 1)) == (1, 0)  # no more than the share
-
-
 def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) -> None:
     config = load_config(CONFIG)
     with Run.create(tmp_path / "run", config, resume=False) as begun:
@@ -69,16 +55,6 @@ def test_a_run_that_began_with_a_warm_start_takes_no_checkpoint(tmp_path: Path) 
         with pytest.raises(UserError, match="leave the checkpoint out"):
             begin(config, begun, QuietProgress(), tmp_path / "other")
         assert begun.recorded_checkpoint("start") is None
-
-
-def test_the_metrics_of_two_updates_are_not_compared_with_each_other(tmp_path: Path) -> None:
-    config = load_config(CONFIG)
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        for method, norm, steps in (("dpo", 0.1, 5), ("grpo", 3.0, 2)):  # usual for one method, a jump for the other
-            for step in range(1, steps + 1):
-                begun.log(f"round-1-{method}", {"step": step, "grad_norm": norm})
-        finish_round(config, begun, QuietProgress(), begun.checkpoints / "round-1-grpo", 1, {}, RoundHistory(tmp_path))
-        assert begun.facts("alarms-1")["alarms"] == []
 
 
 @pytest.mark.parametrize(
@@ -102,25 +78,6 @@ def test_a_value_head_that_explains_nothing_in_two_fits_is_dead(
             finish_round(config, begun, QuietProgress(), policy, number, {}, history)
             raised = begun.facts(f"alarms-{number}")["alarms"]
             assert any("value head" in sentence for sentence in raised) == warned[number - 1]
-
-
-def test_a_round_that_learns_nothing_has_no_validation_of_its_own(tmp_path: Path) -> None:
-    search = Search(BothDoors(), EnvDynamics(Doors(), max_steps=2), SearchConfig(Limits(simulations=20), candidates=2))
-    trees = asyncio.run(search.run(Doors().tasks("train", 2), [0, 1]))
-    config, history = load_config(CONFIG), RoundHistory(tmp_path)
-    with Run.create(tmp_path / "run", config, resume=False) as begun:
-        policy, raised = begun.checkpoints / "warm", list[list[str]]()
-        for number, success in enumerate((0.25, 0.75, None, 0.5), 1):
-            write_shard(begun.trees, f"collect-{number}", 0, map(to_record, trees))
-            if success is not None:
-                policy = begun.checkpoints / f"round-{number}-grpo"
-                begun.finish(policy.name, {"update": {"best_validation": success}})
-            finish_round(config, begun, QuietProgress(), policy, number, {}, history)
-            raised.append([each for each in begun.facts(f"alarms-{number}")["alarms"] if "plateau" in each])
-        assert [bool(sentences) for sentences in raised] == [False, False, False, True]
-        assert history.best == begun.checkpoints / "round-2-grpo"
-        logged = [row.get("validation") for row in begun.metrics() if row["stage"] == "adapt"]
-        assert logged == [0.25, 0.75, None, 0.5]
 
 
 @pytest.fixture(scope="module")
@@ -190,14 +147,6 @@ def test_an_update_learns_from_all_rounds_of_another_run_under_settings_of_its_o
     assert "the dpo of" in other.stderr and "choose another --out" in other.stderr.replace("\n", " ")
 
 
-def test_a_lost_shard_is_searched_anew(run: Path, tmp_path: Path) -> None:
-    before = digest(read_as(dict, run / "trees"))
-    copy = shutil.copytree(run, tmp_path / "copy")
-    shards(copy / "trees", "collect-2")[0].unlink()
-    assert treeagent("train", "--out", copy, "--resume").returncode == 0
-    assert digest(read_as(dict, copy / "trees")) == before
-
-
 def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = treeagent(
@@ -215,11 +164,8 @@ def test_a_round_that_learns_nothing_says_why_at_the_end_and_ever_after(run: Pat
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["adapt.methods=[]"], ["adapt", "methods"]),
         (["adapt.rounds=0"], ["adapt.rounds", "0"]),
         (["adapt.imagined=[0.5, 0.5]"], ["adapt", "imagined", "2", "3"]),
-        (["adapt.imagined=1.5"], ["adapt.imagined", "1.5"]),
-        (["world.generator=remote"], ["world", "generator", "remote", "model"]),
         (["adapt.rounds=10", "collect.tasks=2000", "environment.options={products=100}"], ["2000", "task"]),
         (["adapt.imagined=0.5", "world.device_map=here"], ["device_map", "here"]),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from treeagent.config import RunConfig
 from treeagent.pipeline.metrics import Emit, Event
-from treeagent.pipeline.processes import Processes, run_jobs, shared_workers
+from treeagent.pipeline.processes import run_jobs, shared_workers
 from treeagent.types import UserError, WorkerLost
 
 
@@ -121,13 +121,3 @@ def test_a_worker_that_dies_is_told_in_one_sentence_though_what_it_started_lives
     for told in tmp_path.iterdir():
         os.kill(int(told.read_text()), signal.SIGKILL)
     assert time.monotonic() - started < 60
-
-
-@pytest.mark.slow
-def test_processes_end_with_their_pool(tmp_path: Path) -> None:
-    pool = Processes(2)
-    pids = {pid for _, pid in pool.run(process_id, [1, 2, 3], lambda event: None)}
-    pool.close()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)

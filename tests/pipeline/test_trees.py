@@ -34,12 +34,3 @@ def test_trees_of_a_task_come_together_once_the_last_is_read(
     last_first = sorted(groups.values(), key=lambda places: places[-1])
     expected = [[stored[place] for place in places] for places in last_first]
     assert found == expected
-
-
-def test_tasks_that_share_an_id_but_not_their_data_are_not_compared(tmp_path: Path) -> None:
-    maps = ["SFG", "SHG", "SFG"]
-    trees = [random_tree(random.Random(0)) for _ in maps]
-    for tree, text in zip(trees, maps, strict=True):
-        tree.task = replace(tree.task, data={"map": text})
-    write_trees(tmp_path, "collect-1", 0, trees)
-    assert [len(of_task) for of_task in trees_by_task(tmp_path, ["collect-1"])] == [2, 1]

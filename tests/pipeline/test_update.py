@@ -1,13 +1,12 @@
 """An update from stored trees: which trees it refuses, and how many processes it uses."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command import CONFIG, treeagent
+from command import CONFIG
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
@@ -17,12 +16,10 @@ from treeagent.generators.chat import ChatFormat
 from treeagent.generators.config import ScratchConfig
 from treeagent.generators.scratch import random_model, train_tokenizer
 from treeagent.pipeline.build import make_chat
-from treeagent.pipeline.folder import Run
 from treeagent.pipeline.metrics import Event
-from treeagent.pipeline.progress import QuietProgress
 from treeagent.pipeline.rows import TrainJob, read_ends, refuse_foreign
 from treeagent.pipeline.trees import write_trees
-from treeagent.pipeline.update import train_policy, update
+from treeagent.pipeline.update import train_policy
 from treeagent.search.node import Edge, Node, Tree
 from treeagent.types import Action, Message, State, Task, UserError
 from treeagent.views.values import ValueTargetConfig, value_rows
@@ -49,11 +46,6 @@ def searched(tokenizer: PreTrainedTokenizerBase) -> Tree:
 
 def job(config: RunConfig, folder: Path) -> TrainJob:
     return TrainJob(config, folder / "base", "grpo", folder / "trees", ("collect",), folder / "grpo")
-
-
-def test_trees_of_the_same_tokenizer_and_template_are_taken(tmp_path: Path) -> None:
-    own = tokenizer("Buy a red kettle. " * 20)
-    refuse_foreign(searched(own), ChatFormat(own), job(RunConfig(), tmp_path))
 
 
 def test_trees_of_another_tokenizer_or_template_are_refused(tmp_path: Path) -> None:
@@ -125,18 +117,6 @@ def test_an_interrupted_update_resumes_with_equal_weights(tmp_path: Path) -> Non
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
 
 
-def test_trees_of_a_truncated_policy_are_refused_whatever_the_update_would_sample(tmp_path: Path) -> None:
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    save_checkpoint(own, tmp_path / "base")
-    searched_by = load_config(CONFIG, [*SMALL, "policy.top_p=0.6"])
-    with Run.create(tmp_path / "run", searched_by, resume=False) as run:
-        write_trees(run.trees, "collect", 0, solved_trees(own, searched_by))
-    said = treeagent(
-        *("update", "grpo", tmp_path / "base", "--trees", run.path, "--out", tmp_path / "out", "policy.top_p=1")
-    )
-    assert said.returncode == 2 and "top_p is 0.6" in said.stderr
-
-
 def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(tmp_path: Path) -> None:
     """As from imported transcripts without rewards: no outcome is known that a value head could learn."""
     config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
@@ -150,41 +130,3 @@ def test_a_policy_learns_from_episodes_of_unknown_outcome_without_a_value_head(t
     facts = train_policy(job, lambda event: None)
     assert facts["update"]["steps"] > 0 and "value" not in facts
     assert load_checkpoint(tmp_path / "out").head is None
-
-
-def test_a_policy_learns_where_the_outcomes_of_a_single_task_are_known(tmp_path: Path) -> None:
-    config = load_config(CONFIG, [*SMALL, "update.imitation.min_return=0.0"])
-    own = checkpoint(tokenizer("Buy a red kettle. " * 20))
-    save_checkpoint(own, tmp_path / "base")
-    first, *others = solved_trees(own, config)
-    for tree in others:
-        tree.root.edges[0].reward, tree.root.edges[0].value_sum = None, 0.0
-    write_trees(tmp_path, "collect", 0, [first, *others])
-    facts = train_policy(
-        TrainJob(config, tmp_path / "base", "rft", tmp_path, ("collect",), tmp_path / "out"), lambda event: None
-    )
-    assert facts["update"]["steps"] > 0 and "value" not in facts and "single task" in facts["alarms"][0]
-
-
-def test_an_update_that_is_killed_while_its_checkpoints_are_deleted_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = load_config(CONFIG, [*SMALL, "workers=1"])
-    own, delete = checkpoint(tokenizer("Buy a red kettle. " * 20)), shutil.rmtree
-
-    def interrupted(folder: Path, *others: Any, **named: Any) -> None:
-        """Delete the weights of the newest checkpoint only."""
-        if Path(folder).name == ".rft":
-            (Path(folder) / "checkpoint-3" / "model.safetensors").unlink()
-            raise KeyboardInterrupt
-        delete(folder, *others, **named)
-
-    with Run.create(tmp_path / "run", config, resume=False) as run:
-        base = save_checkpoint(own, run.checkpoints / "base")
-        write_trees(run.trees, "collect", 0, solved_trees(own, config))
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "rmtree", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                update(config, run, QuietProgress(), base, ["rft"])
-        [out] = update(config, run, QuietProgress(), base, ["rft"])
-        assert out.is_dir() and run.facts("rft")["update"]["steps"] == 3

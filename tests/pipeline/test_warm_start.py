@@ -16,14 +16,13 @@ from treeagent.agent.checkpoint import load_checkpoint
 from treeagent.agent.value_head import LogprobHead, ValueHead
 from treeagent.config import load_config
 from treeagent.envs import EnvDynamics, StepResult
-from treeagent.envs.shop import ShopEnv
 from treeagent.generators.turn import ReAct
 from treeagent.pipeline.build import make_chat
 from treeagent.pipeline.demonstrate import demonstrate, demonstration_path, tokenise
 from treeagent.pipeline.folder import Run, RunError
 from treeagent.pipeline.progress import Advance, QuietProgress
 from treeagent.pipeline.warm_start import _demonstration_rows, warm_start
-from treeagent.types import Task, ToolCall
+from treeagent.types import ToolCall
 from treeagent.views.values import ValueTargetConfig, value_rows
 
 CONFIG = Path(__file__).parents[2] / "configs" / "debug.toml"
@@ -84,18 +83,6 @@ def test_an_interrupted_warm_start_resumes_to_the_same_weights(
     assert {row["stage"] for row in rows} == {"warm_start"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["warm_start.max_tokens=30"], r"leave none of [1-9]\d* rows within warm_start.max_tokens \(30\)"),
-    ],
-)
-def test_rows_that_are_wanted_but_too_long_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
-    config = load_config(CONFIG, [*SMALL, *settings])
-    with Run.create(tmp_path / "run", config, resume=False) as run, pytest.raises(RunError, match=said):
-        warm_start(config, run, QuietProgress())
-
-
 class Stuck(Doors):
     """Task 1 does not reset. In task 2 the demonstrator gives up after its first door, and in every task it gives up
     after ``l``."""
@@ -141,20 +128,6 @@ def test_a_demonstration_that_fails_costs_its_own_tree_only() -> None:
     assert [tree.budget.simulations for tree in trees] == [1, 0, 0, 1]
 
 
-def test_what_the_environment_failed_to_answer_is_no_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
-    config, warm = load_config(CONFIG, SMALL), load_checkpoint(whole[0])
-    expected = {"": 1.0, "rr": None, "r": None}
-    for breaks_at, outcome in expected.items():
-        env = Doors(breaks_at=breaks_at)
-        (tree,) = demonstrate(
-            EnvDynamics(env, max_steps=3), env.demonstrator(0.0), env.tasks("train", 1), seed=0, grammar=ReAct()
-        )
-        lessons = _demonstration_rows(config, warm, [tree])
-        assert lessons.outcomes == [outcome]
-        targets = [target for row in lessons.imitation for target in row.value_targets]
-        assert targets == ([1.0] * 3 if outcome else [])
-
-
 def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[Path, dict[str, Any]]) -> None:
     """The second of two steps pays 1, with γ = 1/2. It is paid at once where that step is taken, as in trees."""
     config, env = load_config(CONFIG, [*SMALL, "search.discount=0.5"]), Doors()
@@ -166,36 +139,6 @@ def test_a_demonstration_s_states_are_worth_its_discounted_outcome(whole: tuple[
     assert row.value_targets == (0.5, 1.0, 1.0)
     searched = replace(tokenise(tree, make_chat(warm, config)), discount=0.5)
     assert [each.value_targets for each in value_rows(searched, ValueTargetConfig())] == [row.value_targets]
-
-
-class Busy(ShopEnv):
-    """Every other task does not reset."""
-
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        if cast(Task, (options or {})["task"]).id.endswith(("1", "3", "5", "7", "9")):
-            raise RuntimeError("the server is busy")
-        return super().reset(seed=seed, options=options)
-
-
-class Away(ShopEnv):
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, object] | None = None
-    ) -> tuple[str, dict[str, object]]:
-        raise RuntimeError("the server is away")
-
-
-def test_a_warm_start_goes_on_without_the_demonstrations_that_fail(tmp_path: Path) -> None:
-    named = "environment.name=test_warm_start:{}"
-    _, facts = start(tmp_path / "busy", ["warm_start.max_tokens=400", named.format("Busy"), "environment.options={}"])
-    assert (facts["demonstrations"], facts["demonstrations_failed"]) == (24, 12)
-    config = load_config(CONFIG, [*SMALL, named.format("Away"), "environment.options={}"])
-    with (
-        Run.create(tmp_path / "away", config, resume=False) as run,
-        pytest.raises(RunError, match=r"none of the first 24 demonstrations .* .RuntimeError: the server is away"),
-    ):
-        warm_start(config, run, QuietProgress())
 
 
 class Refusing(Doors):
