@@ -28,7 +28,6 @@ from treeagent.pipeline.imagination import with_planning_world, world_model
 from treeagent.pipeline.imagined_replay import mark_imagined
 from treeagent.pipeline.metrics import Emit
 from treeagent.pipeline.outcomes import (
-    Outcome,
     PlayedBatch,
     Row,
     all_failed_at_start,
@@ -41,7 +40,6 @@ from treeagent.pipeline.outcomes import (
 from treeagent.pipeline.play import play, playable_together, replan
 from treeagent.pipeline.processes import run_jobs
 from treeagent.pipeline.progress import Progress
-from treeagent.search.node import Tree
 from treeagent.store import shards, write_atomic
 from treeagent.types import Split, derive_seed
 
@@ -56,58 +54,33 @@ class EvaluationJob(BatchJob):
     split: Split = "test"
 
 
-def evaluation_jobs(config: RunConfig, run: Run, checkpoint: Path, mode: Mode) -> list[EvaluationJob]:
-    """The jobs that play the held-out tasks of the settings."""
-    stage = evaluation_stage(checkpoint.name, mode)
-    return [
-        EvaluationJob(config, checkpoint, stage, index, batch, run.trees, mode, run.episodes)
-        for index, batch in enumerate(batches(config, run, config.evaluate.places))
-    ]
-
-
 def evaluate(config: RunConfig, run: Run, progress: Progress, evaluations: Sequence[tuple[Path, Mode]]) -> list[Row]:
     """Evaluate each pair of checkpoint and mode. Returns one row for each and writes the rows to ``run.results``.
     Batches that are already on disk are not played again. If a stored file of a finished evaluation is missing, the
     evaluation is played again as a whole."""
-    for name in searched_without_value(config, evaluations):
+    searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
+    for name in [] if config.evaluate.world else [each.name for each in searched if not has_head(each)]:
         progress.warn(
             f"{name} has no value head, and evaluation withholds rewards: best-of-N and tree search take the end that "
             "the policy finds likeliest. `treeagent update` fits a head"
         )
-    jobs_by_stage = {
-        evaluation_stage(checkpoint.name, mode): evaluation_jobs(config, run, checkpoint, mode)
-        for checkpoint, mode in evaluations
-    }
-    for stage, jobs in jobs_by_stage.items():
-        run.record_checkpoint(stage, jobs[0].checkpoint)
+    jobs_by_stage: dict[str, list[EvaluationJob]] = {}
+    for checkpoint, mode in evaluations:
+        stage = evaluation_stage(checkpoint.name, mode)
+        jobs_by_stage[stage] = [
+            EvaluationJob(config, checkpoint, stage, index, batch, run.trees, mode, run.episodes)
+            for index, batch in enumerate(batches(config, run, config.evaluate.places))
+        ]
+        run.record_checkpoint(stage, checkpoint)
     rows = play_jobs(run, progress, jobs_by_stage, config, "evaluate")
-    _write(run.results, rows)
+    write_atomic(run.results, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return rows
-
-
-def searched_without_value(config: RunConfig, evaluations: Sequence[tuple[Path, Mode]]) -> list[str]:
-    """Names of the checkpoints whose searches estimate no V(s), so that only likelihood ranks ends. They have no value
-    head, and no world model takes its place."""
-    if config.evaluate.world:
-        return []
-    searched = dict.fromkeys(checkpoint for checkpoint, mode in evaluations if mode != "greedy")
-    return [checkpoint.name for checkpoint in searched if not has_head(checkpoint)]
-
-
-def _write(path: Path, rows: Sequence[Row]) -> None:
-    write_atomic(path, orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def play_jobs(
     run: Run, progress: Progress, jobs_by_stage: Mapping[str, list[EvaluationJob]], config: RunConfig, work: str
 ) -> list[Row]:
-    """Play the jobs whose batches are not on disk yet. Returns one row for each stage.
-
-    Args:
-        jobs_by_stage: all jobs of each stage, keyed by the stage's name.
-        config: the settings of the workers.
-        work: the name of this work in the progress output.
-    """
+    """Play the jobs of each stage (by its name) whose batches are not on disk yet. Returns one row for each stage."""
     for stage, all_jobs in jobs_by_stage.items():
         if not all(_is_stored(run, job) for job in all_jobs):
             run.forget(stage)
@@ -162,13 +135,6 @@ def _row(job: EvaluationJob, played: Sequence[PlayedBatch]) -> Row:
     return row
 
 
-def count_turns(outcome: Outcome, episode: Tree) -> None:
-    """Set the fields of an outcome that describe the turns of its executed episode: ``invalid`` and ``reasoned``."""
-    edges = [edge for node in episode.nodes() for edge in node.edges]
-    outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
-    outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
-
-
 def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
     """Play a batch of held-out tasks, and store the episodes and, with a search, its trees."""
     started = time.perf_counter()
@@ -189,23 +155,14 @@ def evaluate_batch(job: EvaluationJob, emit: Emit) -> PlayedBatch:
             actors = replace(actors, value=value)
         play_tasks = partial(replan if imagines else play, returns=config.environment.returns)
         played = [
-            asyncio.run(
-                play_tasks(
-                    actors,
-                    blind,
-                    verified,
-                    group,
-                    job.mode,
-                    config.evaluate,
-                    config.search,
-                    seed,
-                )
-            )
+            asyncio.run(play_tasks(actors, blind, verified, group, job.mode, config.evaluate, config.search, seed))
             for group in playable_together(env, config.environment.parallel, tasks)
         ]
     outcomes, trees, episodes = (list(chain.from_iterable(parts)) for parts in zip(*played, strict=True))
     for outcome, episode in zip(outcomes, episodes, strict=True):
-        count_turns(outcome, episode)
+        edges = [edge for node in episode.nodes() for edge in node.edges]
+        outcome.invalid = sum(edge.child is not None and edge.child.invalid for edge in edges)
+        outcome.reasoned = sum(bool(edge.action.thought.strip()) for edge in edges)
         # In a world model, the imagined ends say nothing about success in the environment.
         outcome.end_shows_success = env.only_success_ends and job.mode != "greedy" and not imagines
     policy.forget()

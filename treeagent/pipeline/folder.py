@@ -42,19 +42,14 @@ class Run:
     def __init__(self, path: Path, config: RunConfig, lock: int | None = None) -> None:
         """Use ``create`` or ``open``. ``lock`` is the open descriptor of the locked file."""
         self.path, self.config, self._lock = path, config, lock
+        self._writing = threading.Lock()
+        self.trees, self.checkpoints = path / "trees", path / "checkpoints"
         self.first_workers = config.workers
         """Number of workers when the run began. It sets the size of batches, which a resumed run must keep."""
-        self._writing = threading.Lock()
-        """Held while a file is changed, because two threads may write the run at the same time."""
-        self.trees = path / "trees"
-        """Shards of searched trees."""
-        self.checkpoints = path / "checkpoints"
-        """One folder per trained model."""
         self.outcomes = path / "outcomes"
         """Finished batches of an evaluation that is not complete yet; the folder exists only while there are some."""
         self.episodes = path / "episodes"
-        """Shards of the episodes that evaluations played, named after their stages. Each episode is a tree with a
-        single path."""
+        """Shards of the episodes of evaluations, named after their stages. An episode is a tree with a single path."""
         self.results = path / "results.json"
         """The rows of the last evaluation, as a JSON array."""
         self.on_log: Callable[[str, int, Mapping[str, float]], None] | None = None
@@ -104,17 +99,16 @@ class Run:
 
     def result_rows(self) -> list[dict[str, Any]]:
         """The rows of ``results``; empty before an evaluation has finished."""
-        return _read_rows(self.results)
+        return _objects(self.results, _read(self.results, list[Any]()))
 
     def fidelity(self) -> dict[str, Any]:
         """The last audit of a world model (``Fidelity.to_json``); empty if there was none."""
-        return _read(self.path / "fidelity.json", dict)
+        return _read(self.path / "fidelity.json", dict[str, Any]())
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Facts of every finished stage, in the order they finished."""
-        stages = _read(self.path / "stages.json", dict)
-        if not all(isinstance(facts, dict) for facts in stages.values()):
-            raise _damaged(self.path / "stages.json")
+        stages = _read(self.path / "stages.json", dict[str, Any]())
+        _objects(self.path / "stages.json", list(stages.values()))
         return stages
 
     def is_done(self, stage: str) -> bool:
@@ -156,7 +150,7 @@ class Run:
     def _record(self, purpose: str, name: str) -> None:
         self._require_lock()
         with self._writing:
-            recorded = _read(self.path / "given.json", dict)
+            recorded = _read(self.path / "given.json", dict[str, Any]())
             if purpose not in recorded or not self._holds_work():
                 write_atomic(self.path / "given.json", orjson.dumps(recorded | {purpose: name}))
             elif recorded[purpose] != name:
@@ -167,7 +161,7 @@ class Run:
 
     def recorded_checkpoint(self, purpose: str) -> Path | None:
         """The checkpoint that ``record_checkpoint`` recorded, or None."""
-        name = _read(self.path / "given.json", dict).get(purpose)
+        name = _read(self.path / "given.json", dict[str, Any]()).get(purpose)
         if name is None:
             return None
         return self.path / name if name.startswith("./") else Path(name)
@@ -260,24 +254,24 @@ def _refuse_foreign_folder(path: Path, resume: bool) -> None:
         raise RunError(f"{path} holds files but no run (no config.toml): choose another --out")
 
 
-def _read(path: Path, kind: type[Content]) -> Content:
-    """The JSON content of a file; empty if there is no file."""
+def _read(path: Path, empty: Content) -> Content:
+    """The JSON content of a file; ``empty`` if there is no file."""
     if not path.exists():
-        return kind()
+        return empty
     try:
         content = orjson.loads(regular(path).read_bytes())
     except orjson.JSONDecodeError:
         content = None
-    if not isinstance(content, kind):  # a kill cannot cause this, because the file is written atomically
+    if not isinstance(content, type(empty)):  # a kill cannot cause this, because the file is written atomically
         raise _damaged(path)
     return content
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    rows = _read(path, list)
-    if not all(isinstance(row, dict) for row in rows):
+def _objects(path: Path, values: list[Any]) -> list[dict[str, Any]]:
+    """Check that all values of a file are JSON objects, and return them."""
+    if not all(isinstance(value, dict) for value in values):
         raise _damaged(path)
-    return rows
+    return values
 
 
 def _damaged(path: Path) -> RunError:

@@ -266,17 +266,12 @@ async def _episodes(
             sum(edge.outcome or 0.0 for edge in path),
             sum(not edge.thought for edge in path),
             growth.tree.budget,
-            growth.tree.error or _unanswered_reason(path),
+            growth.tree.error or f"the dynamics has no answer after step {len(path)}" * last_node(growth, path).unknown,
             cut_off=bool(path) and (last := path[-1].child) is not None and last.truncated and not last.unknown,
         )
         for growth, path in runs
     ]
     return outcomes, _with_errors([growth.tree for growth, _ in runs], outcomes)
-
-
-def _unanswered_reason(path: Sequence[Edge]) -> str:
-    last = path[-1].child if path else None
-    return f"the dynamics has no answer after step {len(path)}" if last is not None and last.unknown else ""
 
 
 async def _propose(policy: Policy, active: Sequence[Episode]) -> dict[int, Action]:

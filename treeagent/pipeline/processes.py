@@ -45,9 +45,7 @@ class Workers(Protocol):
 
     def run(
         self, work: Callable[[Job, Emit], Result], jobs: Sequence[Job], on_event: Emit
-    ) -> Iterator[tuple[Job, Result]]:
-        """Run ``work`` on every job, as ``run_jobs`` does."""
-        ...
+    ) -> Iterator[tuple[Job, Result]]: ...
 
     def kill(self) -> None:
         """End the workers without waiting for running jobs."""
@@ -62,15 +60,10 @@ def run_jobs(
     config: RunConfig,
     on_event: Emit = lambda event: None,
 ) -> Iterator[tuple[Job, Result]]:
-    """Run ``work`` on every job and yield (job, result) pairs in the order in which they finish.
+    """Run ``work``, which can be pickled, on every job and yield (job, result) pairs in the order in which they finish.
 
-    With one worker on this machine, or with a single job, jobs run in this process. The value 0 of ``workers``
-    or ``threads``, which leaves the choice to the machine, counts as 1 here; call ``fit_to_machine`` before to replace
-    it.
-
-    Args:
-        work: a function that can be pickled; it gets a job and a function to send events with.
-        on_event: called with each event in this process, while jobs run.
+    With one worker on this machine, or with a single job, jobs run in this process. ``on_event`` is called in this
+    process with each event that a job sends. ``WorkerLost`` tells of a worker that ended in the middle of a job.
     """
     if not jobs or (start_workers is None and (config.workers <= 1 or len(jobs) == 1)):
         for job in jobs:
@@ -235,8 +228,8 @@ def _start_processes(count: int, threads: int) -> "dict[Connection, _Worker]":
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """How worker processes are started. This process itself cannot be forked: torch has started threads in it, and a
-    fork could hang."""
+    """How worker processes are started: as forks of a server that has imported what this process has imported, but has
+    no threads of torch. With a GPU each worker imports for itself, since CUDA does not work in a fork."""
     if sys.platform != "linux" or torch.accelerator.is_available():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -6,7 +6,7 @@ A share of the trees may grow in a world model. It is refitted every round, and 
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -140,14 +140,13 @@ def choose_tasks(spreads: Mapping[int, float], count: int, share: float) -> tupl
         spreads: the standard deviation of the returns in the last tree of each task.
     """
     varying = [place for place in sorted(spreads, key=lambda each: -spreads[each]) if spreads[place]]
-    again = sorted(varying[: part(share, count)])
+    again = sorted(varying[: _part(share, count)])
     first = 1 + max(spreads, default=-1)
     return list(range(first, first + count - len(again))), again
 
 
-def part(share: float, count: int) -> int:
-    """``share`` of ``count``, rounded down. The product is first rounded to six decimals, because 0.29 * 100 is less
-    than 29 in floating point."""
+def _part(share: float, count: int) -> int:
+    """``share`` of ``count``, rounded down; first to six decimals, because 0.29 * 100 < 29 in floating point."""
     return math.floor(round(share * count, 6))
 
 
@@ -182,15 +181,11 @@ def _world_folder(run: Run, number: int) -> Path:
 def search_round(
     config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int, audit: Mapping[str, float]
 ) -> None:
-    """Choose the tasks of a round, and search them in the environment and in the world model.
-
-    Args:
-        audit: what ``audit_before_round`` returned for this round.
-    """
+    """Choose the tasks of a round, and search them in the environment and, as the audit allows, in the world model."""
     new, again = choose_tasks(_spreads(run, number), config.collect.tasks, config.adapt.curriculum)
     places = [*again, *new]
     draw = random.Random(derive_seed(config.seed, imagined_trees(number)))
-    imagined = set(draw.sample(places, part(audit.get("imagined", 0.0), len(places))))
+    imagined = set(draw.sample(places, _part(audit.get("imagined", 0.0), len(places))))
     real = [place for place in places if place not in imagined]
     search_tasks(config, run, progress, checkpoint, _round_name(number), real)
     dreamt, world = [place for place in places if place in imagined], _world_folder(run, number)
@@ -200,17 +195,9 @@ def search_round(
 def _spreads(run: Run, number: int) -> dict[int, float]:
     """The spread of the returns in the last search of each task before a round, keyed by the task's index in the
     training split. For a task that was searched in both, the search in the environment counts."""
-    real: dict[int, float] = {}
-    imagined: dict[int, float] = {}
-    for earlier in range(number):
-        real.update(_spreads_of(run, _round_name(earlier)))
-        imagined.update(_spreads_of(run, imagined_trees(earlier)))
-    return imagined | real
-
-
-def _spreads_of(run: Run, name: str) -> Iterator[tuple[int, float]]:
-    trees = stored_trees(run.trees, name)
-    return ((tree.place, return_spread(tree)) for tree in trees if tree.place is not None)
+    names = [make(earlier) for make in (imagined_trees, _round_name) for earlier in range(number)]
+    trees = (tree for name in names for tree in stored_trees(run.trees, name))
+    return {tree.place: return_spread(tree) for tree in trees if tree.place is not None}
 
 
 def update_round(config: RunConfig, run: Run, progress: Progress, checkpoint: Path, number: int) -> Path:

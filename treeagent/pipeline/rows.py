@@ -62,11 +62,7 @@ def policy_training_rows(job: TrainJob, checkpoint: Checkpoint) -> Iterator[Any]
 
 
 def value_training_rows(job: TrainJob, checkpoint: Checkpoint, returns: tuple[float, float]) -> list[TokenRow]:
-    """The rows that the value head of a job's policy learns from.
-
-    Args:
-        returns: range of the value head.
-    """
+    """The rows that the value head of a job's policy learns from, clipped to its range ``returns``."""
     chat = make_chat(checkpoint, job.config)
 
     def read_to_the_end(tree: Tree) -> Tree:

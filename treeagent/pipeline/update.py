@@ -215,8 +215,7 @@ def train_policy(
 
 
 def greedy_success(checkpoint: Checkpoint, config: RunConfig) -> Callable[[], float]:
-    """A function that plays the validation tasks greedily with the model's current weights and returns the share of
-    solved tasks."""
+    """A function that plays the validation tasks greedily by the model's current weights: the share solved."""
     env = environment(config)
     tasks = env.tasks("validation", config.update.validation_tasks)
     grammar = make_grammar(config.policy.format, str(checkpoint.tokenizer.chat_template), env.tools())
