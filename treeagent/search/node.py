@@ -207,7 +207,7 @@ class Tree:
     place: int | None = None
     """Index of the task in its split; None if unknown. A variation has the index of the task that it varies."""
     policy: str = ""
-    """The checkpoint of the policy that searched, or began to (``adapt.refresh``): a path, relative if it lies in the
+    """The checkpoint of the policy that searched, or began to: a path, relative if it lies in the
     run's folder, or a hub name. Empty if unknown."""
 
     def walk(self) -> Iterator[tuple[tuple[Edge, ...], Node]]:
