@@ -37,11 +37,8 @@ from treeagent.visible import visible
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A batch of tasks for one worker, with everything that the result depends on.
-
-    The result of a job is the same wherever and whenever it runs, so a run that was killed repeats only the unfinished
-    jobs.
-    """
+    """A batch of tasks for one worker, with everything that the result depends on: it is the same wherever and whenever
+    the job runs, so a run that was killed repeats only the unfinished jobs."""
 
     config: RunConfig
     checkpoint: Path
@@ -87,12 +84,8 @@ def search_tasks(
     tasks: Sequence[int],
     world: Path | None = None,
 ) -> None:
-    """Search training tasks as the stage ``name`` of the run.
-
-    Args:
-        tasks: indices of the tasks in the training split.
-        world: as ``SearchJob.world``.
-    """
+    """Search the training tasks with the indices ``tasks`` as the stage ``name`` of the run, in the environment or in
+    the world model of the folder ``world``."""
     if not tasks:
         return
     jobs = [
@@ -160,13 +153,11 @@ def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[
 
 
 def search_batch(job: SearchJob, emit: Emit) -> Cost:
-    """Grow one tree for each task and store the trees as one shard.
+    """Grow one tree for each task and store the trees as one shard. Returns the cost of the batch, which is also emitted
+    about once a second while the trees grow.
 
     With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
     such trees are stored, their best paths are replayed in the environment (``verify_all``).
-
-    Returns:
-        the cost of the batch. It is also emitted about once a second while the trees grow.
     """
     config = job.config
     env = environment(config)

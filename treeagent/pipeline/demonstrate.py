@@ -81,8 +81,7 @@ def demonstration_path(tree: Tree) -> tuple[Edge, ...]:
 
 
 def tokenise(tree: Tree, chat: ChatFormat) -> Tree:
-    """A copy of a demonstration with the token ids that a policy would read. It ends where the conversation no longer
-    fits what the policy can read."""
+    """A copy of a demonstration with the token ids that a policy would read, as far as they fit its context."""
     opening = tree.root.state.messages
     root = Node(tree.root.state, context_ids=chat.context_ids(opening) if opening else ())  # no opening: reset failed
     waiting = [(tree.root, root)]

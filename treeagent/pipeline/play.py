@@ -94,7 +94,7 @@ def _enough(mode: Mode, config: EvaluateConfig, returns: tuple[float, float]) ->
 
 
 def _with_errors(episodes: list[Tree], outcomes: Sequence[Outcome]) -> list[Tree]:
-    """Write the error of each outcome to its episode. Returns the episodes."""
+    """The episodes with the errors of their outcomes."""
     for episode, outcome in zip(episodes, outcomes, strict=True):
         episode.error = outcome.error
     return episodes

@@ -98,7 +98,7 @@ def make_reward(place: Place) -> Reward:
 
 
 def reward_named(name: str, options: dict[str, Any], place: Place) -> Reward:
-    """The reward ``name`` with these options: for ``make_reward``, and for a reward that is made of others."""
+    """The reward ``name`` with these options, also for a reward that is made of others."""
     found = seams.resolve("rewards.function", name, {})
     if (options_type := getattr(found, "options_type", None)) is not None:
         made: Reward = found(seams.checked(options_type, options, f"rewards.function {name!r}"), place)

@@ -80,14 +80,8 @@ def update(
     methods: Sequence[Method],
     trees: Run | None = None,
 ) -> list[Path]:
-    """Update ``checkpoint`` once by each method, all from the same trees.
-
-    Args:
-        trees: the run whose trees to learn from; by default this run.
-
-    Returns:
-        the folders of the updated checkpoints, in the order of ``methods``.
-    """
+    """Update ``checkpoint`` once by each method, all from the trees of this run or of the run ``trees``. Returns the
+    folders of the updated checkpoints, in the order of ``methods``."""
     source = trees or run
     sampled, temperature = source.config.policy.temperature, config.policy.temperature
     if sampled != temperature and (comparing := [method for method in methods if method in COMPARING]):
@@ -109,13 +103,8 @@ def learn(
     names: Sequence[str],
     trees: Path | None = None,
 ) -> list[Path]:
-    """Run updates side by side.
-
-    Args:
-        updates: for each update the checkpoint to start from, the method, and the folder of the new checkpoint.
-        names: names of the shards to learn from.
-        trees: the folder of these shards; by default the run's.
-    """
+    """Run updates side by side. ``updates`` has for each the checkpoint to start from, the method, and the folder of the
+    new checkpoint; they learn from the shards ``names`` in the folder ``trees``, by default the run's."""
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
     jobs = [
@@ -157,15 +146,10 @@ def alone(model: PreTrainedModel | PeftModel, work: Callable[[], T]) -> T:
 def train_policy(
     job: TrainJob, emit: Emit, lead: Lead = alone, save: Callable[[Checkpoint, Path], Path] = save_checkpoint
 ) -> dict[str, Any]:
-    """Update the policy, refit the value head to the changed hidden states, and save both. If outcomes of fewer than
-    two tasks are known, as in transcripts without rewards, the head stays as it was.
+    """Update the policy, refit the value head to the changed hidden states, and save both. Returns the facts that the
+    stage records. If outcomes of fewer than two tasks are known, as in transcripts without rewards, the head stays.
 
-    Args:
-        lead: does the work of the leading one of the processes that train together, and returns its result in all.
-        save: saves a checkpoint.
-
-    Returns:
-        the facts that the stage records.
+    ``lead`` does the work of the leading one of the processes that train together, and returns its result in all.
     """
     config, settings, fitting = job.config, job.config.update, ValueConfig(seed=job.config.seed)
     loaded = load_checkpoint(job.checkpoint, device_map=config.policy.device_map)

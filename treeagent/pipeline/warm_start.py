@@ -43,7 +43,8 @@ def warm_start(config: RunConfig, run: Run, progress: Progress) -> Path:
         trees = _advancing(demonstrations(config), advance)
         first = list(islice(trees, TOKENIZER_EPISODES))
         _require_successes(config, first)
-        texts = (text for tree in first for text in _texts(tree))
+        ends = [path[-1].child if (path := demonstration_path(tree)) else tree.root for tree in first]
+        texts = (message.content for end in ends if end is not None for message in end.state.messages)
         weights_seed, adapter_seed = derive_seed(config.seed, "weights"), derive_seed(config.seed, "lora")
         checkpoint = first_checkpoint(config.policy, texts, weights_seed, adapter_seed)
         checkpoint = replace(checkpoint, head=hidden_head(checkpoint, config))
@@ -125,14 +126,6 @@ def _outcome(demonstration: Tree) -> float | None:
     if path and (last := path[-1].child) is not None and last.ended and not last.unknown:
         return path_return(path)
     return None
-
-
-def _texts(demonstration: Tree) -> Iterator[str]:
-    """The texts that a tokenizer from scratch should encode in few tokens."""
-    path = demonstration_path(demonstration)
-    last = path[-1].child if path else demonstration.root
-    assert last is not None
-    yield from (message.content for message in last.state.messages)
 
 
 @dataclass(slots=True)
