@@ -153,8 +153,8 @@ def batches(config: RunConfig, run: Run, tasks: Sequence[int]) -> list[Sequence[
 
 
 def search_batch(job: SearchJob, emit: Emit) -> Cost:
-    """Grow one tree for each task and store the trees as one shard. Returns the cost of the batch, which is also emitted
-    about once a second while the trees grow.
+    """Grow one tree for each task and store the trees as one shard. Returns the cost of the batch, which is emitted
+    about once a second, too, while the trees grow.
 
     With a world model, each task is reset in the environment, which costs no step, and continues in the model. Before
     such trees are stored, their best paths are replayed in the environment (``verify_all``).

@@ -103,8 +103,8 @@ def learn(
     names: Sequence[str],
     trees: Path | None = None,
 ) -> list[Path]:
-    """Run updates side by side. ``updates`` has for each the checkpoint to start from, the method, and the folder of the
-    new checkpoint; they learn from the shards ``names`` in the folder ``trees``, by default the run's."""
+    """Run updates side by side. ``updates`` has for each the checkpoint to start from, the method, and the new
+    checkpoint's folder; they learn from the shards ``names`` in the folder ``trees``, by default the run's."""
     for checkpoint, _, out in updates:
         run.record_checkpoint(out.name, checkpoint)
     jobs = [
