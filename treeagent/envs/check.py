@@ -444,9 +444,9 @@ class _Check:
         """Take a step, as search does. One that the environment cannot answer is truncated."""
         sent = call if self.env.origin == "imagined" else as_call(call, self.env.tools())
         try:
-            *outcome, info = checked_step(env.step(sent))
+            observation, reward, terminated, truncated, info = checked_step(env.step(sent))
             self.tool_error = bool(info.get("tool_error"))
-            return outcome[0], outcome[1], outcome[2], outcome[3]
+            return observation, reward, terminated, truncated
         except Unanswered as unanswered:
             return f"Unanswered: {unanswered}", 0.0, False, True
 

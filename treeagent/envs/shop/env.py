@@ -189,7 +189,7 @@ class ShopEnv(ToolEnv[Goal, Session]):
     def state_key(self) -> str:
         return f"{self.task.id} {self.visit.key()}"
 
-    def demonstrator(self, noise: float) -> "ShopDemonstrator":
+    def demonstrator(self, noise: float) -> "ShopDemonstrator | None":
         return ShopDemonstrator(self, self.catalogue, self.options, noise)
 
     def close(self) -> None:
